@@ -1,0 +1,89 @@
+"""A Point: one value per axis, one configuration of a parallel training run.
+
+Made by the sweep, carried through launch, record and report.  Knows nothing of torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+AxisValue = int | bool | str
+
+#: Axes that multiply into the world size, fastest-varying rank dimension first.
+#: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
+MESH_AXES = ("tp", "cp", "dp", "pp")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One value per axis, in the order the test declared them.
+
+    Axes that are absent have their trivial value: 1 for the mesh axes, False for `sp`.
+    """
+
+    values: tuple[tuple[str, AxisValue], ...] = ()
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, AxisValue] | None = None, **axes: AxisValue) -> Point:
+        """Build a Point from a mapping and keywords: `Point.of(tp=2, sp=True)`."""
+        return cls(tuple({**(mapping or {}), **axes}.items()))
+
+    def __iter__(self) -> Iterator[tuple[str, AxisValue]]:
+        return iter(self.values)
+
+    def get(self, axis: str, default: AxisValue) -> AxisValue:
+        """The value of an axis, or `default` where the Point does not name it."""
+        return dict(self.values).get(axis, default)
+
+    def size(self, axis: str) -> int:
+        """How many ranks stand along a mesh axis (1 where the Point does not name it)."""
+        assert axis in MESH_AXES, axis
+        return int(self.get(axis, 1))
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of every mesh axis."""
+        return {axis: self.size(axis) for axis in MESH_AXES}
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks: `dp * tp * cp * pp`."""
+        product = 1
+        for axis in MESH_AXES:
+            product *= self.size(axis)
+        return product
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where a rank stands on every mesh axis."""
+        assert 0 <= rank < self.world_size, (rank, self)
+        where = {}
+        for axis in MESH_AXES:
+            rank, where[axis] = divmod(rank, self.size(axis))
+        return where
+
+    def replace(self, **axes: AxisValue) -> Point:
+        """This Point with some axes changed or added."""
+        return Point.of(dict(self.values), **axes)
+
+    @property
+    def id(self) -> str:
+        """A readable test id of `[a-z0-9-]` only: `tp2-cp1-sp-bfloat16`.
+
+        Other characters upset shells, JUnit and pytest-xdist's scheduling groups.
+        """
+        return "-".join(_word(axis, value) for axis, value in self.values) or "single"
+
+    def __str__(self) -> str:
+        return " ".join(f"{axis}={value}" for axis, value in self.values) or "a single device"
+
+
+def _word(axis: str, value: AxisValue) -> str:
+    if isinstance(value, bool):
+        word = axis if value else f"no{axis}"
+    elif isinstance(value, int):
+        word = f"{axis}{value}"
+    else:
+        word = value if axis == "dtype" else f"{axis}{value}"
+    return re.sub(r"[^a-z0-9]", "", word.lower())

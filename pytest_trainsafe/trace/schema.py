@@ -1,0 +1,148 @@
+"""The schema of a Trace: what one Run recorded, as data.
+
+A trace is a directory:
+
+    manifest.json                 one Manifest: what ran, where, and the schema version
+    rank0/events.jsonl            one Event a line, appended as things happen
+    rank0/payload-00000.safetensors   the tensors, written whole before the events that name them
+
+Events are readable after a crash: a payload is complete before its events are appended, and
+the last event of a complete rank is an `End`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.align.layout import REPLICATED, Layout
+
+SCHEMA_VERSION = 1
+
+Kind = Literal[
+    "activation",
+    "activation_grad",
+    "param",
+    "param_grad",
+    "main_grad",
+    "master_param",
+    "optimizer_state",
+    "loss",
+    "grad_norm",
+]
+
+#: The step number under which the values before the first step are recorded.
+INITIAL = -1
+
+
+class TensorId(msgspec.Struct, frozen=True, order=True):
+    """`step / microbatch / kind / module / name`: the layout-free name of a logical tensor.
+
+    `microbatch` is None for what belongs to the whole step (main gradients, parameters).
+    `module` is the path in the root module's names, "" for the root itself.
+    `name` is the parameter or state name ("weight", "weight.exp_avg"), or the position in the
+    module's output ("output", "output.0", "output.logits").
+    `call` counts the calls of the same module within one microbatch.
+    """
+
+    step: int
+    microbatch: int | None
+    kind: Kind
+    module: str
+    name: str
+    call: int = 0
+
+    @property
+    def path(self) -> str:
+        """Module and name joined: `layers.0.mlp.fc1.weight`."""
+        return f"{self.module}.{self.name}" if self.module else self.name
+
+    def __str__(self) -> str:
+        when = f"step {self.step}" if self.step != INITIAL else "before the first step"
+        if self.microbatch is not None:
+            when += f" · micro-batch {self.microbatch}"
+        if self.call:
+            when += f" · call {self.call}"
+        return f"{self.path} · {self.kind} · {when}"
+
+
+class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
+    """One recorded tensor of one rank.
+
+    `seq` counts the rank's events: the order of dataflow.
+    `layout_source` says where the layout came from: "dtensor", "attribute", the annotation
+    pattern as written ("modules: linear_qkv"), or "default".
+    `file` and `key` find the payload; both empty when only the hash was recorded.
+    `hash` is xxh3_128 of the contiguous bytes, hexadecimal.
+    """
+
+    seq: int
+    id: TensorId
+    dtype: str
+    shape: tuple[int, ...]
+    hash: str
+    layout: Layout = REPLICATED
+    layout_source: str = "default"
+    file: str = ""
+    key: str = ""
+
+
+class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):
+    """A module of the watched model: its class and where the class is defined."""
+
+    module: str
+    cls: str
+    source: str
+    parameters: tuple[str, ...] = ()
+
+
+class InputEvent(msgspec.Struct, frozen=True, tag="input"):
+    """The exact hashes of the root module's input tensors at one microbatch."""
+
+    step: int
+    microbatch: int
+    hashes: tuple[str, ...]
+
+
+class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
+    """A step ended.  `rng_before` and `rng_after` are hashes of the default generators' state."""
+
+    step: int
+    microbatches: int
+    rng_before: str
+    rng_after: str
+    optimizer_stepped: bool
+    seconds: float
+
+
+class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
+    """A fact about the run, by key: "autocast", "dropout", "narrowed", "unmatched_annotation"."""
+
+    key: str
+    value: str
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """The rank finished its program; `events` counts the events before this one."""
+
+    events: int
+
+
+Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What ran.  `format` and `schema` come first so that a foreign file is named as one."""
+
+    format: str = "pytest-trainsafe trace"
+    schema: int = SCHEMA_VERSION
+    program: str
+    point: dict[str, int | bool | str]
+    arguments: str = "{}"
+    world_size: int
+    dtype: str
+    device: str
+    seed: int
+    perturbation: float = 0.0
+    versions: dict[str, str] = {}

@@ -8,11 +8,12 @@ one dimension, the whole map is one index array per dimension.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 
-class Shard(msgspec.Struct, frozen=True, tag="shard"):
+class Shard(msgspec.Struct, frozen=True, tag="shard", omit_defaults=True):
     """Dimension `dim` is cut over `axis` in contiguous chunks, in rank order.
 
     `blocks` holds the sizes of consecutive blocks that are each cut on their own, as fused
@@ -35,20 +36,23 @@ class ZigZag(msgspec.Struct, frozen=True, tag="zigzag"):
     axis: str
 
 
-class Partial(msgspec.Struct, frozen=True, tag="partial"):
-    """Each rank along `axis` holds one term; their sum is the logical tensor."""
+class Partial(msgspec.Struct, frozen=True, tag="partial", omit_defaults=True):
+    """Each rank along `axis` holds one term; their sum (or mean) is the logical tensor."""
 
     axis: str
+    op: Literal["sum", "avg"] = "sum"
 
 
 class Slices(msgspec.Struct, frozen=True, tag="slices"):
-    """An explicit rectangle: `offsets[d] .. offsets[d] + sizes[d]` of a tensor of `shape`.
+    """An explicit rectangle: `offsets[d] .. offsets[d] + lengths[d]` of a tensor of `shape`.
 
-    For layouts that only the framework can compute (DTensor's nested strided shards).
-    `axes` names the mesh axes it depends on.
+    For layouts that only the framework can compute (a mesh that is not the Point's, uneven
+    nested shards).  It comes first in its Layout, and each rank has its own rectangle; equal
+    rectangles are replicas.  `axes` names the mesh axes it depends on.
     """
 
     offsets: tuple[int, ...]
+    lengths: tuple[int, ...]
     shape: tuple[int, ...]
     axes: tuple[str, ...]
 

@@ -30,6 +30,7 @@ Kind = Literal[
     "optimizer_state",
     "loss",
     "grad_norm",
+    "update",  # derived, never recorded: a parameter after the step minus before it
 ]
 
 #: The step number under which the values before the first step are recorded.

@@ -1,0 +1,225 @@
+"""Writes one rank's part of a Trace.  Called by the recorder, inside the ranks.
+
+The order of writes is what makes a crashed trace readable: a payload file is complete and has
+its final name before the first event that names it is appended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import torch
+import xxhash
+from safetensors.torch import save
+
+from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.trace.schema import End, Event, Manifest, TensorEvent, TensorId
+
+#: Tensors held back before a payload file is written.
+FLUSH_BYTES = 64 * 2**20
+
+#: What every supported safetensors release stores as itself; the rest is stored as bytes.
+NATIVE = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+    }
+)
+
+
+class TraceWriteError(Exception):
+    """A trace could not be written; the message names the file and what to do."""
+
+
+class RankWriter:
+    """Appends events and tensors to `directory/rank{rank}`; `close()` marks it complete.
+
+    After a failed write the writer refuses everything, so that no End follows lost events.
+    Tensors are copied when added: what the program does to them later is not recorded.
+    """
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        self.directory = Path(directory) / f"rank{rank}"
+        self.rank = rank
+        self._events = self.directory / "events.jsonl"
+        self._encoder = msgspec.json.Encoder()
+        self._lines: list[bytes] = []
+        self._count = 0
+        self._files = 0
+        self._pending: dict[str, torch.Tensor] = {}
+        self._pending_bytes = 0
+        self._stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, str]] = {}
+        self._ids: set[TensorId] = set()
+        self._failure: str | None = None
+        _guarded(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        if self._events.exists() and self._events.stat().st_size:
+            raise TraceWriteError(
+                f"{self._events} already holds a trace. Every run needs a directory of its own: "
+                "remove this one or choose another."
+            )
+
+    def add(self, event: Event) -> None:
+        """Append an event that carries no tensor."""
+        self._check()
+        self._lines.append(self._encoder.encode(event))
+        self._count += 1
+
+    def add_tensor(
+        self,
+        id: TensorId,
+        tensor: torch.Tensor,
+        layout: Layout = REPLICATED,
+        layout_source: str = "default",
+        keep_payload: bool = True,
+    ) -> TensorEvent:
+        """Record a rank-local tensor under `id`, once, and return its event.
+
+        Any dtype, shape, stride and device; a DTensor gives its local tensor, a sparse tensor
+        its dense form.  With `keep_payload=False` only the hash is kept.
+        """
+        self._check()
+        assert id not in self._ids, f"{id} was recorded twice on rank {self.rank}"
+        host = _on_host(id, tensor)
+        data = as_bytes(host)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape = tuple(host.shape)
+        digest = xxhash.xxh3_128_hexdigest(data.numpy())
+        file, key = "", ""
+        if keep_payload:
+            known = self._stored.get((digest, dtype, shape))
+            file, key = known or self._hold(host, data, tensor)
+            self._stored[digest, dtype, shape] = (file, key)
+        event = TensorEvent(self._count, id, dtype, shape, digest, layout, layout_source, file, key)
+        self._ids.add(id)
+        self.add(event)
+        if self._pending_bytes >= FLUSH_BYTES:
+            self.flush()
+        return event
+
+    def _hold(
+        self, host: torch.Tensor, data: torch.Tensor, source: torch.Tensor
+    ) -> tuple[str, str]:
+        stored = host if host.dtype in NATIVE else data
+        if source.device.type == "cpu":
+            stored = stored.clone()
+        key = str(len(self._pending))
+        self._pending[key] = stored
+        self._pending_bytes += data.numel()
+        return _payload_name(self._files), key
+
+    def flush(self) -> None:
+        """Write what is pending: the tensors as one payload file, then the events."""
+        self._check()
+        try:
+            if self._pending:
+                self._write_payload()
+            if self._lines:
+                lines = b"".join(line + b"\n" for line in self._lines)
+                _append(self._events, lines)
+                self._lines.clear()
+        except TraceWriteError as error:
+            self._failure = str(error)
+            raise
+
+    def close(self) -> None:
+        """Write what is pending and the End event: this rank's part is complete."""
+        self.add(End(events=self._count))
+        self.flush()
+        self._failure = f"{self.directory} was closed; nothing can be added to it"
+
+    def _write_payload(self) -> None:
+        _replace(self.directory / _payload_name(self._files), save(self._pending))
+        self._files += 1
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise TraceWriteError(self._failure)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write `directory/manifest.json`, whole or not at all."""
+    path = Path(directory) / "manifest.json"
+    _guarded(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+    _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+
+
+def as_bytes(host: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous CPU tensor as a flat uint8 tensor that shares its memory."""
+    return host.reshape(-1).view(torch.uint8)
+
+
+def _on_host(id: TensorId, tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "meta":
+        raise TraceWriteError(
+            f"{id} is a tensor on the meta device and has no values to record. "
+            "Materialise the model (`model.to_empty(device=...)`) before it is watched."
+        )
+    local = tensor.detach()
+    if hasattr(local, "to_local"):
+        local = local.to_local()
+    if local.layout != torch.strided:
+        local = local.to_dense()
+    return local.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+def _payload_name(number: int) -> str:
+    return f"payload-{number:05d}.safetensors"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    partial = path.with_name(path.name + ".partial")
+
+    def write() -> None:
+        try:
+            with partial.open("wb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)  # gives the space back, to those who report this
+            raise
+
+    _guarded(path, len(data), write)
+
+
+def _append(path: Path, data: bytes) -> None:
+    def write() -> None:
+        with path.open("ab", buffering=0) as file:
+            _write_all(file.fileno(), data)
+
+    _guarded(path, len(data), write)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _guarded(path: Path, size: int, write: Callable[[], object]) -> None:
+    try:
+        write()
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            reason = "no space left on device"
+        else:
+            reason = error.strerror or str(error)
+        raise TraceWriteError(
+            f"cannot write {path} ({size} bytes): {reason}. The trace is incomplete. "
+            "Free some space, or let pytest write elsewhere (--basetemp, or TMPDIR)."
+        ) from error

@@ -1,0 +1,343 @@
+"""Puts the ranks' parts of one tensor together, and says where they do not fit.
+
+Called by `align/logical.py` for a trace, and by judges that hold parts of their own.
+The checks are those of TTrace section 4.1 (no overlap, no omission) and exact replicas.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.indices import (
+    Indices,
+    LayoutError,
+    index_arrays,
+    insert,
+    logical_shape,
+)
+from pytest_trainsafe.align.layout import Coordinates, Layout, Partial, Sizes, Slices
+from pytest_trainsafe.align.replicas import replica_message
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.sweep.point import MESH_AXES
+from pytest_trainsafe.trace.schema import TensorId
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one rank holds of a logical tensor."""
+
+    rank: int
+    coordinates: Coordinates
+    tensor: torch.Tensor
+    layout: Layout = ()
+    layout_source: str = "default"
+
+
+@dataclass(slots=True)
+class Merged:
+    """The logical tensor and what was wrong on the way.
+
+    `tensor` is float64, complex128, int64 or bool; it is None when the parts do not fit
+    together at all.  Elements that no rank holds are NaN (0 in integer tensors), and where
+    replicas differ the lowest rank's values stand; a finding says so in both cases.
+    """
+
+    tensor: torch.Tensor | None
+    findings: list[Finding] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+
+
+def merge(
+    parts: Sequence[Part],
+    sizes: Sizes,
+    *,
+    shape: Sequence[int] | None = None,
+    free_axes: Sequence[str] = ("pp",),
+    where: TensorId | None = None,
+) -> Merged:
+    """Merge the parts that ranks hold of one logical tensor.
+
+    `shape` is the logical shape where it is known (the reference's): parts that hold too much
+    or too little for it are overlaps and holes.  `free_axes` are the axes along which only some
+    coordinates need hold the tensor: `pp`, and `dp` for what belongs to one micro-batch.
+    The sums of Partial layouts are taken in float64, or exactly for integers.
+    """
+    assert parts, "a logical tensor has at least one part"
+    merger = _Merger(sorted(parts, key=lambda part: part.rank), sizes, where)
+    return merger.run(tuple(shape) if shape is not None else None, free_axes)
+
+
+class _Merger:
+    def __init__(self, parts: list[Part], sizes: Sizes, where: TensorId | None) -> None:
+        self.parts = parts
+        self.sizes = sizes
+        self.where = where
+        self.findings: list[Finding] = []
+        self.source = f"layout from {parts[0].layout_source}: {describe(parts[0].layout)}"
+
+    def run(self, shape: tuple[int, ...] | None, free_axes: Sequence[str]) -> Merged:
+        tensor = None
+        if self.consistent():
+            try:
+                held = [(p.layout, p.coordinates, tuple(p.tensor.shape)) for p in self.parts]
+                whole = logical_shape(held, self.sizes)
+                self.check_lengths(whole if shape is None else shape)
+                arrays = self.arrays(whole)
+            except LayoutError as error:
+                self.fail("layout", f"{error}; {self.source}")
+            else:
+                self.check_missing(whole, free_axes)
+                self.check_replicas(arrays)
+                tensor = self.assemble(whole, arrays)
+        return Merged(tensor, self.findings, self.parts)
+
+    def fail(self, check: str, message: str) -> None:
+        self.findings.append(
+            Finding(verdict="fail", judge="align", check=check, message=message, where=self.where)
+        )
+
+    def consistent(self) -> bool:
+        """Whether all ranks agree on what the layout is, as far as they must to be merged."""
+        first = self.parts[0]
+        for part in self.parts[1:]:
+            if part.tensor.dtype != first.tensor.dtype:
+                self.fail(
+                    "layout",
+                    f"rank {part.rank} holds {part.tensor.dtype} and rank {first.rank} "
+                    f"{first.tensor.dtype}; {self.source}",
+                )
+                break
+        for part in self.parts[1:]:
+            if part.tensor.ndim != first.tensor.ndim or _form(part.layout) != _form(first.layout):
+                self.fail(
+                    "layout",
+                    f"rank {part.rank} holds {part.tensor.ndim} dimensions laid out "
+                    f"{describe(part.layout)} (from {part.layout_source}) and rank {first.rank} "
+                    f"{first.tensor.ndim} dimensions laid out {describe(first.layout)} "
+                    f"(from {first.layout_source})",
+                )
+                return False
+        return True
+
+    def check_lengths(self, whole: tuple[int, ...]) -> None:
+        """Every part is as long as the layout says, in every dimension of the whole."""
+        if len(whole) != self.parts[0].tensor.ndim:
+            self.fail(
+                "layout",
+                f"ranks hold {self.parts[0].tensor.ndim} dimensions of a tensor of "
+                f"shape {list(whole)}; {self.source}",
+            )
+            return
+        expected = {
+            part.rank: [len(a) for a in index_arrays(part.layout, *self.at(part), whole)]
+            for part in self.parts
+        }
+        for dim, length in enumerate(whole):
+            for check, verb, wrong in (
+                ("overlap", "hold rows twice", lambda has, due: has > due),
+                ("hole", "leave rows that no rank holds", lambda has, due: has < due),
+            ):
+                odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
+                if odd:
+                    has, due = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
+                    self.fail(
+                        check,
+                        f"the parts {verb}: {_ranks(odd)} {_has(odd)} {has} rows of dimension "
+                        f"{dim}, of {length} in all, where the layout gives {due}; {self.source}",
+                    )
+
+    def at(self, part: Part) -> tuple[Coordinates, Sizes]:
+        return part.coordinates, self.sizes
+
+    def arrays(self, whole: tuple[int, ...]) -> dict[int, list[Indices]]:
+        """Every rank's index arrays in the whole, which the parts fit exactly."""
+        arrays = {p.rank: index_arrays(p.layout, *self.at(p), whole) for p in self.parts}
+        for part in self.parts:
+            due = tuple(map(len, arrays[part.rank]))
+            if due != tuple(part.tensor.shape):
+                raise LayoutError(
+                    f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives "
+                    f"{list(due)} of {list(whole)}"
+                )
+        return arrays
+
+    def check_missing(self, whole: tuple[int, ...], free_axes: Sequence[str]) -> None:
+        """Every rank that shares a holder's coordinates on the free axes holds a part too."""
+        layout = self.parts[0].layout
+        if any(isinstance(p, Slices) for p in layout):
+            return  # the coverage of rectangles is counted
+        cut = _split_axes(layout)
+        summed = [p.axis for p in layout if isinstance(p, Partial)]
+        free = [axis for axis in free_axes if axis not in (*cut, *summed)]
+        bound = [axis for axis in self.sizes if axis not in free]
+        holders = {_pick(p.coordinates, self.sizes): p for p in self.parts}
+        slots = {_pick(p.coordinates, cut) for p in self.parts}
+        missing: list[int] = []
+        for stage in dict.fromkeys(_pick(p.coordinates, free) for p in self.parts):
+            for there in itertools.product(*(range(self.sizes[axis]) for axis in bound)):
+                coordinates = dict(zip([*free, *bound], [*stage, *there], strict=True))
+                if _pick(coordinates, self.sizes) in holders:
+                    continue
+                if _pick(coordinates, cut) in slots:
+                    missing.append(_rank(coordinates, self.sizes))
+                else:
+                    slots.add(_pick(coordinates, cut))
+                    rows = index_arrays(layout, coordinates, self.sizes, whole)
+                    self.fail(
+                        "hole",
+                        f"rank {_rank(coordinates, self.sizes)} recorded no part, and no other "
+                        f"rank holds {_rows(rows, whole)}; {self.source}",
+                    )
+        if missing:
+            ranks = ", ".join(map(str, missing))
+            what = f"a term of the sum over {', '.join(summed)}" if summed else "a replica"
+            self.fail(
+                "missing",
+                f"rank{'s' * (len(missing) > 1)} {ranks} ought to hold {what} and recorded "
+                f"none; held by {_ranks(self.parts)}; {self.source}",
+            )
+
+    def groups(self, arrays: dict[int, list[Indices]]) -> list[list[Part]]:
+        """The parts by what they hold: equal elements of equal terms are replicas."""
+        groups: dict[tuple[object, ...], list[Part]] = {}
+        for part in self.parts:
+            held = tuple(_extent(array) for array in arrays[part.rank])
+            terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))
+            cut = (
+                () if _rectangle(part.layout) else _pick(part.coordinates, _split_axes(part.layout))
+            )
+            groups.setdefault((held, terms, cut), []).append(part)
+        return list(groups.values())
+
+    def check_replicas(self, arrays: dict[int, list[Indices]]) -> None:
+        for group in self.groups(arrays):
+            message = replica_message(
+                [(part.rank, part.coordinates, part.tensor) for part in group],
+                arrays[group[0].rank],
+            )
+            if message:
+                self.fail("replicas", f"{message}; {self.source}")
+
+    def assemble(self, whole: tuple[int, ...], arrays: dict[int, list[Indices]]) -> torch.Tensor:
+        partials = [p for p in self.parts[0].layout if isinstance(p, Partial)]
+        dtype = accumulator(self.parts[0].tensor.dtype, summed=bool(partials))
+        groups = self.groups(arrays)
+        if len(groups) == 1 and tuple(groups[0][0].tensor.shape) == whole:
+            return groups[0][0].tensor.to(dtype)
+        out = torch.zeros(whole, dtype=dtype)
+        count = torch.zeros(whole, dtype=torch.int32)
+        one = torch.ones((), dtype=torch.int32)
+        seen: set[tuple[object, ...]] = set()
+        for first, *_ in groups:
+            held = arrays[first.rank]
+            insert(out, first.tensor.to(dtype), held, add=bool(partials))
+            region = (
+                tuple(_extent(a) for a in held),
+                _pick(first.coordinates, _split_axes(first.layout)),
+            )
+            if region not in seen:
+                seen.add(region)
+                insert(count, one.expand(first.tensor.shape), held, add=True)
+        for partial in partials:
+            if partial.op == "avg":
+                out /= self.sizes[partial.axis]
+        self.check_coverage(count)
+        if dtype.is_floating_point or dtype.is_complex:
+            out[count == 0] = float("nan")
+        return out
+
+    def check_coverage(self, count: torch.Tensor) -> None:
+        """Rectangles may leave elements out or take them twice; other layouts cannot."""
+        if not any(_rectangle(part.layout) for part in self.parts):
+            return
+        for check, verb, wrong in (
+            ("overlap", "held by more than one part", count > 1),
+            ("hole", "held by no rank", count == 0),
+        ):
+            found = int(wrong.sum())
+            if found:
+                at = tuple(int(i) for i in np.argwhere(wrong.numpy())[0])
+                self.fail(
+                    check,
+                    f"{found} of {count.numel()} elements are {verb}, the first at {at}; "
+                    f"held by {_ranks(self.parts)}; {self.source}",
+                )
+
+
+def accumulator(dtype: torch.dtype, summed: bool) -> torch.dtype:
+    """The dtype that a merged tensor has: wide enough for exact values and good sums."""
+    if dtype.is_complex:
+        return torch.complex128
+    if dtype.is_floating_point:
+        return torch.float64
+    return dtype if dtype == torch.bool and not summed else torch.int64
+
+
+def describe(layout: Layout) -> str:
+    """A layout in words: `dimension 0 cut over tp, partial over cp`."""
+    words = []
+    for placement in layout:
+        match placement:
+            case Partial():
+                words.append(f"partial over {placement.axis}")
+            case Slices():
+                words.append(f"rectangles over {', '.join(placement.axes)}")
+            case _:
+                how = type(placement).__name__
+                blocks = f" in blocks {list(b)}" if (b := getattr(placement, "blocks", ())) else ""
+                cut = "cut in zig-zag" if how == "ZigZag" else "cut"
+                words.append(f"dimension {placement.dim} {cut} over {placement.axis}{blocks}")
+    return ", ".join(words) or "whole on every rank"
+
+
+def _form(layout: Layout) -> tuple[object, ...]:
+    """A layout without what may differ between ranks."""
+    return tuple((p.shape, p.axes) if isinstance(p, Slices) else p for p in layout)
+
+
+def _rectangle(layout: Layout) -> bool:
+    return any(isinstance(p, Slices) for p in layout)
+
+
+def _split_axes(layout: Layout) -> list[str]:
+    axes = [p.axis for p in layout if not isinstance(p, Partial | Slices)]
+    return list(dict.fromkeys(axes))
+
+
+def _pick(coordinates: Coordinates, axes: Iterator[str] | Sequence[str] | Sizes) -> tuple[int, ...]:
+    return tuple(coordinates[axis] for axis in axes)
+
+
+def _extent(array: Indices) -> tuple[int, int, int]:
+    return (int(array[0]), int(array[-1]), len(array)) if len(array) else (0, 0, 0)
+
+
+def _rank(coordinates: Coordinates, sizes: Sizes) -> int:
+    rank, stride = 0, 1
+    for axis in MESH_AXES:
+        rank += coordinates.get(axis, 0) * stride
+        stride *= sizes.get(axis, 1)
+    return rank
+
+
+def _ranks(parts: Sequence[Part]) -> str:
+    return f"rank{'s' * (len(parts) > 1)} {', '.join(str(part.rank) for part in parts)}"
+
+
+def _has(parts: Sequence[Part]) -> str:
+    return "hold" if len(parts) > 1 else "holds"
+
+
+def _rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
+    """The part of the whole that index arrays cover, in words."""
+    words = [
+        f"rows {a[0]} to {a[-1]} of dimension {dim} ({len(a)} of {length})"
+        for dim, (a, length) in enumerate(zip(arrays, whole, strict=True))
+        if len(a) and len(a) < length
+    ]
+    return ", ".join(words) or "any of it"

@@ -1,0 +1,81 @@
+"""Compares what ranks hold that ought to be the same, exactly.  Called by merge.
+
+Replicas come out of the same computation or the same collective, so there is no rounding to
+allow for: one different bit is a finding.  Only NaNs are equal whatever their payload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.indices import Indices
+from pytest_trainsafe.align.layout import Coordinates
+
+Replica = tuple[int, Coordinates, torch.Tensor]
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> str | None:
+    """What is wrong with replicas, or None when all are equal.
+
+    `arrays` are the logical indices that the replicas hold.  The message names the ranks that
+    differ from the first, the axes over which they do, how many elements, the first of them in
+    the logical tensor with its values, and the largest difference.
+    """
+    reference_rank, at, reference = replicas[0]
+    different = [
+        (rank, coordinates, tensor, unequal)
+        for rank, coordinates, tensor in replicas[1:]
+        if bool((unequal := differing(reference, tensor)).any())
+    ]
+    if not different:
+        return None
+    ranks = ", ".join(str(rank) for rank, *_ in different)
+    axes = dict.fromkeys(
+        axis for _, there, _, _ in different for axis in at if there[axis] != at[axis]
+    )
+    first_rank, _, tensor, unequal = different[0]
+    local = tuple(int(i) for i in np.argwhere(unequal.numpy())[0]) if unequal.ndim else ()
+    logical = [int(array[i]) for array, i in zip(arrays, local, strict=True)]
+    row = f"row {logical[0]}, " if logical else ""
+    return (
+        f"replicas over {' and '.join(axes)} differ: rank{'s' * (len(different) > 1)} {ranks} "
+        f"from rank {reference_rank}; on rank {first_rank} {int(unequal.sum())} of "
+        f"{unequal.numel()} elements, the first at {row}index {logical} "
+        f"({_value(tensor[local])} against {_value(reference[local])}), "
+        f"largest difference {_largest(different[0][2], reference)}"
+    )
+
+
+def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Where two tensors of one shape differ in their bits, as a bool tensor; NaNs are equal."""
+    if left.dtype != right.dtype:
+        left, right = left.to(torch.float64), right.to(torch.float64)
+    if left.is_complex():
+        pair = differing(torch.view_as_real(left), torch.view_as_real(right))
+        return pair.any(dim=-1)
+    bits = _BITS[left.element_size()]
+    unequal = left.contiguous().view(bits) != right.contiguous().view(bits)
+    if left.dtype.is_floating_point and bool(unequal.any()):
+        wide = torch.promote_types(
+            torch.float32, left.dtype if left.itemsize > 2 else torch.float32
+        )
+        unequal &= ~(left.to(wide).isnan() & right.to(wide).isnan())
+    return unequal
+
+
+def _largest(left: torch.Tensor, right: torch.Tensor) -> str:
+    wide = torch.complex128 if left.is_complex() else torch.float64
+    distance = (left.to(wide) - right.to(wide)).abs()
+    if bool((distance == 0).all()):
+        return "0 (only the sign of zero differs)"
+    return f"{distance.nan_to_num(nan=float('inf')).max().item():.3g}"
+
+
+def _value(element: torch.Tensor) -> str:
+    value = element.item()
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,52 @@
+"""Is this difference rounding or a bug, and where does it start?
+
+The public names are resolved when they are first used: importing this package, as pytest does
+at every start, imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.assertions import Loosen, assert_equivalent, assert_trainsafe
+    from pytest_trainsafe.finding import Finding
+    from pytest_trainsafe.launch import Script
+    from pytest_trainsafe.record.consistent import consistent_tensor
+    from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.sweep.point import Point
+
+__all__ = [
+    "Context",
+    "Finding",
+    "Loosen",
+    "Point",
+    "Script",
+    "assert_equivalent",
+    "assert_trainsafe",
+    "consistent_tensor",
+]
+
+_HOME = {
+    "Context": "pytest_trainsafe.record.context",
+    "Finding": "pytest_trainsafe.finding",
+    "Loosen": "pytest_trainsafe.assertions",
+    "Point": "pytest_trainsafe.sweep.point",
+    "Script": "pytest_trainsafe.launch",
+    "assert_equivalent": "pytest_trainsafe.assertions",
+    "assert_trainsafe": "pytest_trainsafe.assertions",
+    "consistent_tensor": "pytest_trainsafe.record.consistent",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,32 @@
+"""Hooks that a project or another plugin may implement, in a conftest.py for example.
+
+Every hook is called with keywords and may gain arguments: implement the ones you need.
+Where pytest-trainsafe may be missing, mark the implementation
+`@pytest.hookimpl(optionalhook=True)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.sweep.point import Point
+
+
+@pytest.hookspec(firstresult=True)
+def pytest_trainsafe_valid_point(
+    point: Point, arguments: Mapping[str, object], config: pytest.Config
+) -> str | None:
+    """Say why a Point of a sweep cannot run, or None where it can.
+
+    Asked at collection, after the built-in rules and the program's own; the first reason wins
+    and is the skip's.  `arguments` are the program's, defaults included.  The answer must
+    depend on neither the machine nor the time: every pytest-xdist worker has to give the same.
+
+        def pytest_trainsafe_valid_point(point, arguments):
+            if point.size("cp") > 1 and arguments.get("attention") == "local":
+                return "local attention has no context parallel version"
+    """

@@ -1,0 +1,73 @@
+"""The command line options and their ini twins.  `settings` reads them; the command line wins.
+
+Options that take several values take them separated by commas, in one word.
+Help texts start with a capital and end without a full stop.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.settings import DEVICES, KINDS, LAUNCHERS, Settings
+from pytest_trainsafe.sweep.axes import DTYPES
+from pytest_trainsafe.sweep.errors import listing
+from pytest_trainsafe.sweep.grammar import OPTION, gather
+
+if TYPE_CHECKING:
+    import pytest
+
+_DEFAULT = Settings()
+
+#: Name -> what stands for its value, and its help.  Each has an ini twin: `trainsafe_seed`.
+_OPTIONS = {
+    "max-world-size": (
+        "N",
+        f"Skip points of more than N ranks (default {_DEFAULT.max_world_size})",
+    ),
+    "dtype": (
+        "DTYPES",
+        f"Dtypes to judge in, in order: auto (default) or some of {listing(DTYPES)}",
+    ),
+    "launcher": ("NAME", f"How rank groups are started: {listing(LAUNCHERS)}"),
+    "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
+    "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
+    "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
+    "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),
+    "record": ("KINDS", f"Tensors to record: some of {listing(KINDS)} (default all)"),
+    "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
+    "keep-traces": ("DIR", "Keep every trace below this directory"),
+}
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Add the group `trainsafe`: every option has an ini twin of the same meaning."""
+    group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
+    sweep_help = (
+        "Values for the axes that tests declare, such as tp=1,2 cp=1,2: one or more words, "
+        "before or after paths"
+    )
+    group.addoption(
+        OPTION, action="append", metavar="AXIS=VALUES", dest="trainsafe_sweep", help=sweep_help
+    )
+    parser.addini("trainsafe_sweep", f"{sweep_help} (see {OPTION})", type="args", default=[])
+    for name, (metavar, text) in _OPTIONS.items():
+        key = "trainsafe_" + name.replace("-", "_")
+        group.addoption(f"--trainsafe-{name}", metavar=metavar, dest=key, default=None, help=text)
+        parser.addini(key, f"{text} (see --trainsafe-{name})", default="")
+
+
+def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
+    """Take the axis words out of the paths, before pytest looks for either.
+
+    pytest has parsed the command line once by now, to find its plugins and conftest files,
+    and has taken the words for paths; its list of paths is corrected too.
+    """
+    if not any(argument.split("=")[0] == OPTION for argument in arguments):
+        return
+    here = config.invocation_params.dir
+    taken = gather(arguments, lambda word: (here / Path(word.split("::")[0])).exists())
+    paths: list[str] = config.known_args_namespace.file_or_dir
+    for word in taken:
+        if word in paths:
+            paths.remove(word)

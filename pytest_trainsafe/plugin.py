@@ -1,0 +1,101 @@
+"""The pytest plugin: each hook hands over to the module that knows.
+
+Loaded in every pytest run of an environment that has pytest-trainsafe installed, so nothing
+here may import torch, numpy or anything else that takes time; what only trainsafe tests need
+is imported by the hook that needs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe import hooks
+from pytest_trainsafe.fixtures.core import (
+    _trainsafe_cell,
+    candidate_trace,
+    reference_trace,
+    torchrun_group,
+    trainsafe,
+)
+from pytest_trainsafe.options import add_options, separate_sweep_words
+from pytest_trainsafe.settings import SETTINGS, WORKER_SWEEP, read_settings, sweep_words
+from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE
+
+__all__ = [
+    "_trainsafe_cell",
+    "candidate_trace",
+    "reference_trace",
+    "torchrun_group",
+    "trainsafe",
+]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hooks)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    separate_sweep_words(early_config, args)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", SIGNATURE)
+    config.stash[SETTINGS] = read_settings(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    words, from_ini = sweep_words(node.config)
+    node.workerinput[WORKER_SWEEP] = {"words": words, "from_ini": from_ini}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker(MARKER):
+        from pytest_trainsafe.sweep.collect import parametrize
+
+        parametrize(metafunc)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    if _in_use(session.config):
+        from pytest_trainsafe.sweep.collect import finish
+
+        finish(session, items)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    from pytest_trainsafe.report.header import header
+
+    return header(config.stash[SETTINGS])
+
+
+def pytest_report_collectionfinish(
+    config: pytest.Config, items: Sequence[pytest.Item]
+) -> str | None:
+    if not _in_use(config):
+        return None
+    from pytest_trainsafe.sweep.collect import counts
+
+    return counts(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    from pytest_trainsafe.report.summary import write_summary
+
+    write_summary(terminalreporter)
+
+
+def _in_use(config: pytest.Config) -> bool:
+    """Whether a marked test has been met, or the command line speaks of one."""
+    return "pytest_trainsafe.sweep.collect" in sys.modules or bool(config.stash[SETTINGS].sweep)

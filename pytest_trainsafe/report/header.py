@@ -1,0 +1,27 @@
+"""The line in pytest's header: what the run was asked to do, where that is not the default."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.settings import Settings
+
+
+def header(settings: Settings) -> str | None:
+    """`trainsafe: launcher torchrun, device cpu, sweep tp=1,2`; None where nothing was set."""
+    default = Settings()
+    if settings == default:
+        return None
+    parts = [f"launcher {settings.launcher}", f"device {settings.device}"]
+    if settings.dtypes:
+        parts.append(f"dtype {','.join(settings.dtypes)}")
+    if settings.sweep:
+        words = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
+        parts.append(f"sweep {words}")
+    if settings.max_world_size != default.max_world_size:
+        parts.append(f"world size <= {settings.max_world_size}")
+    if settings.seed != default.seed:
+        parts.append(f"seed {settings.seed}")
+    if settings.accept:
+        parts.append(f"accepting {','.join(settings.accept)}")
+    if settings.keep_traces:
+        parts.append(f"traces in {settings.keep_traces}")
+    return "trainsafe: " + ", ".join(parts)

@@ -1,0 +1,154 @@
+"""The terminal summary: one row per judged Point, from plain data on the tests' reports.
+
+A test's PointSummary travels as JSON in its report's `user_properties`: pytest-xdist carries
+it to the controller, and JUnit files keep it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NotRequired, Required, TypedDict
+
+if TYPE_CHECKING:
+    import pytest
+
+PROPERTY = "trainsafe"
+
+#: Rows shown without `-v`.
+MOST_ROWS = 20
+
+
+class RungSummary(TypedDict):
+    """One rung: `worst` is the largest error as a multiple of what is allowed, at `worst_name`."""
+
+    dtype: str
+    tensors: int
+    worst: float
+    worst_name: str
+
+
+class PointSummary(TypedDict, total=False):
+    """What became of one test at one Point.
+
+    `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
+    skipped or is inconclusive.
+    """
+
+    point: Required[str]
+    verdict: Required[Literal["pass", "fail", "inconclusive", "skipped"]]
+    reason: NotRequired[str]
+    rungs: NotRequired[list[RungSummary]]
+    seconds: NotRequired[dict[str, float]]
+
+
+def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
+    """Leave a test's summary on its item, from where its report takes it."""
+    node.user_properties.append((PROPERTY, json.dumps(summary)))
+
+
+def collect_summaries(
+    reports: Iterable[pytest.TestReport],
+) -> list[tuple[str, PointSummary]]:
+    """Node id and PointSummary of every report that has one, each once, in order.
+
+    A test's reports repeat the properties of its earlier phases.
+    """
+    found: dict[tuple[str, str], PointSummary] = {}
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            if name == PROPERTY and isinstance(value, str):
+                found.setdefault((report.nodeid, value), json.loads(value))
+    return [(nodeid, summary) for (nodeid, _), summary in found.items()]
+
+
+def write_summary(reporter: pytest.TerminalReporter) -> None:
+    """Write the summary section; nothing where no test left a summary, or under `-q`."""
+    stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
+    summaries = collect_summaries(report for group in stats.values() for report in group)
+    judged = [(nodeid, s) for nodeid, s in summaries if s["verdict"] != "skipped"]
+    # With pytest-xdist the workers collect, unseen, so that this is where skips are counted.
+    counted_before = not reporter.config.pluginmanager.hasplugin("dsession")
+    verbosity = reporter.config.get_verbosity()
+    if verbosity < 0 or not (judged or (summaries and not counted_before)):
+        return
+    reporter.write_sep("=", "trainsafe")
+    for line in table(judged, len(judged) if verbosity > 0 else MOST_ROWS):
+        reporter.write_line(line)
+    for line in totals([summary for _, summary in summaries]):
+        reporter.write_line(line)
+
+
+def table(judged: Sequence[tuple[str, PointSummary]], most: int) -> list[str]:
+    """The lines of the table: what did not pass first, then the closest to what is allowed."""
+    if not judged:
+        return []
+    severity = {"fail": 0, "inconclusive": 1}
+    ordered = sorted(
+        judged, key=lambda entry: (severity.get(entry[1]["verdict"], 2), -_worst(entry[1])[0])
+    )
+    rows = [("verdict", "tensors", "error/allowed", "seconds", "test, worst tensor")]
+    rows += [_row(nodeid, summary) for nodeid, summary in ordered[:most]]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    lines = [
+        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
+        for row in rows
+    ]
+    if len(ordered) > most:
+        lines.append(f"... and {len(ordered) - most} more (-v shows all)")
+    return lines
+
+
+def totals(summaries: Sequence[PointSummary]) -> list[str]:
+    """`3 points judged: 3 pass; launch 9.1 s, train 0.4 s` and `2 points skipped: <reason> (2)`."""
+    verdicts = Counter(summary["verdict"] for summary in summaries)
+    skipped = verdicts.pop("skipped", 0)
+    lines = []
+    if verdicts:
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+        lines.append(f"{plural(verdicts.total(), 'point')} judged: {shown}")
+        seconds: Counter[str] = Counter()
+        for summary in summaries:
+            seconds.update(summary.get("seconds", {}))  # type: ignore[arg-type]  # floats add too
+        if seconds:
+            spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
+            lines[-1] += f"; {spent}"
+    if skipped:
+        reasons = Counter(s.get("reason", "") for s in summaries if s["verdict"] == "skipped")
+        lines.append(f"{plural(skipped, 'point')} skipped: {reason_counts(reasons)}")
+    return lines
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 point`, `2 points`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def reason_counts(reasons: Mapping[str, int]) -> str:
+    """`sp needs tp > 1 (2), heads=4 is not divisible by tp=3 (1)`."""
+    return ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
+
+
+def _row(nodeid: str, summary: PointSummary) -> tuple[str, str, str, str, str]:
+    ratio, where = _worst(summary)
+    rungs = summary.get("rungs", [])
+    spent = sum(summary.get("seconds", {}).values())
+    return (
+        summary["verdict"],
+        "/".join(str(rung["tensors"]) for rung in rungs) or "-",
+        f"{ratio:.2g}" if rungs else "-",
+        f"{spent:.1f}",
+        nodeid + (f", {where}" if where else ""),
+    )
+
+
+def _worst(summary: PointSummary) -> tuple[float, str]:
+    """The largest error over all rungs as a multiple of what is allowed, and where it is."""
+    rungs = [rung for rung in summary.get("rungs", []) if rung["tensors"]]
+    if not rungs:
+        return 0.0, ""
+    worst = max(rungs, key=lambda rung: rung["worst"])
+    return worst["worst"], f"{worst['worst_name']} ({worst['dtype']})" if worst[
+        "worst_name"
+    ] else ""

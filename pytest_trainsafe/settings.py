@@ -1,0 +1,191 @@
+"""The run's settings, read from options and ini values, checked, as one frozen object.
+
+Plain data: sessions and reports take it from here and never look at pytest's options.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+import pytest
+
+from pytest_trainsafe.sweep.axes import DTYPES
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.grammar import OPTION, SweepWords, parse_words
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    T = TypeVar("T")
+
+Device = Literal["auto", "cpu", "cuda"]
+
+LAUNCHERS = ("torchrun",)
+DEVICES = ("auto", "cpu", "cuda")
+
+#: The kinds of `pytest_trainsafe.trace.schema.Kind`, which is not imported at start-up.
+KINDS = (
+    "activation",
+    "activation_grad",
+    "param",
+    "param_grad",
+    "main_grad",
+    "master_param",
+    "optimizer_state",
+    "loss",
+    "grad_norm",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What options, ini values and a test's marker say about a run.
+
+    `sweep` holds the axis words as written, the command line's or else the ini file's;
+    `sweep_from_ini` tells which.  `dtypes` names the rungs of the precision ladder, empty for
+    the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record_kinds`
+    empty records every kind.  `keep_traces` is a directory, or "" to keep none.
+    """
+
+    sweep: SweepWords = ()
+    sweep_from_ini: bool = False
+    max_world_size: int = 8
+    dtypes: tuple[str, ...] = ()
+    launcher: str = "torchrun"
+    device: Device = "auto"
+    timeout: float = 300.0
+    seed: int = 0
+    accept: tuple[str, ...] = ()
+    record_kinds: tuple[str, ...] = ()
+    record_modules: tuple[str, ...] = ("*",)
+    keep_traces: str = ""
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+#: The axis words an xdist worker is given by its controller, which has parsed them.
+WORKER_SWEEP = "trainsafe_sweep"
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """The settings of this run: the command line before the ini file, each value checked.
+
+    UsageError names the option or ini key and lists what it takes.
+    """
+    words, from_ini = sweep_words(config)
+    default = Settings()
+    return Settings(
+        sweep=_usage(parse_words, words, "trainsafe_sweep (ini)" if from_ini else OPTION),
+        sweep_from_ini=from_ini,
+        max_world_size=_value(config, "max-world-size", _positive_int, default.max_world_size),
+        dtypes=_value(config, "dtype", _dtypes, default.dtypes),
+        launcher=_value(config, "launcher", lambda s, t: _one_of(s, t, LAUNCHERS), "torchrun"),
+        device=cast(
+            Device, _value(config, "device", lambda s, t: _one_of(s, t, DEVICES), default.device)
+        ),
+        timeout=_value(config, "timeout", _seconds, default.timeout),
+        seed=_value(config, "seed", _seed, default.seed),
+        accept=_value(config, "accept", _names, default.accept),
+        record_kinds=_value(config, "record", _kinds, default.record_kinds),
+        record_modules=_value(config, "record-modules", _listed, default.record_modules),
+        keep_traces=_value(config, "keep-traces", lambda _source, text: text, default.keep_traces),
+    )
+
+
+def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
+    """The axis words in force, and whether they came from the ini file.
+
+    A worker of pytest-xdist parses the command line again, on top of what it was handed;
+    asking its controller keeps the words single and the points the same everywhere.
+    """
+    worker_input = getattr(config, "workerinput", {})
+    if WORKER_SWEEP in worker_input:
+        handed = worker_input[WORKER_SWEEP]
+        return list(handed["words"]), bool(handed["from_ini"])
+    given = config.getoption("trainsafe_sweep")
+    if given:
+        return list(given), False
+    words = list(config.getini("trainsafe_sweep"))
+    return words, bool(words)
+
+
+def _value(config: pytest.Config, name: str, parse: Callable[[str, str], T], default: T) -> T:
+    key = "trainsafe_" + name.replace("-", "_")
+    text = config.getoption(key)
+    source = f"--trainsafe-{name}"
+    if text is None:
+        text, source = config.getini(key), f"{key} (ini)"
+        if not text:
+            return default
+    try:
+        return parse(source, text.strip())
+    except SweepError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _usage(parse: Callable[[Iterable[str], str], T], words: list[str], source: str) -> T:
+    try:
+        return parse(words, source)
+    except SweepError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _positive_int(source: str, text: str) -> int:
+    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
+        raise SweepError(f"{source} takes an integer >= 1, not {text!r}")
+    return int(text)
+
+
+def _seed(source: str, text: str) -> int:
+    # torch takes more, but numpy's seeds end here.
+    if not re.fullmatch(r"[0-9]+", text) or int(text) >= 2**32:
+        raise SweepError(f"{source} takes an integer from 0 to 2**32 - 1, not {text!r}")
+    return int(text)
+
+
+def _seconds(source: str, text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise SweepError(f"{source} takes a positive number of seconds, not {text!r}")
+    return seconds
+
+
+def _one_of(source: str, text: str, choices: tuple[str, ...]) -> str:
+    if text not in choices:
+        raise SweepError(
+            f"{source} takes one of {listing(choices)}, not {text!r}{nearest(text, choices)}"
+        )
+    return text
+
+
+def _listed(source: str, text: str) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(","))
+    if "" in words:
+        raise SweepError(f"{source} takes a comma-separated list, and {text!r} has an empty entry")
+    if len(set(words)) < len(words):
+        raise SweepError(f"{source} lists an entry twice: {text}")
+    return words
+
+
+def _dtypes(source: str, text: str) -> tuple[str, ...]:
+    if text == "auto":
+        return ()
+    return tuple(_one_of(source, word, DTYPES) for word in _listed(source, text))
+
+
+def _kinds(source: str, text: str) -> tuple[str, ...]:
+    return tuple(_one_of(source, word, KINDS) for word in _listed(source, text))
+
+
+def _names(source: str, text: str) -> tuple[str, ...]:
+    words = _listed(source, text)
+    for word in words:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", word):
+            raise SweepError(f"{source} takes names of checks such as 'inputs', not {word!r}")
+    return words

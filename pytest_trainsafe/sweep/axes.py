@@ -1,0 +1,112 @@
+"""The axes every sweep knows: their names, their types, and how a word becomes a value.
+
+A program adds axes of its own: see `sweep/program.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.sweep.errors import SweepError, listing
+from pytest_trainsafe.sweep.point import AxisValue
+
+#: From most to least precise, the order in which a precision ladder is climbed.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named dimension of a sweep and the values it takes.
+
+    `types` holds the accepted types, exactly: True is not an int here.  `choices`, where not
+    empty, lists the only values; `minimum` bounds the integers.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    minimum: int | None = None
+    choices: tuple[AxisValue, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What this axis takes, in words."""
+        if self.choices:
+            return "one of " + listing(str(choice) for choice in self.choices)
+        words = []
+        for kind in self.types:
+            if kind is int:
+                words.append(
+                    "an integer" + (f" >= {self.minimum}" if self.minimum is not None else "")
+                )
+            elif kind is bool:
+                words.append("true or false")
+            else:
+                words.append("a word")
+        return " or ".join(words)
+
+    def check(self, value: object) -> AxisValue:
+        """The value itself; SweepError where this axis does not take it."""
+        good = (
+            type(value) in self.types
+            and (not self.choices or value in self.choices)
+            and (type(value) is not int or self.minimum is None or value >= self.minimum)
+        )
+        if not good:
+            raise SweepError(f"axis {self.name!r} takes {self.allowed}, not {value!r}")
+        assert isinstance(value, (bool, int, str))
+        return value
+
+    def parse(self, text: str) -> AxisValue:
+        """The value that a word on the command line stands for."""
+        for kind in self.types:
+            value = _read(kind, text)
+            if value is not None:
+                return self.check(value)
+        raise SweepError(f"axis {self.name!r} takes {self.allowed}, not {text!r}")
+
+
+def _read(kind: type, text: str) -> AxisValue | None:
+    if kind is bool:
+        return _BOOLS.get(text.lower())
+    if kind is int:
+        return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+    return text
+
+
+AXES: dict[str, Axis] = {
+    axis.name: axis
+    for axis in (
+        Axis("tp", (int,), minimum=1),
+        Axis("cp", (int,), minimum=1),
+        Axis("dp", (int,), minimum=1),
+        Axis("pp", (int,), minimum=1),
+        Axis("vpp", (int,), minimum=1),
+        Axis("ep", (int,), minimum=1),
+        Axis("zero", (int,), choices=(0, 1, 2, 3)),
+        Axis("microbatches", (int,), minimum=1),
+        Axis("sp", (bool,)),
+        Axis("compile", (bool,)),
+        # Frameworks name their recompute modes ("full", "selective"); a bool turns it on or off.
+        Axis("recompute", (bool, str)),
+        Axis("dtype", (str,), choices=DTYPES),
+    )
+}
+
+#: Axes that say what is trained; the others say how, and only the candidate follows them.
+PROBLEM_AXES = frozenset({"microbatches"})
+
+
+def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
+    """The values of one axis, each valid and all different; SweepError otherwise."""
+    if not values:
+        raise SweepError(f"axis {axis.name!r} has no values; give {axis.allowed}")
+    checked = tuple(axis.check(value) for value in values)
+    distinct = set(zip(map(type, checked), checked, strict=True))
+    if len(distinct) < len(checked):
+        shown = listing(str(value) for value in checked)
+        raise SweepError(f"axis {axis.name!r} has duplicate values: {shown}")
+    return checked

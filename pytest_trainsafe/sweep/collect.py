@@ -1,0 +1,139 @@
+"""The sweep inside pytest's collection: one test per Point, and what is wrong said at its end.
+
+Called by `plugin`.  Everything here is a pure function of the options and the sources, so that
+every pytest-xdist worker collects the same tests.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from pytest_trainsafe.report.summary import attach_summary, plural, reason_counts
+from pytest_trainsafe.settings import SETTINGS, Settings
+from pytest_trainsafe.sweep.axes import AXES
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.grammar import OPTION
+from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.product import Cell, cells
+from pytest_trainsafe.sweep.signature import MARKER
+
+#: The fixture that carries a test's Cell; no test names it.
+CELL_FIXTURE = "_trainsafe_cell"
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the collection has met so far: declared axes, and whether any Point is valid."""
+
+    axes: dict[str, None] = field(default_factory=dict)
+    valid: bool = False
+    reasons: dict[str, None] = field(default_factory=dict)
+
+
+_SEEN = pytest.StashKey[_Seen]()
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Collect a marked test once per Point; invalid Points are skipped with their reason.
+
+    CollectError, with the test's node id, for a marker that cannot be meant.
+    """
+    definition = metafunc.definition
+    mark = definition.get_closest_marker(MARKER)
+    assert mark is not None
+    if sum(own.name == MARKER for own in definition.own_markers) > 1:
+        raise _error(definition.nodeid, "a test takes one trainsafe marker, and this has several")
+    config, settings = metafunc.config, metafunc.config.stash[SETTINGS]
+
+    def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
+        reason: str | None = definition.ihook.pytest_trainsafe_valid_point(
+            point=point, arguments=dict(arguments), config=config
+        )
+        return reason
+
+    try:
+        declaration = read_marker(mark.args, mark.kwargs)
+        made = cells(declaration, settings, project_rule)
+    except SweepError as error:
+        raise _error(definition.nodeid, str(error)) from error
+    seen = config.stash.setdefault(_SEEN, _Seen())
+    seen.axes |= dict.fromkeys(axis.name for axis, _ in declaration.axes)
+    seen.valid |= any(not cell.invalid for cell in made)
+    seen.reasons |= dict.fromkeys(f"{c.case.point}: {c.invalid}" for c in made if c.invalid)
+    if CELL_FIXTURE not in metafunc.fixturenames:
+        metafunc.fixturenames.append(CELL_FIXTURE)
+    metafunc.parametrize(CELL_FIXTURE, [_parameter(cell) for cell in made], indirect=True)
+
+
+def _parameter(cell: Cell) -> object:
+    marks = [pytest.mark.skip(reason=f"{cell.case.point}: {cell.invalid}")] if cell.invalid else []
+    return pytest.param(cell, id=cell.id, marks=marks)
+
+
+def _error(nodeid: str, message: str) -> pytest.Collector.CollectError:
+    return pytest.Collector.CollectError(f"{nodeid}: {message}")
+
+
+def finish(session: pytest.Session, items: Iterable[pytest.Item]) -> None:
+    """Note the skipped Points for the summary, and fail the collection for a sweep of nothing."""
+    for item, cell in _cells_of(items):
+        if cell.invalid:
+            attach_summary(
+                item,
+                {"point": cell.id, "verdict": "skipped", "reason": cell.invalid},
+            )
+    config = session.config
+    message = _complaint(config.stash[SETTINGS], config.stash.get(_SEEN, _Seen()))
+    # A module that failed to import may have declared the axis: its error comes first.
+    if message and not session.testsfailed:
+        _fail_collection(session, message)
+
+
+def _complaint(settings: Settings, seen: _Seen) -> str | None:
+    """What is wrong with the command line's sweep, now that every test has been collected.
+
+    The ini file's words hold for the whole suite, of which any part may be collected.
+    """
+    if settings.sweep_from_ini:
+        return None
+    for name, _ in settings.sweep:
+        if name not in seen.axes:
+            return (
+                f"{OPTION}: no collected trainsafe test declares the axis {name!r}"
+                f"{nearest(name, [*seen.axes, *AXES])}\n"
+                f"  declared axes: {listing(seen.axes) or 'none'}"
+            )
+    if settings.sweep and not seen.valid:
+        reasons = "\n".join(f"  {reason}" for reason in seen.reasons)
+        return f"{OPTION} leaves no valid point in any collected test:\n{reasons}"
+    return None
+
+
+def _fail_collection(session: pytest.Session, message: str) -> None:
+    # A failed report, not an exception: pytest-xdist carries it to the controller, where an
+    # exception in a worker would be an internal error.
+    report = pytest.CollectReport(nodeid=OPTION, outcome="failed", longrepr=message, result=[])
+    session.config.hook.pytest_collectreport(report=report)
+
+
+def counts(items: Iterable[pytest.Item]) -> str | None:
+    """`trainsafe: 5 points, 2 skipped: sp needs tp > 1 (2)`, or None without trainsafe tests."""
+    found = [cell for _, cell in _cells_of(items)]
+    reasons = Counter(cell.invalid for cell in found if cell.invalid)
+    if not found:
+        return None
+    line = f"trainsafe: {plural(len(found), 'point')}"
+    return f"{line}, {reasons.total()} skipped: {reason_counts(reasons)}" if reasons else line
+
+
+def _cells_of(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, Cell]]:
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        cell = callspec.params.get(CELL_FIXTURE) if callspec else None
+        if isinstance(cell, Cell):
+            yield item, cell

@@ -1,0 +1,143 @@
+"""The marker `@pytest.mark.trainsafe(program, axis=[...], ...)`: its words, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_trainsafe.sweep.axes import AXES, Axis, check_values
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.point import AxisValue
+from pytest_trainsafe.sweep.program import Program, resolve
+from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a marker declares: the program, the axes in order, and settings.
+
+    `seed`, `timeout` and `accept` are None where the marker leaves them to the run.
+    """
+
+    program: Program
+    axes: tuple[tuple[Axis, tuple[AxisValue, ...]], ...] = ()
+    args: Mapping[str, object] = field(default_factory=dict)
+    candidate_args: Mapping[str, object] = field(default_factory=dict)
+    seed: int | None = None
+    timeout: float | None = None
+    accept: tuple[str, ...] | None = None
+
+
+def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
+    """The Declaration in a marker's arguments; SweepError for anything it cannot mean."""
+    if len(positional) != 1:
+        got = f"{len(positional)} positional arguments" if positional else "no program"
+        raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
+    program = resolve(positional[0])
+    axes = tuple(
+        _axis(program, name, given) for name, given in keywords.items() if name not in SETTING_WORDS
+    )
+    swept = [axis.name for axis, _ in axes]
+    args = _arguments(program, "args", keywords.get("args", {}), swept)
+    candidate_args = _arguments(
+        program, "candidate_args", keywords.get("candidate_args", {}), swept
+    )
+    missing = [
+        parameter.name
+        for parameter in program.parameters.values()
+        if parameter.required and parameter.name not in {*args, *swept}
+    ]
+    if missing:
+        raise SweepError(
+            f"program {program.name} needs {listing(missing)}; give args={{{missing[0]!r}: ...}}"
+        )
+    return Declaration(
+        program,
+        axes,
+        args,
+        candidate_args,
+        seed=_seed(keywords.get("seed")),
+        timeout=_timeout(keywords.get("timeout")),
+        accept=_accept(keywords.get("accept")),
+    )
+
+
+def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisValue, ...]]:
+    if isinstance(given, (list, tuple)):
+        values = tuple(given)
+    elif isinstance(given, (bool, int, str)):
+        values = (given,)
+    else:
+        raise SweepError(f"axis {name!r} takes a value or a list of values, not {given!r}")
+    axis = AXES.get(name)
+    if axis is None and name in program.parameters:
+        axis = program.parameters[name].axis(values)
+    if axis is None:
+        known = [*AXES, *program.parameters, *SETTING_WORDS]
+        raise SweepError(
+            f"unknown axis {name!r}{nearest(name, known)}\n"
+            f"  axes: {listing(AXES)}\n"
+            f"  parameters of {program.name}: {listing(program.parameters) or 'none'}\n"
+            f"  settings: {listing(SETTING_WORDS)}"
+        )
+    return axis, check_values(axis, values)
+
+
+def _arguments(
+    program: Program, word: str, given: object, swept: Iterable[str]
+) -> dict[str, object]:
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise SweepError(f"{word} takes a dict of the program's arguments, not {given!r}")
+    if given and program.script is not None:
+        raise SweepError(
+            f"{word} goes to a function's parameters; a script has its arguments in "
+            "Script(path, args=[...])"
+        )
+    for name, value in given.items():
+        if name in swept:
+            raise SweepError(f"{word} names {name!r}, which is an axis of this test already")
+        if name not in program.parameters and not program.open_ended:
+            raise SweepError(
+                f"{word} names {name!r}, which program {program.name} does not take"
+                f"{nearest(name, program.parameters)}; "
+                f"its parameters: {listing(program.parameters) or 'none'}"
+            )
+        if not _plain(value):
+            raise SweepError(
+                f"{word}: {name}={value!r} cannot be sent to the ranks; "
+                "give None, bool, int, float, str, or lists and dicts of them"
+            )
+    return dict(given)
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_plain(entry) for entry in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(entry) for key, entry in value.items())
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _seed(given: object) -> int | None:
+    if given is None:
+        return None
+    if type(given) is not int or not 0 <= given < 2**32:
+        raise SweepError(f"seed takes an integer from 0 to 2**32 - 1, not {given!r}")
+    return given
+
+
+def _timeout(given: object) -> float | None:
+    if given is None:
+        return None
+    if type(given) not in (int, float) or not 0 < given < math.inf:  # type: ignore[operator]
+        raise SweepError(f"timeout takes a positive number of seconds, not {given!r}")
+    return float(given)  # type: ignore[arg-type]
+
+
+def _accept(given: object) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise SweepError(f"accept takes a list of names of checks, not {given!r}")
+    return tuple(given)

@@ -1,0 +1,101 @@
+"""From a Declaration to its Cases: the product of the axes, judged by the validity rules."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.grammar import SweepWords
+from pytest_trainsafe.sweep.marker import Declaration
+from pytest_trainsafe.sweep.point import AxisValue, Point
+from pytest_trainsafe.sweep.validity import Rule, invalid
+
+AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One place in the sweep's table: a Case, its id, and why it cannot run (None if it can)."""
+
+    case: Case
+    id: str
+    invalid: str | None
+
+
+def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
+    """The axes with the values of `sweep` in place of their own; undeclared names are ignored."""
+    words = dict(sweep)
+    return tuple(
+        (axis, check_values(axis, [axis.parse(word) for word in words[axis.name]]))
+        if axis.name in words
+        else (axis, values)
+        for axis, values in axes
+    )
+
+
+def points(axes: AxisValues) -> list[Point]:
+    """The product of the axes in declared order, the last axis fastest."""
+    names = [axis.name for axis, _ in axes]
+    return [
+        Point(tuple(zip(names, row, strict=True)))
+        for row in itertools.product(*(values for _, values in axes))
+    ]
+
+
+def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> list[Cell]:
+    """The Cases of a test, in order.  `project_rule` is asked after the program's own rules.
+
+    SweepError when none of the Points that the marker itself declares is valid; a sweep
+    narrowed from outside may leave a test without one.
+    """
+    axes = override(declaration.axes, settings.sweep)
+    settings = _with_marker(settings, declaration)
+    made = [
+        _cell(declaration, point, settings, (*declaration.program.rules, project_rule))
+        for point in points(axes)
+    ]
+    if axes == declaration.axes and all(cell.invalid for cell in made):
+        reasons = "\n".join(f"  {cell.case.point}: {cell.invalid}" for cell in made)
+        raise SweepError(f"no point of this sweep is valid:\n{reasons}")
+    return _distinct(made)
+
+
+def _cell(
+    declaration: Declaration, point: Point, settings: Settings, rules: tuple[Rule, ...]
+) -> Cell:
+    program = declaration.program
+    named = {name: value for name, value in point if name in program.parameters}
+    problem = {n: v for n, v in named.items() if n not in AXES or n in PROBLEM_AXES}
+    arguments: dict[str, object] = {**declaration.args, **problem}
+    candidate: dict[str, object] = {**declaration.args, **named, **declaration.candidate_args}
+    case = Case(point, program, settings, arguments, candidate)
+    reason = invalid(point, program.complete(candidate), rules, settings.max_world_size)
+    return Cell(case, point.id, reason)
+
+
+def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
+    changes: Mapping[str, object] = {
+        "seed": declaration.seed,
+        "timeout": declaration.timeout,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    accept = tuple(dict.fromkeys((*settings.accept, *(declaration.accept or ()))))
+    return replace(settings, accept=accept, **given)  # type: ignore[arg-type]
+
+
+def _distinct(made: list[Cell]) -> list[Cell]:
+    """Ids hold only letters and digits, so that values such as `a_b` and `ab` may meet."""
+    seen: dict[str, int] = {}
+    for cell in made:
+        seen[cell.id] = seen.get(cell.id, 0) + 1
+    if len(seen) == len(made):
+        return made
+    return [
+        replace(cell, id=f"{cell.id}-{number}") if seen[cell.id] > 1 else cell
+        for number, cell in enumerate(made)
+    ]

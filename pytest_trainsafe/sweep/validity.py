@@ -1,0 +1,104 @@
+"""Which Points make sense: rules that return a reason why not.  A rule never looks at the machine.
+
+A program brings its own rules with `requires`; a project adds some with the hook
+`pytest_trainsafe_valid_point`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.point import Point
+
+#: Called with a Point and the program's arguments, defaults included; the reason the Point
+#: is invalid, or None.
+Rule = Callable[[Point, Mapping[str, object]], str | None]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def requires(*rules: Rule) -> Callable[[_Function], _Function]:
+    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`."""
+
+    def decorate(function: _Function) -> _Function:
+        before: tuple[Rule, ...] = getattr(function, "trainsafe_rules", ())
+        function.trainsafe_rules = (*before, *rules)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def divides(parameter: str, *axes: str) -> Rule:
+    """The product of `axes` must divide the program's `parameter`.
+
+    `divides("layers", "pp", "vpp")` gives "layers=4 is not divisible by pp*vpp=6".
+    """
+    if not axes:
+        raise SweepError(f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')")
+
+    def rule(point: Point, arguments: Mapping[str, object]) -> str | None:
+        if parameter not in arguments:
+            raise SweepError(
+                f"a rule of the program asks about parameter {parameter!r}, which it does not "
+                f"have; its parameters: {listing(arguments) or 'none'}"
+                f"{nearest(parameter, arguments)}"
+            )
+        whole = arguments[parameter]
+        if not isinstance(whole, int):
+            raise SweepError(f"a rule divides parameter {parameter!r}, which is {whole!r}")
+        product = 1
+        for axis in axes:
+            product *= int(point.get(axis, 1))
+        if whole % product:
+            return f"{parameter}={whole} is not divisible by {'*'.join(axes)}={product}"
+        return None
+
+    return rule
+
+
+def invalid(
+    point: Point, arguments: Mapping[str, object], rules: Iterable[Rule], max_world_size: int
+) -> str | None:
+    """Why a Point is invalid by the built-in rules or by `rules`, or None."""
+    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _microbatches)
+    for rule in (*built_in, *rules):
+        reason = rule(point, arguments)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _world_size(most: int) -> Rule:
+    def rule(point: Point, _arguments: Mapping[str, object]) -> str | None:
+        if point.world_size <= most:
+            return None
+        shown = "*".join(f"{axis}={size}" for axis, size in point.sizes.items() if size > 1)
+        return f"world size {point.world_size} ({shown}) is above --trainsafe-max-world-size={most}"
+
+    return rule
+
+
+def _sp(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    return "sp needs tp > 1" if point.get("sp", False) and point.size("tp") == 1 else None
+
+
+def _vpp(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    return (
+        "vpp > 1 needs pp > 1" if int(point.get("vpp", 1)) > 1 and point.size("pp") == 1 else None
+    )
+
+
+def _ep(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    experts = int(point.get("ep", 1))
+    if point.world_size % experts:
+        return f"ep={experts} does not divide the world size {point.world_size}"
+    return None
+
+
+def _microbatches(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    count, replicas = int(point.get("microbatches", 0)), point.size("dp")
+    if count % replicas:
+        return f"microbatches={count} is not divisible by dp={replicas}"
+    return None

@@ -1,0 +1,3 @@
+"""For every test: pytest's own test harness."""
+
+pytest_plugins = ["pytester"]

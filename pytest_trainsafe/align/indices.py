@@ -97,6 +97,18 @@ def logical_shape(
     return tuple(shape)
 
 
+def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int, ...]:
+    """The logical shape, from one rank's local shape where every cut is even."""
+    whole = list(shape)
+    for placement in layout:
+        match placement:
+            case Slices():
+                return placement.shape
+            case Shard() | ZigZag():
+                whole[placement.dim] *= sizes[placement.axis]
+    return tuple(whole)
+
+
 def extract(
     full: torch.Tensor, layout: Layout, coordinates: Coordinates, sizes: Sizes
 ) -> torch.Tensor:
@@ -106,9 +118,9 @@ def extract(
     """
     part = full
     for dim, array in enumerate(index_arrays(layout, coordinates, sizes, full.shape)):
-        runs = list(_runs(array))
-        if len(runs) == 1:
-            part = part.narrow(dim, *runs[0])
+        ranges = list(runs(array))
+        if len(ranges) == 1:
+            part = part.narrow(dim, *ranges[0])
         else:
             part = part.index_select(dim, torch.from_numpy(array).to(full.device))
     if any(isinstance(p, Partial) and p.op == "sum" and coordinates[p.axis] for p in layout):
@@ -163,7 +175,7 @@ def _chunk(length: int, parts: int, index: int) -> slice:
     return slice(min(index * size, length), min((index + 1) * size, length))
 
 
-def _runs(array: Indices) -> Iterator[tuple[int, int]]:
+def runs(array: Indices) -> Iterator[tuple[int, int]]:
     """The maximal contiguous ranges of an increasing array: (start, length)."""
     if len(array) == 0:
         yield 0, 0
@@ -177,7 +189,7 @@ def _runs(array: Indices) -> Iterator[tuple[int, int]]:
 def _placed_runs(array: Indices) -> list[tuple[int, int, int]]:
     """The runs with their positions in the part: (in the full tensor, in the part, length)."""
     placed, here = [], 0
-    for there, length in _runs(array):
+    for there, length in runs(array):
         placed.append((there, here, length))
         here += length
     return placed

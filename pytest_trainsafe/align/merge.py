@@ -19,6 +19,7 @@ from pytest_trainsafe.align.indices import (
     index_arrays,
     insert,
     logical_shape,
+    runs,
 )
 from pytest_trainsafe.align.layout import Coordinates, Layout, Partial, Sizes, Slices
 from pytest_trainsafe.align.replicas import replica_message
@@ -206,12 +207,9 @@ class _Merger:
         """The parts by what they hold: equal elements of equal terms are replicas."""
         groups: dict[tuple[object, ...], list[Part]] = {}
         for part in self.parts:
-            held = tuple(_extent(array) for array in arrays[part.rank])
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))
-            cut = (
-                () if _rectangle(part.layout) else _pick(part.coordinates, _split_axes(part.layout))
-            )
-            groups.setdefault((held, terms, cut), []).append(part)
+            region = self.region(part, arrays[part.rank])
+            groups.setdefault((region, terms), []).append(part)
         return list(groups.values())
 
     def check_replicas(self, arrays: dict[int, list[Indices]]) -> None:
@@ -230,31 +228,41 @@ class _Merger:
         if len(groups) == 1 and tuple(groups[0][0].tensor.shape) == whole:
             return groups[0][0].tensor.to(dtype)
         out = torch.zeros(whole, dtype=dtype)
-        count = torch.zeros(whole, dtype=torch.int32)
-        one = torch.ones((), dtype=torch.int32)
-        seen: set[tuple[object, ...]] = set()
         for first, *_ in groups:
-            held = arrays[first.rank]
-            insert(out, first.tensor.to(dtype), held, add=bool(partials))
-            region = (
-                tuple(_extent(a) for a in held),
-                _pick(first.coordinates, _split_axes(first.layout)),
-            )
-            if region not in seen:
-                seen.add(region)
-                insert(count, one.expand(first.tensor.shape), held, add=True)
+            insert(out, first.tensor.to(dtype), arrays[first.rank], add=bool(partials))
         for partial in partials:
             if partial.op == "avg":
                 out /= self.sizes[partial.axis]
-        self.check_coverage(count)
+        if _rectangle(self.parts[0].layout):
+            self.check_coverage(count := self.count(whole, arrays))
+        elif any(finding.check == "hole" for finding in self.findings):
+            count = self.count(whole, arrays)
+        else:
+            return out
         if dtype.is_floating_point or dtype.is_complex:
             out[count == 0] = float("nan")
         return out
 
+    def count(self, whole: tuple[int, ...], arrays: dict[int, list[Indices]]) -> torch.Tensor:
+        """How many parts cover each element; replicas and terms of one sum count once."""
+        count = torch.zeros(whole, dtype=torch.int32)
+        covered: set[tuple[object, ...]] = set()
+        for part in self.parts:
+            region = self.region(part, arrays[part.rank])
+            if region not in covered:
+                covered.add(region)
+                ones = torch.ones((), dtype=torch.int32).expand(part.tensor.shape)
+                insert(count, ones, arrays[part.rank], add=True)
+        return count
+
+    def region(self, part: Part, arrays: list[Indices]) -> tuple[object, ...]:
+        """A key that is equal for parts with the same elements of the logical tensor."""
+        if _rectangle(part.layout):
+            return tuple((int(a[0]), len(a)) if len(a) else (0, 0) for a in arrays)
+        return _pick(part.coordinates, _split_axes(part.layout))
+
     def check_coverage(self, count: torch.Tensor) -> None:
         """Rectangles may leave elements out or take them twice; other layouts cannot."""
-        if not any(_rectangle(part.layout) for part in self.parts):
-            return
         for check, verb, wrong in (
             ("overlap", "held by more than one part", count > 1),
             ("hole", "held by no rank", count == 0),
@@ -313,10 +321,6 @@ def _pick(coordinates: Coordinates, axes: Iterator[str] | Sequence[str] | Sizes)
     return tuple(coordinates[axis] for axis in axes)
 
 
-def _extent(array: Indices) -> tuple[int, int, int]:
-    return (int(array[0]), int(array[-1]), len(array)) if len(array) else (0, 0, 0)
-
-
 def _rank(coordinates: Coordinates, sizes: Sizes) -> int:
     rank, stride = 0, 1
     for axis in MESH_AXES:
@@ -336,8 +340,12 @@ def _has(parts: Sequence[Part]) -> str:
 def _rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
     """The part of the whole that index arrays cover, in words."""
     words = [
-        f"rows {a[0]} to {a[-1]} of dimension {dim} ({len(a)} of {length})"
+        f"rows {', '.join(_span(*run) for run in runs(a))} of dimension {dim}, of {length}"
         for dim, (a, length) in enumerate(zip(arrays, whole, strict=True))
-        if len(a) and len(a) < length
+        if len(a) < length
     ]
-    return ", ".join(words) or "any of it"
+    return " and ".join(words) or "any of it"
+
+
+def _span(start: int, length: int) -> str:
+    return str(start) if length == 1 else f"{start}-{start + length - 1}"

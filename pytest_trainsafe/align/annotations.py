@@ -1,0 +1,199 @@
+"""Layouts as a user declares them, in YAML, in the style of TTrace's Figure 3.
+
+Called by the recorder for modules and the loss, and by `align/resolve.py` for parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.align.annotation_entries import (
+    AnnotationError,
+    Entries,
+    OutputEntry,
+    ParameterEntry,
+    parse,
+)
+from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.sweep.point import Point
+
+
+class Annotations:
+    """The entries of one annotation file.
+
+    A pattern matches a dotted name or any dotted suffix of it; the last entry that matches
+    wins, whole.  Layouts are for one Point: an axis of size 1 gives no placement.
+    """
+
+    def __init__(self, entries: Entries, origin: str = "annotations") -> None:
+        self.entries = entries
+        self.origin = origin
+
+    @classmethod
+    def empty(cls) -> Annotations:
+        """No annotations: every name has none."""
+        return cls(Entries())
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], origin: str = "annotations") -> Annotations:
+        """Annotations from a mapping of the file's form."""
+        return cls(parse(data, origin), origin)
+
+    @classmethod
+    def read(cls, path: Path) -> Annotations:
+        """Annotations from a YAML file.  Raises AnnotationError."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise AnnotationError(f"{path}: annotations cannot be read: {error}") from error
+        return cls.of(_load(text, str(path)), str(path))
+
+    def parameter(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
+        """The layout of a parameter and the entry it came from, or None without an entry."""
+        found = self._parameter_entry(name)
+        if found is None:
+            return None
+        entry, source = found
+        layout: list[Placement] = []
+        if entry.tp_dim is not None and point.size("tp") > 1:
+            dim = self._dim(entry.tp_dim, ndim, source, name)
+            layout.append(Shard(dim, "tp", entry.blocks))
+        return tuple(layout), source
+
+    def sequence_parallel(self, name: str) -> bool:
+        """Whether a parameter's gradient is a partial sum over tp where sp is on."""
+        found = self._parameter_entry(name)
+        return found is not None and found[0].sequence_parallel
+
+    def module(
+        self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
+    ) -> tuple[Layout, str] | None:
+        """The layout of a module's output, or of the gradient that reaches it.
+
+        `output_name` is "output", "output.0", "output.logits"; an entry for "output" covers
+        them all.  A gradient has the entry "output_grad"; without one it is laid out as the
+        output is, but whole where the output is partial (the gradient of a sum reaches each
+        of its terms).
+        """
+        found = None
+        for pattern, outputs in self.entries.modules:
+            if _matches(pattern, name):
+                found = (outputs, f"modules: {pattern}")
+        if found is None:
+            return None
+        outputs, source = found
+        if gradient:
+            own = _output(outputs, output_name.replace("output", "output_grad", 1))
+            if own is not None:
+                return self._output_layout(own, name, point, ndim, source), source
+        entry = _output(outputs, output_name) or OutputEntry()
+        layout = self._output_layout(entry, name, point, ndim, source)
+        if gradient:
+            layout = tuple(p for p in layout if not isinstance(p, Partial))
+        return layout, source
+
+    def loss(self, point: Point) -> tuple[Layout, str] | None:
+        """The layout of the loss, or None without an entry."""
+        entry = self.entries.loss
+        if entry is None:
+            return None
+        terms = [Partial(axis) for axis in entry.partial if point.size(axis) > 1]
+        means = [Partial(axis, "avg") for axis in entry.mean if point.size(axis) > 1]
+        return (*terms, *means), "loss"
+
+    def unmatched(self, parameters: Iterable[str], modules: Iterable[str]) -> list[str]:
+        """The entries whose pattern matches none of the names, as "modules: linear_qkv"."""
+        return [
+            *_unmatched("parameters", (p for p, _ in self.entries.parameters), parameters),
+            *_unmatched("modules", (p for p, _ in self.entries.modules), modules),
+        ]
+
+    def _parameter_entry(self, name: str) -> tuple[ParameterEntry, str] | None:
+        found = None
+        for pattern, entry in self.entries.parameters:
+            if _matches(pattern, name):
+                found = (entry, f"parameters: {pattern}")
+        return found
+
+    def _output_layout(
+        self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str
+    ) -> Layout:
+        layout: list[Placement] = []
+        if point.size("cp") > 1:
+            if entry.cp_dim is not None:
+                dim = self._dim(entry.cp_dim, ndim, source, name)
+                zigzag = self.entries.cp_order == "zigzag"
+                layout.append(ZigZag(dim, "cp") if zigzag else Shard(dim, "cp"))
+            elif entry.cp_partial:
+                layout.append(Partial("cp"))
+        if point.size("tp") > 1:
+            if entry.tp_dim is not None:
+                dim = self._dim(entry.tp_dim, ndim, source, name)
+                layout.append(Shard(dim, "tp", entry.blocks))
+            elif entry.sp_dim is not None and point.get("sp", False):
+                layout.append(Shard(self._dim(entry.sp_dim, ndim, source, name), "tp"))
+            elif entry.tp_partial:
+                layout.append(Partial("tp"))
+        return tuple(layout)
+
+    def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
+        if not -ndim <= dim < ndim:
+            raise AnnotationError(
+                f"{self.origin}: `{source}` cuts dimension {dim} of {name or 'the root module'!r}, "
+                f"which has {ndim} dimension{'s' * (ndim != 1)}. Correct it, or add a later entry "
+                f"for {name!r}: the last entry that matches wins."
+            )
+        return dim % ndim
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern matches a dotted name or a dotted suffix of it."""
+    return any(fnmatchcase(suffix, pattern) for suffix in _suffixes(name))
+
+
+def _suffixes(name: str) -> Iterator[str]:
+    levels = name.split(".")
+    return (".".join(levels[start:]) for start in range(len(levels)))
+
+
+def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
+    """The entry for an output: its own, else that of the level above ("output")."""
+    while name not in outputs and "." in name:
+        name = name.rpartition(".")[0]
+    return outputs.get(name)
+
+
+def _unmatched(section: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    known = list(names)
+    return [
+        f"{section}: {pattern}"
+        for pattern in patterns
+        if not any(_matches(pattern, name) for name in known)
+    ]
+
+
+def _load(text: str, origin: str) -> Any:
+    """`yaml.safe_load`, and an error for a key that is there twice: YAML would drop the first."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise AnnotationError(
+                    f"{origin}: {key!r} is there twice (line {node.start_mark.line + 1} and on); "
+                    "keep one"
+                )
+        return loader.construct_mapping(node, deep=True)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        raise AnnotationError(f"{origin}: not YAML: {error}") from error

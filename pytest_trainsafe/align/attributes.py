@@ -1,0 +1,44 @@
+"""Layouts from attributes on parameters, in Megatron-LM's convention.
+
+Called by `align/resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
+`partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
+layers.py); `partition_blocks`, the logical sizes of fused blocks, is ours, because Megatron-LM
+before 0.16 leaves the stride of gated projections at 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_trainsafe.align.indices import LayoutError
+from pytest_trainsafe.align.layout import REPLICATED, Layout, Shard, Sizes
+
+
+def attribute_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
+    """The layout that a parameter's attributes declare, or None without the attributes.
+
+    Raises LayoutError when they contradict the parameter's shape.
+    """
+    marked = getattr(parameter, "tensor_model_parallel", None)
+    if marked is None:
+        return None
+    tp = sizes["tp"]
+    if not marked or tp == 1:
+        return REPLICATED
+    dim = getattr(parameter, "partition_dim", -1)
+    if not isinstance(dim, int) or not 0 <= dim < parameter.dim():
+        raise LayoutError(
+            f"{name} is marked tensor_model_parallel and has partition_dim {dim!r}; "
+            f"it must be 0 to {parameter.dim() - 1}"
+        )
+    length = parameter.shape[dim] * tp
+    blocks = tuple(getattr(parameter, "partition_blocks", ()) or ())
+    stride = getattr(parameter, "partition_stride", 1)
+    if not blocks and stride > 1:
+        blocks = (length // stride,) * stride
+    if blocks and sum(blocks) != length:
+        raise LayoutError(
+            f"{name} has {length} rows in dimension {dim} over {tp} tp ranks, and its blocks "
+            f"{list(blocks)} (partition_blocks, or partition_stride {stride}) make {sum(blocks)}"
+        )
+    return (Shard(dim, "tp", blocks),)

@@ -1,0 +1,49 @@
+"""The layout of a parameter, from the first source that knows it.
+
+Called by the recorder and by `ctx.initialize`, inside the ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.attributes import attribute_layout
+from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
+from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.sweep.point import Point
+
+
+def parameter_layout(
+    name: str, parameter: Any, point: Point, annotations: Annotations
+) -> tuple[Layout, str]:
+    """The layout of a parameter and where it came from.
+
+    DTensor placements first, then a `tensor_model_parallel` mark, then the annotations, then
+    whole on every rank.  A mark that says False yields to an annotation: Megatron-LM puts it
+    on every parameter it knows nothing about.
+    """
+    if is_dtensor(parameter):
+        return dtensor_layout(parameter, point.sizes), "dtensor"
+    marked = attribute_layout(name, parameter, point.sizes)
+    if marked and getattr(parameter, "tensor_model_parallel", False):
+        return marked, "attribute"
+    annotated = annotations.parameter(name, point, parameter.dim())
+    if annotated is not None:
+        return annotated
+    return REPLICATED, "default" if marked is None else "attribute"
+
+
+def gradient_partial_axes(
+    name: str, parameter: Any, point: Point, annotations: Annotations
+) -> tuple[str, ...]:
+    """The axes over which one micro-batch's raw gradient is a partial sum.
+
+    cp, because each rank saw its part of the sequence; and tp with sequence parallelism for
+    parameters that every tp rank holds whole (Megatron's mark `sequence_parallel`).
+    """
+    axes = ["cp"] if point.size("cp") > 1 else []
+    marked = getattr(parameter, "sequence_parallel", False) or annotations.sequence_parallel(name)
+    if marked and point.size("tp") > 1 and point.get("sp", False):
+        axes.append("tp")
+    return tuple(axes)

@@ -1,0 +1,20 @@
+"""Token and position embeddings, added: the first module of the GPT."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.config import GPTConfig
+from torch import Tensor, nn
+
+
+class Embedding(nn.Module):
+    """Tokens [batch, sequence] and positions [1, sequence] to [batch, sequence, hidden]."""
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.word_embeddings: nn.Module = nn.Embedding(config.vocabulary, config.hidden)
+        self.position_embeddings = nn.Embedding(config.seq_len, config.hidden)
+
+    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        words: Tensor = self.word_embeddings(tokens)
+        places: Tensor = self.position_embeddings(positions)
+        return words + places

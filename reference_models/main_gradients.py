@@ -1,0 +1,40 @@
+"""Main gradients: what the optimizer uses, kept in float32 where parameters are narrower.
+
+A sum of many micro-batches loses its small terms in bfloat16, so a narrow parameter carries a
+float32 `main_grad` as in Megatron-LM.  Of a wide parameter, `grad` is the main gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+def is_narrow(parameter: Tensor) -> bool:
+    """Whether sums and updates of this parameter need a wider copy."""
+    return torch.promote_types(parameter.dtype, torch.float32) != parameter.dtype
+
+
+def main_gradient(parameter: nn.Parameter) -> Tensor:
+    """The tensor in which a parameter's gradient for the whole step stands, to change in place."""
+    gradient = getattr(parameter, "main_grad", parameter.grad)
+    assert isinstance(gradient, Tensor), "no backward has reached this parameter"
+    return gradient
+
+
+def accumulate(parameters: Iterable[nn.Parameter]) -> None:
+    """Move what the last backward left in `grad` into `main_grad`; autograd adds wide ones."""
+    for parameter in parameters:
+        if is_narrow(parameter) and parameter.grad is not None:
+            main_gradient(parameter).add_(parameter.grad)
+            parameter.grad = None
+
+
+def clear(parameters: Iterable[nn.Parameter]) -> None:
+    """Forget the step's gradients."""
+    for parameter in parameters:
+        parameter.grad = None
+        if is_narrow(parameter):
+            main_gradient(parameter).zero_()

@@ -1,0 +1,33 @@
+"""A GPT on one device: the reference that every parallel run is compared with.
+
+Written to be read and believed: no parallelism, no options, no fused kernels.  Activations are
+[batch, sequence, hidden], batch first.  Module names follow Megatron-LM's, so that annotations
+and reports read alike.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.decoder import Decoder
+from pytest_trainsafe.reference_models.embedding import Embedding
+from pytest_trainsafe.reference_models.loss import CrossEntropy
+from torch import Tensor, nn
+
+
+class GPT(nn.Module):
+    """A pre-LayerNorm GPT with learned positions and an output layer of its own (not tied).
+
+    `model(tokens, positions, targets)` is the loss of every token, [batch, sequence].
+    """
+
+    def __init__(self, config: GPTConfig) -> None:
+        super().__init__()
+        self.embedding = Embedding(config)
+        self.decoder = Decoder(config)
+        self.output_layer: nn.Module = nn.Linear(config.hidden, config.vocabulary, bias=False)
+        self.cross_entropy: nn.Module = CrossEntropy()
+
+    def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        hidden = self.decoder(self.embedding(tokens, positions))
+        losses: Tensor = self.cross_entropy(self.output_layer(hidden), targets)
+        return losses

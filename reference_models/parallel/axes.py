@@ -1,0 +1,68 @@
+"""Where this rank stands on the parallel axes, and which bug is planted.  Every module asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.reference_models.bugs import find
+from torch.distributed import ProcessGroup
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+#: Axes that change how a model is computed and that this model does not have.
+UNSUPPORTED = ("pp", "vpp", "ep", "zero", "recompute", "compile")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of ranks: how many, which of them this one is, and the group to talk over.
+
+    An axis of one rank needs no group: nothing is ever said on it.
+    """
+
+    size: int = 1
+    rank: int = 0
+    group: ProcessGroup | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty."""
+
+    dp: Axis = Axis()
+    tp: Axis = Axis()
+    cp: Axis = Axis()
+    sp: bool = False
+    bug: str = ""
+
+    @classmethod
+    def of(cls, ctx: Context, bug: str = "") -> Axes:
+        """Read the axes from a context.  An unknown bug or axis raises ValueError."""
+        trivial = (False, 0, 1, "", "none")
+        refused = [
+            f"{axis}={value}"
+            for axis, value in ctx.point
+            if axis in UNSUPPORTED and value not in trivial
+        ]
+        if refused:
+            raise ValueError(
+                f"the reference GPT has no {', '.join(refused)}; its parallel axes are "
+                "dp, tp, cp and sp. Take the axis out of the sweep"
+            )
+        if bug:
+            find(bug)
+
+        def axis(name: str) -> Axis:
+            size = ctx.point.size(name)
+            return Axis(size, ctx.coordinates[name], ctx.group(name)) if size > 1 else Axis()
+
+        tp = axis("tp")
+        # Without tensor parallelism there is nobody to share a sequence with.
+        sp = bool(ctx.point.get("sp", False)) and tp.size > 1
+        return cls(axis("dp"), tp, axis("cp"), sp, bug)
+
+    def planted(self, bug: str) -> bool:
+        """Whether this bug is planted."""
+        return self.bug == find(bug).name

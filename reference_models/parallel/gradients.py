@@ -1,0 +1,48 @@
+"""After the backward: sum gradients over the ranks that saw different tokens, and their norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pytest_trainsafe.reference_models.main_gradients import main_gradient
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
+from pytest_trainsafe.reference_models.parallel.marks import is_sequence_parallel, is_split
+from torch import Tensor, nn
+
+
+def reduce_gradients(parameters: Sequence[nn.Parameter], axes: Axes) -> None:
+    """Make every main gradient that of the whole step, in place.
+
+    Sums, never means: each rank's loss is already divided by the tokens of the whole step.
+    """
+    for parameter in parameters:
+        gradient = main_gradient(parameter)
+        gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
+        if is_sequence_parallel(parameter):
+            gradient.copy_(all_reduce(gradient, axes.tp))
+
+
+def gradient_norm(parameters: Sequence[nn.Parameter], tp: Axis) -> Tensor:
+    """The 2-norm of all main gradients together, a scalar, as a single device would have it.
+
+    What is cut over tp is summed over it; what all tp ranks hold counts once.
+    """
+    split = [parameter for parameter in parameters if is_split(parameter)]
+    shared = [parameter for parameter in parameters if not is_split(parameter)]
+    squares = _squares(shared)
+    if split:
+        squares = squares + all_reduce(_squares(split), tp)
+    return squares.sqrt()
+
+
+def clip_gradients(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
+    """Scale all main gradients, in place, so that their norm is at most `limit`."""
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for parameter in parameters:
+        main_gradient(parameter).mul_(factor)
+
+
+def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
+    return torch.stack([main_gradient(parameter).square().sum() for parameter in parameters]).sum()

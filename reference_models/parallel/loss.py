@@ -1,0 +1,64 @@
+"""The loss over ranks: cross entropy of logits cut over the vocabulary, and its scale."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
+from torch import Tensor, nn
+
+
+def loss_to_differentiate(losses: Tensor, tokens_in_step: int, axes: Axes) -> Tensor:
+    """This rank's term of the step's mean loss per token.
+
+    Divided by the tokens of the whole step, all micro-batches and ranks together, so that plain
+    sums over micro-batches, dp and cp make the mean.
+    """
+    loss = losses.sum() / tokens_in_step
+    if axes.planted("cp-loss-scaling"):
+        # Right for a loss averaged over this rank's own tokens, and a mean over cp afterwards.
+        loss = loss * axes.cp.size
+    return loss
+
+
+class VocabParallelCrossEntropy(nn.Module):
+    """Logits [batch, sequence, vocabulary / tp] and targets [batch, sequence] to losses.
+
+    Three numbers a token travel, instead of a row of logits.  Computed in float32, or in
+    float64 where the logits are.
+    """
+
+    def __init__(self, axes: Axes) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        return cast(Tensor, _CrossEntropy.apply(logits.to(wide), targets, self.axes.tp))  # type: ignore[no-untyped-call]
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, tp: Axis) -> Tensor:
+        peak = all_reduce(logits.amax(dim=-1, keepdim=True), tp, dist.ReduceOp.MAX)
+        logits = logits - peak
+        columns = logits.shape[-1]
+        columns_of_targets = (targets - tp.rank * columns)[..., None]
+        foreign = (columns_of_targets < 0) | (columns_of_targets >= columns)
+        columns_of_targets = columns_of_targets.masked_fill(foreign, 0)
+        of_targets = logits.gather(-1, columns_of_targets).masked_fill(foreign, 0)
+        of_targets = all_reduce(of_targets, tp)
+        powers = logits.exp()
+        total = all_reduce(powers.sum(dim=-1, keepdim=True), tp)
+        ctx.save_for_backward(powers / total, columns_of_targets, foreign)
+        return (total.log() - of_targets).squeeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        probabilities, columns_of_targets, foreign = ctx.saved_tensors
+        ours = (~foreign).to(probabilities.dtype)
+        difference = probabilities.scatter_add(-1, columns_of_targets, -ours)
+        return difference * gradient[..., None], None, None

@@ -1,0 +1,29 @@
+"""The zig-zag order of causal context parallelism.
+
+A late token attends to more than an early one.  So the sequence is cut in 2n chunks and rank r
+of n holds chunks r and 2n-1-r: an early and a late one, the same work for every rank.
+With n = 2: rank 0 holds chunks 0 and 3, rank 1 holds 1 and 2.
+"""
+
+from __future__ import annotations
+
+import torch
+from pytest_trainsafe.reference_models.parallel.axes import Axis
+from torch import Tensor
+
+
+def take_part(whole: Tensor, cp: Axis, dim: int = 1) -> Tensor:
+    """This rank's two chunks of a whole sequence along `dim`."""
+    if cp.size == 1:
+        return whole
+    chunks = whole.chunk(2 * cp.size, dim)
+    return torch.cat([chunks[cp.rank], chunks[-1 - cp.rank]], dim)
+
+
+def put_in_order(parts: Tensor, cp: Axis, dim: int = 1) -> Tensor:
+    """The whole sequence along `dim`, from the ranks' parts joined in rank order."""
+    if cp.size == 1:
+        return parts
+    chunks = parts.chunk(2 * cp.size, dim)
+    # Joined, the chunks are 0, 2n-1, 1, 2n-2, ...: the early ones at even places.
+    return torch.cat([*chunks[0::2], *reversed(chunks[1::2])], dim)

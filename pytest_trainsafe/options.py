@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.settings import DEVICES, KINDS, LAUNCHERS, Settings
+from pytest_trainsafe.settings import DEVICES, LAUNCHERS, Settings
 from pytest_trainsafe.sweep.axes import DTYPES
 from pytest_trainsafe.sweep.errors import listing
 from pytest_trainsafe.sweep.grammar import OPTION, gather
@@ -34,7 +34,10 @@ _OPTIONS = {
     "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
     "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),
-    "record": ("KINDS", f"Tensors to record: some of {listing(KINDS)} (default all)"),
+    "record": (
+        "KINDS",
+        "Kinds of tensors to record, such as activation,main_grad (default all)",
+    ),
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
     "keep-traces": ("DIR", "Keep every trace below this directory"),
 }

@@ -108,9 +108,10 @@ def totals(summaries: Sequence[PointSummary]) -> list[str]:
     if verdicts:
         shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
         lines.append(f"{plural(verdicts.total(), 'point')} judged: {shown}")
-        seconds: Counter[str] = Counter()
+        seconds: dict[str, float] = {}
         for summary in summaries:
-            seconds.update(summary.get("seconds", {}))  # type: ignore[arg-type]  # floats add too
+            for stage, value in summary.get("seconds", {}).items():
+                seconds[stage] = seconds.get(stage, 0.0) + value
         if seconds:
             spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
             lines[-1] += f"; {spent}"

@@ -7,8 +7,7 @@ every pytest-xdist worker collects the same tests.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
@@ -24,18 +23,6 @@ from pytest_trainsafe.sweep.signature import MARKER
 
 #: The fixture that carries a test's Cell; no test names it.
 CELL_FIXTURE = "_trainsafe_cell"
-
-
-@dataclass(slots=True)
-class _Seen:
-    """What the collection has met so far: declared axes, and whether any Point is valid."""
-
-    axes: dict[str, None] = field(default_factory=dict)
-    valid: bool = False
-    reasons: dict[str, None] = field(default_factory=dict)
-
-
-_SEEN = pytest.StashKey[_Seen]()
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
@@ -61,10 +48,6 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         made = cells(declaration, settings, project_rule)
     except SweepError as error:
         raise _error(definition.nodeid, str(error)) from error
-    seen = config.stash.setdefault(_SEEN, _Seen())
-    seen.axes |= dict.fromkeys(axis.name for axis, _ in declaration.axes)
-    seen.valid |= any(not cell.invalid for cell in made)
-    seen.reasons |= dict.fromkeys(f"{c.case.point}: {c.invalid}" for c in made if c.invalid)
     if CELL_FIXTURE not in metafunc.fixturenames:
         metafunc.fixturenames.append(CELL_FIXTURE)
     metafunc.parametrize(CELL_FIXTURE, [_parameter(cell) for cell in made], indirect=True)
@@ -79,38 +62,36 @@ def _error(nodeid: str, message: str) -> pytest.Collector.CollectError:
     return pytest.Collector.CollectError(f"{nodeid}: {message}")
 
 
-def finish(session: pytest.Session, items: Iterable[pytest.Item]) -> None:
+def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
     """Note the skipped Points for the summary, and fail the collection for a sweep of nothing."""
-    for item, cell in _cells_of(items):
+    found = list(_cells_of(items))
+    for item, cell in found:
         if cell.invalid:
-            attach_summary(
-                item,
-                {"point": cell.id, "verdict": "skipped", "reason": cell.invalid},
-            )
-    config = session.config
-    message = _complaint(config.stash[SETTINGS], config.stash.get(_SEEN, _Seen()))
+            attach_summary(item, {"point": cell.id, "verdict": "skipped", "reason": cell.invalid})
+    message = _complaint(session.config.stash[SETTINGS], [cell for _, cell in found])
     # A module that failed to import may have declared the axis: its error comes first.
     if message and not session.testsfailed:
         _fail_collection(session, message)
 
 
-def _complaint(settings: Settings, seen: _Seen) -> str | None:
-    """What is wrong with the command line's sweep, now that every test has been collected.
+def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
+    """What is wrong with the command line, now that every test has been collected.
 
     The ini file's words hold for the whole suite, of which any part may be collected.
     """
     if settings.sweep_from_ini:
         return None
+    declared = list(dict.fromkeys(axis for cell in found for axis, _ in cell.case.point))
     for name, _ in settings.sweep:
-        if name not in seen.axes:
+        if name not in declared:
             return (
                 f"{OPTION}: no collected trainsafe test declares the axis {name!r}"
-                f"{nearest(name, [*seen.axes, *AXES])}\n"
-                f"  declared axes: {listing(seen.axes) or 'none'}"
+                f"{nearest(name, [*declared, *AXES])}\n"
+                f"  declared axes: {listing(declared) or 'none'}"
             )
-    if settings.sweep and not seen.valid:
-        reasons = "\n".join(f"  {reason}" for reason in seen.reasons)
-        return f"{OPTION} leaves no valid point in any collected test:\n{reasons}"
+    if found and all(cell.invalid for cell in found):
+        reasons = dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found)
+        return f"the command line leaves no valid point in any collected test:{''.join(reasons)}"
     return None
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.sweep.axes import AXES, Axis, check_values
+from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
 from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.sweep.program import Program, resolve
@@ -43,15 +43,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
     candidate_args = _arguments(
         program, "candidate_args", keywords.get("candidate_args", {}), swept
     )
-    missing = [
-        parameter.name
-        for parameter in program.parameters.values()
-        if parameter.required and parameter.name not in {*args, *swept}
-    ]
-    if missing:
-        raise SweepError(
-            f"program {program.name} needs {listing(missing)}; give args={{{missing[0]!r}: ...}}"
-        )
+    _require(program, args, swept)
     return Declaration(
         program,
         axes,
@@ -109,6 +101,21 @@ def _arguments(
                 "give None, bool, int, float, str, or lists and dicts of them"
             )
     return dict(given)
+
+
+def _require(program: Program, args: Mapping[str, object], swept: Iterable[str]) -> None:
+    """Every parameter without a default has a value, in both Runs."""
+    shared = {name for name in swept if name not in AXES or name in PROBLEM_AXES}
+    for parameter in program.parameters.values():
+        name = parameter.name
+        if not parameter.required or name in args or name in shared:
+            continue
+        if name in swept:
+            raise SweepError(
+                f"parameter {name!r} of program {program.name} needs a default: the trusted run "
+                f"does not follow the axis {name!r}"
+            )
+        raise SweepError(f"program {program.name} needs {name!r}; give args={{{name!r}: ...}}")
 
 
 def _plain(value: object) -> bool:

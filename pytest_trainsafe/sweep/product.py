@@ -59,7 +59,8 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
         _cell(declaration, point, settings, (*declaration.program.rules, project_rule))
         for point in points(axes)
     ]
-    if axes == declaration.axes and all(cell.invalid for cell in made):
+    narrowed = axes != declaration.axes or settings.max_world_size < Settings().max_world_size
+    if not narrowed and all(cell.invalid for cell in made):
         reasons = "\n".join(f"  {cell.case.point}: {cell.invalid}" for cell in made)
         raise SweepError(f"no point of this sweep is valid:\n{reasons}")
     return _distinct(made)
@@ -69,7 +70,8 @@ def _cell(
     declaration: Declaration, point: Point, settings: Settings, rules: tuple[Rule, ...]
 ) -> Cell:
     program = declaration.program
-    named = {name: value for name, value in point if name in program.parameters}
+    # The dtype a program trains in is the rung's, `ctx.dtype`, not the recipe's.
+    named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
     problem = {n: v for n, v in named.items() if n not in AXES or n in PROBLEM_AXES}
     arguments: dict[str, object] = {**declaration.args, **problem}
     candidate: dict[str, object] = {**declaration.args, **named, **declaration.candidate_args}

@@ -130,19 +130,18 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
             f"program {path!r} is defined inside a function; the ranks import it by name, "
             "so define it at the top level of a module"
         )
-    first, *rest = list(inspect.signature(function).parameters.values()) or [None]
+    parameters = list(inspect.signature(function).parameters.values())
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    if first is None or first.kind is inspect.Parameter.KEYWORD_ONLY:
+    by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
+    if not parameters or parameters[0].kind not in by_position:
         raise SweepError(f"program {path!r} takes no context; its first parameter must be one")
-    parameters = [parameter for parameter in rest if parameter is not None]
+    own = parameters[1:]
     return Program(
         path=path,
         file=inspect.getsourcefile(inspect.unwrap(function)) or "",
         parameters={
-            p.name: Parameter(p.name, p.default, p.annotation)
-            for p in parameters
-            if p.kind in by_keyword
+            p.name: Parameter(p.name, p.default, p.annotation) for p in own if p.kind in by_keyword
         },
-        open_ended=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters),
+        open_ended=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own),
         rules=tuple(getattr(function, "trainsafe_rules", ())),
     )

@@ -1,0 +1,52 @@
+"""A marker that cannot be meant fails the collection, and says which test it is on."""
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("'program:train', tpp=[1]", "unknown axis 'tpp'; did you mean 'tp'?"),
+        ("'program:train', tp=[]", "axis 'tp' has no values; give an integer >= 1"),
+        ("'program:train', tp=['2']", "axis 'tp' takes an integer >= 1, not '2'"),
+        ("'program:train', tp=[2, 2]", "axis 'tp' has duplicate values: 2, 2"),
+        ("'program:train', tp=1, args={'head': 1}", "args names 'head', which program *"),
+        ("'program:train', tp=[3]", "no point of this sweep is valid:"),
+        ("'program:tarin', tp=1", "program 'program:tarin': module 'program' has no 'tarin'"),
+        ("'porgram:train', tp=1", "program 'porgram:train' cannot be imported: *"),
+        ("tp=[1]", "the marker takes one program, then keywords, and has no program: *"),
+    ],
+)
+def test_the_message_names_the_test_and_what_is_allowed(project, marker, message):
+    project.makepyfile(
+        test_bad=f"""
+        import pytest
+
+        @pytest.mark.trainsafe({marker})
+        def test_it():
+            pass
+        """
+    )
+
+    result = project.runpytest_inprocess()
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"test_bad.py::test_it: {message.replace('[', '[[]')}"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def test_two_markers_on_one_test_are_refused(project):
+    project.makepyfile(
+        test_bad="""
+        import pytest
+
+        @pytest.mark.trainsafe("program:train", tp=1)
+        @pytest.mark.trainsafe("program:train", tp=2)
+        def test_it():
+            pass
+        """
+    )
+
+    result = project.runpytest_inprocess()
+
+    result.stdout.fnmatch_lines(["test_bad.py::test_it: a test takes one trainsafe marker*"])

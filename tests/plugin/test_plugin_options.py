@@ -1,0 +1,109 @@
+"""Every option and its ini twin: checked, and the command line wins."""
+
+import pytest
+
+from pytest_trainsafe.settings import Settings
+
+SHOW = """
+    import pytest
+
+    @pytest.mark.trainsafe("program:train", tp=1)
+    def test_show(trainsafe):
+        assert trainsafe.settings.{field} == {value!r}
+"""
+
+#: Option, the field it sets, a word and its value, another word and its value.
+CASES = [
+    ("max-world-size", "max_world_size", "4", 4, "2", 2),
+    ("dtype", "dtypes", "float64,float32", ("float64", "float32"), "auto", ()),
+    ("device", "device", "cpu", "cpu", "auto", "auto"),
+    ("launcher", "launcher", "torchrun", "torchrun", "torchrun", "torchrun"),
+    ("timeout", "timeout", "20", 20.0, "1.5", 1.5),
+    ("seed", "seed", "3", 3, "4", 4),
+    ("accept", "accept", "inputs", ("inputs",), "inputs, dropout", ("inputs", "dropout")),
+    ("record", "record_kinds", "loss", ("loss",), "param,loss", ("param", "loss")),
+    ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
+    ("keep-traces", "keep_traces", "one", "one", "two", "two"),
+]
+
+
+@pytest.mark.parametrize(("option", "field", "first", "a", "second", "b"), CASES)
+def test_an_option_has_an_ini_twin_and_wins_over_it(
+    project, write_ini, option, field, first, a, second, b
+):
+    write_ini(f"trainsafe_{option.replace('-', '_')} = {first}")
+    project.makepyfile(test_ini=SHOW.format(field=field, value=a))
+    project.makepyfile(test_cli=SHOW.format(field=field, value=b))
+
+    project.runpytest_inprocess("test_ini.py").assert_outcomes(passed=1)
+    project.runpytest_inprocess("test_cli.py", f"--trainsafe-{option}", second).assert_outcomes(
+        passed=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "word", "message"),
+    [
+        ("max-world-size", "0", "takes an integer >= 1, not '0'"),
+        ("dtype", "float8", "takes one of float64, float32, bfloat16, float16, not 'float8'*"),
+        ("dtype", "float64,,float32", "takes a comma-separated list, and *has an empty entry"),
+        ("dtype", "float64,float64", "lists an entry twice: float64,float64"),
+        ("launcher", "mpirun", "takes one of torchrun, not 'mpirun'*"),
+        ("device", "gpu", "takes one of auto, cpu, cuda, not 'gpu'*"),
+        ("timeout", "soon", "takes a positive number of seconds, not 'soon'"),
+        ("timeout", "nan", "takes a positive number of seconds, not 'nan'"),
+        ("seed", "-1", "takes an integer from 0 to 2[*][*]32 - 1, not '-1'"),
+        ("accept", "Not A Name", "takes names of checks such as *, not 'Not A Name'"),
+        ("record", "grads", "takes one of activation, *grad_norm, not 'grads'*"),
+    ],
+)
+def test_a_bad_value_is_a_usage_error_that_says_what_is_allowed(pytester, option, word, message):
+    result = pytester.runpytest_inprocess(f"--trainsafe-{option}={word}")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --trainsafe-{option} {message}"])
+
+
+def test_a_bad_value_in_the_ini_file_is_named_by_its_key(pytester):
+    pytester.makeini("[pytest]\ntrainsafe_device = gpu\n")
+
+    result = pytester.runpytest_inprocess()
+
+    result.stderr.fnmatch_lines(["ERROR: trainsafe_device (ini) takes one of auto, cpu, cuda, *"])
+
+
+SET = ("--trainsafe-device=cpu", "--trainsafe-sweep=tp=1,2", "cp=1", "--trainsafe-seed=3")
+
+
+def test_the_header_says_what_was_set(swept):
+    result = swept.runpytest_inprocess(
+        *[
+            "--trainsafe-device",
+            "cpu",
+            "--trainsafe-sweep",
+            "tp=1,2",
+            "cp=1",
+            "--trainsafe-seed",
+            "3",
+        ]
+    )
+
+    result.stdout.fnmatch_lines(
+        ["trainsafe: launcher torchrun, device cpu, sweep tp=1,2 cp=1, seed 3"]
+    )
+
+
+def test_the_options_are_one_group_of_the_help(pytester):
+    result = pytester.runpytest_inprocess("--help")
+
+    result.stdout.fnmatch_lines(
+        ["parallel training compared with a trusted run:", "  --trainsafe-sweep=AXIS=VALUES"]
+    )
+
+
+def test_settings_are_plain_data():
+    import pickle
+
+    settings = Settings(sweep=(("tp", ("1",)),))
+
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301  # our own bytes

@@ -1,0 +1,52 @@
+"""Axes: what each takes, from a marker and as a word."""
+
+import pytest
+
+from pytest_trainsafe.sweep.axes import AXES, check_values
+from pytest_trainsafe.sweep.errors import SweepError
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "value"),
+    [
+        ("tp", "4", 4),
+        ("zero", "0", 0),
+        ("sp", "true", True),
+        ("sp", "0", False),
+        ("recompute", "False", False),
+        ("recompute", "selective", "selective"),
+        ("dtype", "bfloat16", "bfloat16"),
+    ],
+)
+def test_a_word_becomes_a_value_of_the_axis_type(name, word, value):
+    parsed = AXES[name].parse(word)
+
+    assert (type(parsed), parsed) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("tp", "two", "axis 'tp' takes an integer >= 1, not 'two'"),
+        ("tp", "0", "axis 'tp' takes an integer >= 1, not 0"),
+        ("tp", "1.5", "axis 'tp' takes an integer >= 1, not '1.5'"),
+        ("zero", "4", "axis 'zero' takes one of 0, 1, 2, 3, not 4"),
+        ("sp", "maybe", "axis 'sp' takes true or false, not 'maybe'"),
+        ("dtype", "fp32", "axis 'dtype' takes one of float64, float32, bfloat16, float16"),
+    ],
+)
+def test_a_word_the_axis_cannot_read_is_refused_with_what_it_takes(name, word, message):
+    with pytest.raises(SweepError, match=message):
+        AXES[name].parse(word)
+
+
+def test_true_is_not_an_integer():
+    with pytest.raises(SweepError, match="axis 'tp' takes an integer >= 1, not True"):
+        AXES["tp"].check(True)
+
+
+def test_values_must_be_given_and_be_different():
+    with pytest.raises(SweepError, match="axis 'tp' has no values; give an integer >= 1"):
+        check_values(AXES["tp"], [])
+    with pytest.raises(SweepError, match="axis 'tp' has duplicate values: 1, 2, 1"):
+        check_values(AXES["tp"], [1, 2, 1])

@@ -1,0 +1,112 @@
+"""Reading a marker: what it may say, and how a mistake is answered."""
+
+from functools import partial
+
+import pytest
+
+from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.marker import read_marker
+
+
+def train(ctx, layers=2, name: str | None = None, rate=0.1, untyped=None):
+    """A program whose signature is all that matters here."""
+
+
+def demanding(ctx, data, recompute):
+    """A program with parameters that have no default."""
+
+
+def read(*positional, **keywords):
+    return read_marker(positional or (train,), keywords)
+
+
+def test_keywords_that_are_no_settings_are_axes_in_their_order():
+    declared = read(train, cp=[1, 2], tp=4, layers=[2, 8], args={"rate": 0.5}, timeout=9)
+
+    assert [(axis.name, values) for axis, values in declared.axes] == [
+        ("cp", (1, 2)),
+        ("tp", (4,)),
+        ("layers", (2, 8)),
+    ]
+    assert declared.args == {"rate": 0.5}
+    assert (declared.seed, declared.timeout, declared.accept) == (None, 9.0, None)
+
+
+def test_a_program_is_named_by_the_path_the_ranks_import_it_by():
+    for declared in (read(train, tp=1), read(f"{__name__}:train", tp=1)):
+        assert declared.program.path == f"{__name__}:train"
+        assert declared.program.file == __file__
+        assert list(declared.program.parameters) == ["layers", "name", "rate", "untyped"]
+
+
+def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values():
+    kinds = {a.name: a.types for a, _ in read(layers=3, name="a", untyped=[True]).axes}
+
+    assert kinds == {"layers": (int,), "name": (str,), "untyped": (bool,)}
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"tpp": [1]}, "unknown axis 'tpp'; did you mean 'tp'?"),
+        ({"layer": [1]}, "parameters of .*train: layers, name, rate, untyped"),
+        ({"tp": []}, "axis 'tp' has no values"),
+        ({"tp": [1, 1]}, "axis 'tp' has duplicate values"),
+        ({"tp": ["2"]}, "axis 'tp' takes an integer >= 1, not '2'"),
+        ({"tp": {1}}, "axis 'tp' takes a value or a list of values, not {1}"),
+        ({"layers": [True]}, "axis 'layers' takes an integer, not True"),
+        ({"rate": ["x"]}, "parameter 'rate' is of type float; an axis takes int, bool or str"),
+        ({"args": [1]}, "args takes a dict of the program's arguments, not"),
+        ({"args": {"layres": 1}}, "args names 'layres'.* does not take; did you mean 'layers'?"),
+        ({"args": {"layers": object()}}, "args: layers=.* cannot be sent to the ranks"),
+        ({"args": {"layers": 1}, "layers": [2]}, "args names 'layers', which is an axis"),
+        ({"candidate_args": {"bug": 1}}, "candidate_args names 'bug'"),
+        ({"seed": -1}, "seed takes an integer from 0 to"),
+        ({"seed": True}, "seed takes an integer from 0 to"),
+        ({"timeout": 0}, "timeout takes a positive number of seconds, not 0"),
+        ({"timeout": "5"}, "timeout takes a positive number of seconds, not '5'"),
+        ({"accept": "inputs"}, "accept takes a list of names of checks, not 'inputs'"),
+    ],
+)
+def test_a_mistake_in_a_keyword_is_named_with_what_is_allowed(keywords, message):
+    with pytest.raises(SweepError, match=message.replace("?", r"\?")):
+        read(**keywords)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("nowhere_at_all:train", "'nowhere_at_all:train' cannot be imported: No module named"),
+        ("json", "program 'json' is not an import path; write 'package.module:function'"),
+        ("json:lods", "module 'json' has no 'lods'"),
+        ("json:__name__", "program 'json:__name__' is not a function but str"),
+        (lambda ctx: None, "is defined inside a function|define it at the top level"),
+        (partial(train, layers=1), "a program is a function, an import path"),
+    ],
+)
+def test_a_program_the_ranks_could_not_import_is_refused(program, message):
+    with pytest.raises(SweepError, match=message):
+        read_marker((program,), {"tp": 1})
+
+
+def no_context():
+    """A program that forgot its context."""
+
+
+def test_a_program_takes_a_context():
+    with pytest.raises(SweepError, match="takes no context"):
+        read(no_context)
+
+
+def test_the_marker_takes_exactly_one_program():
+    with pytest.raises(SweepError, match="has no program"):
+        read_marker((), {"tp": [1]})
+    with pytest.raises(SweepError, match="has 2 positional arguments"):
+        read_marker((train, 2), {})
+
+
+def test_parameters_without_a_default_must_be_given_to_both_runs():
+    with pytest.raises(SweepError, match=r"needs 'data'; give args={'data'"):
+        read(demanding, args={"recompute": True})
+    with pytest.raises(SweepError, match=r"'recompute' of .* needs a default: the trusted run"):
+        read(demanding, args={"data": 1}, recompute=[True])

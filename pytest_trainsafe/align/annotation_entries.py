@@ -181,7 +181,7 @@ def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | 
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise AnnotationError(
-        f"{origin}: `{where}` has {key}: {value!r}; it is a dimension: 0, 1, ..., or -1 for the last"
+        f"{origin}: `{where}` has {key}: {value!r}; it is a dimension: 0, 1, or -1 for the last"
     )
 
 

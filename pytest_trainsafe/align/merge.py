@@ -7,6 +7,7 @@ The checks are those of TTrace section 4.1 (no overlap, no omission) and exact r
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -140,8 +141,8 @@ class _Merger:
         }
         for dim, length in enumerate(whole):
             for check, verb, wrong in (
-                ("overlap", "hold rows twice", lambda has, due: has > due),
-                ("hole", "leave rows that no rank holds", lambda has, due: has < due),
+                ("overlap", "hold rows twice", operator.gt),
+                ("hole", "leave rows that no rank holds", operator.lt),
             ):
                 odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
                 if odd:
@@ -176,31 +177,32 @@ class _Merger:
         summed = [p.axis for p in layout if isinstance(p, Partial)]
         free = [axis for axis in free_axes if axis not in (*cut, *summed)]
         bound = [axis for axis in self.sizes if axis not in free]
-        holders = {_pick(p.coordinates, self.sizes): p for p in self.parts}
-        slots = {_pick(p.coordinates, cut) for p in self.parts}
+        holders = {_pick(p.coordinates, self.sizes) for p in self.parts}
+        held = {_pick(p.coordinates, cut) for p in self.parts}
         missing: list[int] = []
+        holes: dict[tuple[int, ...], list[Coordinates]] = {}
         for stage in dict.fromkeys(_pick(p.coordinates, free) for p in self.parts):
             for there in itertools.product(*(range(self.sizes[axis]) for axis in bound)):
                 coordinates = dict(zip([*free, *bound], [*stage, *there], strict=True))
-                if _pick(coordinates, self.sizes) in holders:
-                    continue
-                if _pick(coordinates, cut) in slots:
+                region = _pick(coordinates, cut)
+                if region not in held:
+                    holes.setdefault(region, []).append(coordinates)
+                elif _pick(coordinates, self.sizes) not in holders:
                     missing.append(_rank(coordinates, self.sizes))
-                else:
-                    slots.add(_pick(coordinates, cut))
-                    rows = index_arrays(layout, coordinates, self.sizes, whole)
-                    self.fail(
-                        "hole",
-                        f"rank {_rank(coordinates, self.sizes)} recorded no part, and no other "
-                        f"rank holds {_rows(rows, whole)}; {self.source}",
-                    )
+        for absent in holes.values():
+            ranks = sorted(_rank(coordinates, self.sizes) for coordinates in absent)
+            rows = _rows(index_arrays(layout, absent[0], self.sizes, whole), whole)
+            self.fail(
+                "hole",
+                f"{_listed(ranks)} recorded no part, so no rank holds {rows}; "
+                f"held by {_ranks(self.parts)}; {self.source}",
+            )
         if missing:
-            ranks = ", ".join(map(str, missing))
             what = f"a term of the sum over {', '.join(summed)}" if summed else "a replica"
             self.fail(
                 "missing",
-                f"rank{'s' * (len(missing) > 1)} {ranks} ought to hold {what} and recorded "
-                f"none; held by {_ranks(self.parts)}; {self.source}",
+                f"{_listed(sorted(missing))} ought to hold {what} and recorded none; "
+                f"held by {_ranks(self.parts)}; {self.source}",
             )
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[Part]]:
@@ -232,7 +234,7 @@ class _Merger:
             insert(out, first.tensor.to(dtype), arrays[first.rank], add=bool(partials))
         for partial in partials:
             if partial.op == "avg":
-                out /= self.sizes[partial.axis]
+                out.div_(self.sizes[partial.axis])
         if _rectangle(self.parts[0].layout):
             self.check_coverage(count := self.count(whole, arrays))
         elif any(finding.check == "hole" for finding in self.findings):
@@ -330,7 +332,11 @@ def _rank(coordinates: Coordinates, sizes: Sizes) -> int:
 
 
 def _ranks(parts: Sequence[Part]) -> str:
-    return f"rank{'s' * (len(parts) > 1)} {', '.join(str(part.rank) for part in parts)}"
+    return _listed([part.rank for part in parts])
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _has(parts: Sequence[Part]) -> str:

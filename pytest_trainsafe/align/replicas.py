@@ -47,7 +47,7 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
         f"from rank {reference_rank}; on rank {first_rank} {int(unequal.sum())} of "
         f"{unequal.numel()} elements, the first at {row}index {logical} "
         f"({_value(tensor[local])} against {_value(reference[local])}), "
-        f"largest difference {_largest(different[0][2], reference)}"
+        f"largest difference {_largest(tensor[unequal], reference[unequal])}"
     )
 
 
@@ -69,11 +69,11 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(left: torch.Tensor, right: torch.Tensor) -> str:
+    """The largest difference of elements that differ."""
     wide = torch.complex128 if left.is_complex() else torch.float64
-    distance = (left.to(wide) - right.to(wide)).abs()
-    if bool((distance == 0).all()):
-        return "0 (only the sign of zero differs)"
-    return f"{distance.nan_to_num(nan=float('inf')).max().item():.3g}"
+    distance = (left.to(wide) - right.to(wide)).abs().nan_to_num(nan=float("inf"))
+    largest = distance.max().item()
+    return f"{largest:.3g}" if largest else "0 (only the sign of zero differs)"
 
 
 def _value(element: torch.Tensor) -> str:

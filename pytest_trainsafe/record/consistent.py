@@ -9,8 +9,7 @@ Called by `ctx.initialize` and by perturbations, inside the ranks.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +56,8 @@ def consistent_tensor(
 
     A value is the sum of four 16-bit fields of its hash, shifted and scaled: bounded by
     mean +- 3.47 std.  It is rounded to what `representable` can hold (None: not at all), so
-    that the logical values are the same in every dtype that can hold those.
+    that the logical values are the same in every dtype that can hold those; bfloat16, float16
+    and float32 are supported.
     Of a Partial layout, coordinate 0 gets the values and the others zeros.
     """
     scale = std / _SUM_STD
@@ -66,7 +66,7 @@ def consistent_tensor(
         total = np.zeros(words.shape, dtype=np.uint64)
         for shift in (0, 16, 32, 48):
             total += (words >> np.uint64(shift)) & np.uint64(_FIELD - 1)
-        values = (total.astype(np.float64) - _SUM_MEAN) * scale + mean
+        values: Values = (total.astype(np.float64) - _SUM_MEAN) * scale + mean
         return values if representable is None else _round(values, *_GRIDS[representable])
 
     values = _generate(key, shape, seed, layout, coordinates, sizes, normal)
@@ -91,7 +91,7 @@ def consistent_integers(
     assert 0 < high <= 2**32, high
 
     def uniform(words: Words) -> Values:
-        scaled: Any = ((words >> np.uint64(32)) * np.uint64(high)) >> np.uint64(32)
+        scaled: Words = ((words >> np.uint64(32)) * np.uint64(high)) >> np.uint64(32)
         return scaled.astype(np.float64)  # below 2**32: exact
 
     values = _generate(key, shape, seed, layout, coordinates, sizes, uniform)
@@ -105,7 +105,7 @@ def _generate(
     layout: Layout,
     coordinates: Coordinates | None,
     sizes: Sizes | None,
-    convert: Any,
+    convert: Callable[[Words], Values],
 ) -> Values:
     where = coordinates or {}
     arrays = index_arrays(layout, where, sizes or {}, shape)

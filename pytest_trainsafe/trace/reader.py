@@ -138,7 +138,7 @@ class Trace:
                 stored = stored.view(dtype).reshape(event.shape)
         except (SafetensorError, RuntimeError, OSError) as error:
             raise _damaged(path, str(error)) from error
-        digest = xxhash.xxh3_128_hexdigest(as_bytes(stored.contiguous()).numpy())
+        digest = xxhash.xxh3_128_hexdigest(as_bytes(stored.contiguous()).numpy().data)
         if tuple(stored.shape) != event.shape or digest != event.hash:
             raise _damaged(path, f"{event.id} (entry {event.key}) does not have its recorded hash")
         return stored

@@ -97,7 +97,7 @@ class RankWriter:
         data = as_bytes(host)
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(host.shape)
-        digest = xxhash.xxh3_128_hexdigest(data.numpy())
+        digest = xxhash.xxh3_128_hexdigest(data.numpy().data)
         file, key = "", ""
         if keep_payload:
             known = self._stored.get((digest, dtype, shape))

@@ -1,0 +1,221 @@
+"""Each check of merge fires on its planted fault, and names rank, rows and annotation."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from pytest_trainsafe.align.indices import extract
+from pytest_trainsafe.align.layout import Layout, Partial, Shard, Slices, ZigZag
+from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import TensorId
+
+POINT = Point.of(tp=2, cp=2)
+FULL = torch.arange(24.0).view(8, 3)
+SOURCE = "modules: linear_qkv"
+
+
+def parts_of(layout: Layout, full: torch.Tensor = FULL, point: Point = POINT) -> list[Part]:
+    where = [point.coordinates(rank) for rank in range(point.world_size)]
+    cut = [extract(full, layout, c, point.sizes).clone() for c in where]
+    return [Part(r, c, t, layout, SOURCE) for r, (c, t) in enumerate(zip(where, cut, strict=True))]
+
+
+def only(merged: Merged) -> Finding:
+    assert len(merged.findings) == 1, merged.findings
+    return merged.findings[0]
+
+
+def expect(finding: Finding, check: str, *words: str) -> None:
+    assert (finding.verdict, finding.judge, finding.check) == ("fail", "align", check)
+    for word in (*words, SOURCE):
+        assert word in finding.message
+
+
+def test_replica_that_differs_is_found_with_its_first_row() -> None:
+    parts = parts_of((Shard(0, "cp"),))
+    parts[3].tensor[1, 2] += 0.5
+    parts[3].tensor[3, 0] -= 0.25
+    merged = merge(parts, POINT.sizes)
+    expect(
+        only(merged), "replicas", "over tp", "rank 3 from rank 2", "2 of 12 elements",
+        "row 5, index [5, 2]", "17.5 against 17", "largest difference 0.5",
+    )  # fmt: skip
+    assert merged.tensor is not None
+    assert torch.equal(merged.tensor, FULL.double())  # the first replica stands
+    assert merged.parts == parts
+
+
+def test_replicas_with_equal_nans_are_equal_and_signs_of_zero_are_not() -> None:
+    tensors = torch.tensor([float("nan"), 0.0]), torch.tensor([float("nan"), -0.0])
+    point = Point.of(tp=2)
+    same = [Part(r, point.coordinates(r), tensors[0], (), SOURCE) for r in (0, 1)]
+    signs = [Part(r, point.coordinates(r), t, (), SOURCE) for r, t in enumerate(tensors)]
+    assert merge(same, point.sizes).findings == []
+    expect(only(merge(signs, point.sizes)), "replicas", "1 of 2", "only the sign of zero")
+
+
+def test_replicas_with_different_nan_payloads_are_equal() -> None:
+    bits = torch.tensor([0x7FC00000, 0x7FC00001], dtype=torch.int32)
+    point = Point.of(dp=2)
+    parts = [Part(r, point.coordinates(r), bits[r].view(torch.float32)) for r in (0, 1)]
+    assert merge(parts, point.sizes).findings == []
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.int8, torch.float8_e4m3fn, torch.complex64, torch.float16]
+)
+def test_replicas_of_every_dtype_are_compared(dtype: torch.dtype) -> None:
+    point = Point.of(tp=2)
+    parts = [Part(r, point.coordinates(r), torch.tensor([r]).to(dtype), ()) for r in (0, 1)]
+    assert only(merge(parts, point.sizes)).check == "replicas"
+
+
+def test_terms_of_a_sum_have_replicas_too() -> None:
+    parts = parts_of((Partial("cp"),))
+    parts[1].tensor[0, 0] = -9
+    expect(only(merge(parts, POINT.sizes)), "replicas", "over tp", "rank 1 from rank 0", "row 0")
+
+
+def test_absent_replica_is_missing() -> None:
+    expect(
+        only(merge(parts_of((Shard(0, "cp"),))[1:], POINT.sizes)),
+        "missing", "rank 0", "replica", "held by ranks 1, 2, 3",
+    )  # fmt: skip
+
+
+def test_absent_term_of_a_sum_is_missing() -> None:
+    found = only(merge(parts_of((Partial("cp"), Partial("tp")))[:3], POINT.sizes))
+    expect(found, "missing", "rank 3", "a term of the sum over cp, tp")
+
+
+def test_absent_part_is_a_hole_of_named_rows_and_is_not_a_number() -> None:
+    layout = (ZigZag(0, "cp"), Shard(0, "tp"))
+    merged = merge(parts_of(layout)[:3], POINT.sizes)
+    expect(only(merged), "hole", "rank 3", "rows 4-5 of dimension 0, of 8")
+    assert merged.tensor is not None
+    assert merged.tensor.isnan().any(dim=1).tolist() == [False] * 4 + [True] * 2 + [False] * 2
+
+
+def test_absent_replicas_of_a_part_are_one_hole() -> None:
+    found = only(merge(parts_of((Shard(0, "cp"),))[:2], POINT.sizes, shape=(8, 3)))
+    expect(found, "hole", "ranks 2, 3", "rows 4-7")
+
+
+def test_whole_tensors_declared_as_parts_overlap() -> None:
+    parts = [Part(p.rank, p.coordinates, FULL, (Shard(0, "tp"),), SOURCE) for p in parts_of(())]
+    found = only(merge(parts, POINT.sizes, shape=FULL.shape))
+    expect(found, "overlap", "ranks 0, 1, 2, 3", "hold 8 rows of dimension 0, of 8", "gives 4")
+
+
+def test_parts_declared_whole_leave_a_hole() -> None:
+    parts = [
+        Part(p.rank, p.coordinates, p.tensor, (), SOURCE) for p in parts_of((Shard(1, "tp"),))
+        if p.coordinates["tp"] == 0
+    ]  # fmt: skip
+    found = merge(parts, POINT.sizes, shape=FULL.shape).findings[0]
+    expect(found, "hole", "ranks 0, 2", "hold 2 rows of dimension 1, of 3", "gives 3", "whole on")
+
+
+def test_rectangles_that_overlap_or_leave_a_gap_are_counted() -> None:
+    point = Point.of(dp=2)
+
+    def merged(second: int) -> Merged:
+        layouts = [(Slices((start,), (2,), (5,), ("dp",)),) for start in (0, second)]
+        where = [point.coordinates(rank) for rank in (0, 1)]
+        return merge(
+            [Part(r, where[r], torch.ones(2), layouts[r], SOURCE) for r in (0, 1)], point.sizes
+        )
+
+    first, second = merged(1).findings
+    expect(first, "overlap", "1 of 5 elements", "first at (1,)")
+    expect(second, "hole", "2 of 5 elements", "first at (3,)", "held by ranks 0, 1")
+    expect(only(merged(3)), "hole", "1 of 5 elements", "first at (2,)")
+    assert merged(3).tensor.isnan().tolist() == [False, False, True, False, False]
+
+
+def test_ranks_that_declare_different_layouts_are_not_merged() -> None:
+    parts = parts_of(())
+    parts[2] = Part(2, parts[2].coordinates, FULL, (Shard(0, "tp"),), "parameters: other")
+    merged = merge(parts, POINT.sizes)
+    expect(only(merged), "layout", "rank 2", "parameters: other", "dimension 0 cut over tp")
+    assert merged.tensor is None
+
+
+def test_ranks_of_different_dtype_are_named_and_merged() -> None:
+    parts = parts_of((Shard(0, "cp"), Shard(1, "tp")))
+    parts[1] = Part(1, parts[1].coordinates, parts[1].tensor.double(), parts[1].layout, SOURCE)
+    merged = merge(parts, POINT.sizes)
+    expect(only(merged), "layout", "rank 1", "torch.float64", "torch.float32")
+    assert merged.tensor is not None
+
+
+@pytest.mark.parametrize(
+    ("tensors", "layout", "words"),
+    [
+        ((torch.ones(3), torch.ones(5)), (Shard(0, "tp"),), "[3] where its layout gives [4]"),
+        ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica and 5 on another"),
+        ((torch.ones(2), torch.ones(2)), (Shard(0, "tp", (3, 2)),), "where its layout gives [3]"),
+        ((torch.ones(2), torch.ones(2)), (Shard(1, "tp"),), "does not fit a tensor of 1"),
+    ],
+)
+def test_part_that_its_layout_does_not_explain_is_named(
+    tensors: tuple[torch.Tensor, torch.Tensor], layout: Layout, words: str
+) -> None:
+    point = Point.of(tp=2)
+    parts = [Part(r, point.coordinates(r), t, layout, SOURCE) for r, t in enumerate(tensors)]
+    merged = merge(parts, point.sizes)
+    expect(merged.findings[-1], "layout", words)
+    assert merged.tensor is None
+
+
+def test_tensors_of_other_dimensions_than_the_reference_are_named() -> None:
+    found = merge(parts_of(()), POINT.sizes, shape=(8, 3, 1)).findings[0]
+    expect(found, "layout", "2 dimensions", "[8, 3, 1]")
+
+
+def test_pipeline_stage_elsewhere_is_not_missing() -> None:
+    point = Point.of(tp=2, pp=2)
+    parts = [p for p in parts_of((Shard(0, "tp"),), point=point) if p.coordinates["pp"] == 1]
+    assert merge(parts, point.sizes).findings == []
+    expect(only(merge(parts[:1], point.sizes)), "hole", "rank 3")
+
+
+def test_micro_batch_of_another_data_parallel_rank_is_not_missing() -> None:
+    point = Point.of(tp=2, dp=2)
+    parts = [p for p in parts_of((Shard(0, "tp"),), point=point) if p.coordinates["dp"] == 1]
+    assert merge(parts, point.sizes, free_axes=("pp", "dp")).findings == []
+    assert [f.check for f in merge(parts, point.sizes).findings] == ["missing"]
+
+
+def test_sums_are_taken_in_float64_and_exactly_in_integers() -> None:
+    point = Point.of(tp=2)
+    for dtype, terms, total in (
+        (torch.bfloat16, (256.0, 1.0), 257.0),
+        (torch.int8, (127, 127), 254),
+    ):
+        tensors = [torch.tensor([term], dtype=dtype) for term in terms]
+        parts = [Part(r, point.coordinates(r), tensors[r], (Partial("tp"),)) for r in (0, 1)]
+        merged = merge(parts, point.sizes).tensor
+        assert merged is not None
+        assert merged.item() == total
+
+
+def test_mean_of_terms_is_divided_by_their_number() -> None:
+    point = Point.of(cp=2)
+    parts = [
+        Part(r, point.coordinates(r), torch.tensor(1.0 + r), (Partial("cp", "avg"),))
+        for r in (0, 1)
+    ]
+    merged = merge(parts, point.sizes).tensor
+    assert merged is not None
+    assert math.isclose(merged.item(), 1.5)
+
+
+def test_findings_say_where() -> None:
+    where = TensorId(0, 1, "activation", "layer", "output")
+    assert only(merge(parts_of(())[1:], POINT.sizes, where=where)).where == where

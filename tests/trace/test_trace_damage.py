@@ -1,0 +1,153 @@
+"""Every way in which a trace can be damaged is an error that names the file and the fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.schema import Manifest, NoteEvent, TensorId
+from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+
+EVENTS = "rank1/events.jsonl"
+WEIGHT = TensorId(0, None, "param", "layer", "weight")
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    """A complete trace of two ranks: a note, then a tensor."""
+    path = tmp_path / "trace"
+    write_manifest(
+        path,
+        Manifest(program="p", point={"tp": 2}, world_size=2, dtype="float32", device="cpu", seed=0),
+    )
+    for rank in range(2):
+        writer = RankWriter(path, rank)
+        writer.add(NoteEvent("rank", str(rank)))
+        writer.add_tensor(WEIGHT, torch.arange(8.0) + rank)
+        writer.close()
+    return path
+
+
+def cut(path: Path, keep: int) -> None:
+    path.write_bytes(path.read_bytes()[:keep])
+
+
+def drop_last_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+
+
+def drop_first_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[1:]))
+
+
+def spoil_first_line(path: Path) -> None:
+    path.write_bytes(b'{"type": "nonsense"}\n' + path.read_bytes())
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
+    "last line cut": (lambda p: cut(p / EVENTS, -5), "events.jsonl", "middle of line 3"),
+    "no end": (lambda p: drop_last_line(p / EVENTS), "events.jsonl", "did not finish"),
+    "lost line": (lambda p: drop_first_line(p / EVENTS), "line 1", "lines were lost"),
+    "bad line": (lambda p: spoil_first_line(p / EVENTS), "line 1", "nonsense"),
+    "no rank": (lambda p: shutil.rmtree(p / "rank1"), "rank1", "No such file"),
+    "payload cut": (
+        lambda p: cut(p / "rank1/payload-00000.safetensors", -4), "payload-00000", "damaged"
+    ),
+    "no payload": (
+        lambda p: (p / "rank1/payload-00000.safetensors").unlink(), "payload-00000", "missing"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_rank_is_refused_by_name(whole: Path, damage: str) -> None:
+    harm, file, fault = DAMAGE[damage]
+    harm(whole)
+    with pytest.raises(TraceError) as caught:
+        Trace.open(whole)
+    assert file in str(caught.value)
+    assert fault in str(caught.value)
+    assert "rank1" in str(caught.value)
+    assert "Record it again" in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_trace_can_be_read_as_far_as_it_is_good(whole: Path, damage: str) -> None:
+    DAMAGE[damage][0](whole)
+    trace = Trace.open(whole, allow_incomplete=True)
+    assert not trace.complete
+    assert [rank.complete for rank in trace.ranks] == [True, False]
+    assert torch.equal(trace.load(0, trace.ranks[0].tensors[WEIGHT]), torch.arange(8.0))
+    with pytest.raises(TraceError, match="not complete"):
+        trace.require_complete()
+
+
+def test_events_before_the_cut_are_readable(whole: Path) -> None:
+    drop_last_line(whole / "rank1/events.jsonl")
+    trace = Trace.open(whole, allow_incomplete=True)
+    assert trace.ranks[1].note("rank") == ["1"]
+    assert trace.load(1, trace.ranks[1].tensors[WEIGHT])[0] == 1
+
+
+def test_changed_value_is_found_when_it_is_loaded(whole: Path) -> None:
+    payload = whole / "rank1/payload-00000.safetensors"
+    data = bytearray(payload.read_bytes())
+    data[-1] ^= 1
+    payload.write_bytes(data)
+    trace = Trace.open(whole)
+    with pytest.raises(TraceError, match="does not have its recorded hash"):
+        trace.load(1, trace.ranks[1].tensors[WEIGHT])
+
+
+def test_payload_outside_the_trace_is_refused(whole: Path) -> None:
+    events = whole / "rank1/events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b"payload-00000", b"../rank0/payload-00000"))
+    with pytest.raises(TraceError, match="is not the name of a payload"):
+        Trace.open(whole)
+
+
+def edit(path: Path, **changes: object) -> None:
+    manifest = path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changes}))
+
+
+def test_other_schema_version_says_both_versions(whole: Path) -> None:
+    edit(whole, schema=99)
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 1"):
+        Trace.open(whole)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format": "something else"}, "is not a trace"),
+        ({"world_size": 3}, "contradicts itself"),
+        ({"program": 7}, "damaged"),
+        ({"point": {"tp": 1}, "world_size": 1}, "holds rank1"),
+    ],
+)
+def test_manifest_that_does_not_fit_is_refused(
+    whole: Path, changes: dict[str, object], words: str
+) -> None:
+    edit(whole, **changes)
+    with pytest.raises(TraceError, match=words):
+        Trace.open(whole, allow_incomplete=True)
+
+
+def test_directory_without_manifest_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"is not a trace: manifest\.json cannot be read"):
+        Trace.open(tmp_path)
+
+
+def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
+    cut(whole / "manifest.json", 30)
+    with pytest.raises(TraceError, match=r"manifest\.json is not JSON"):
+        Trace.open(whole)

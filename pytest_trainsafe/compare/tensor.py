@@ -1,0 +1,130 @@
+"""Judges one logical tensor of a candidate against its reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_trainsafe.compare.errors import Errors, Norms, Wide, measure, norm
+from pytest_trainsafe.compare.tolerance import LOW_PRECISION, Allowance, allowance
+
+
+@dataclass(frozen=True, slots=True)
+class TensorJudgement:
+    """What was found of one tensor.
+
+    `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
+    "exact", or "" when all passed.  `error` and `allowed` are relative to the reference's norm
+    where that is not zero.  `ratio` is the worst error over its allowance of all checks.
+    """
+
+    check: str
+    message: str
+    error: float
+    allowed: float
+    ratio: float
+
+    @property
+    def passed(self) -> bool:
+        return not self.check
+
+
+def judge_tensor(
+    candidate: Wide,
+    reference: Wide,
+    others: Sequence[Wide],
+    dtype: str,
+    *,
+    loosened: float = 1.0,
+    least: float = 0.0,
+) -> TensorJudgement:
+    """Judge wide arrays; `others` are the perturbed reference and its float64 shadow.
+
+    Integers and booleans are compared exactly.  `reference` must be finite.  `loosened` and
+    `least` are those of `allowance`.
+    """
+    if candidate.shape != reference.shape:
+        return _shape(candidate, reference)
+    if reference.dtype.kind not in "fc":
+        return _exact(candidate, reference)
+    if not np.isfinite(candidate).all():
+        return _non_finite(candidate)
+    if not others:
+        return _bitwise(candidate, reference)
+    responses = [measure(other, reference) for other in others]
+    allowed = allowance(reference, responses, dtype, loosened=loosened, least=least)
+    return _numeric(measure(candidate, reference), allowed, norm(reference), dtype)
+
+
+def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> TensorJudgement:
+    unit = size or 1.0
+    ratio = _over(errors.norm, allowed.norm)
+    check, message = ("norm", "") if ratio > 1 else ("", "")
+    error, bound = errors.norm / unit, allowed.norm / unit
+    for dim, (wrong, limit) in enumerate(zip(errors.slices, allowed.slices, strict=True)):
+        over = _over_each(wrong, limit)
+        worst = int(over.argmax()) if over.size else 0
+        if over.size and float(over[worst]) > ratio:
+            ratio = float(over[worst])
+            if ratio > 1 and not check:
+                check = "slice"
+                error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
+                count = int((over > 1).sum())
+                message = (
+                    f"index {worst} of dimension {dim} is the worst of {count} wrong "
+                    f"of {over.size}"
+                )
+    if dtype in LOW_PRECISION:
+        scale = _over(abs(errors.along), allowed.along)
+        if scale > ratio:
+            ratio = scale
+            if scale > 1 and not check:
+                check = "projection"
+                error, bound = abs(errors.along), allowed.along
+                message = f"the values are scaled by {1 + errors.along:.4g} as a whole"
+    return TensorJudgement(check, message, error, bound, ratio)
+
+
+def _over(error: float, allowed: float) -> float:
+    if error == 0:
+        return 0.0
+    return error / allowed if allowed else float("inf")
+
+
+def _over_each(errors: Norms, allowed: Norms) -> Norms:
+    # An allowance of zero is exceeded by any error, and met by none.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(errors == 0, 0.0, errors / allowed)
+
+
+def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
+    message = f"has shape {list(candidate.shape)}, its reference {list(reference.shape)}"
+    return TensorJudgement("shape", message, float("inf"), 0.0, float("inf"))
+
+
+def _exact(candidate: Wide, reference: Wide) -> TensorJudgement:
+    wrong = int((candidate != reference).sum())
+    message = f"{wrong} of {reference.size} values differ" if wrong else ""
+    share = wrong / max(reference.size, 1)
+    return TensorJudgement(
+        "exact" if wrong else "", message, share, 0.0, float("inf") if wrong else 0.0
+    )
+
+
+def _non_finite(candidate: Wide) -> TensorJudgement:
+    wrong = ~np.isfinite(candidate)
+    first = [int(i) for i in np.argwhere(wrong)[0]]
+    message = f"{int(wrong.sum())} of {candidate.size} values are not finite, first at {first}"
+    return TensorJudgement("non-finite", message, float("inf"), 0.0, float("inf"))
+
+
+def _bitwise(candidate: Wide, reference: Wide) -> TensorJudgement:
+    """Without a measured response nothing but equality is known to be right."""
+    difference = norm(candidate - reference)
+    unit = norm(reference) or 1.0
+    message = "differs, and no rounding was measured to allow it" if difference else ""
+    return TensorJudgement(
+        "exact" if difference else "", message, difference / unit, 0.0, _over(difference, 0.0)
+    )

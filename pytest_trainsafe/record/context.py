@@ -1,0 +1,137 @@
+"""The Context: what a training program is given, and the lines it adds to be recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.record.initialize import Std, default_std, fill
+from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.sweep.point import MESH_AXES, Point
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class ProgramError(Exception):
+    """A training program used its context in a way that cannot be recorded."""
+
+
+class Context:
+    """One rank's view of a Run: where it stands, what to train in, and how to be recorded."""
+
+    def __init__(self, spec: RunSpec, recorder: Recorder) -> None:
+        self.point: Point = spec.at
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.coordinates: dict[str, int] = self.point.coordinates(self.rank)
+        self.dtype: torch.dtype = getattr(torch, spec.dtype)
+        self.device = _device(spec.device)
+        self.seed = spec.seed
+        self._spec = spec
+        self._recorder = recorder
+        self._mesh: DeviceMesh | None = None
+
+    # Where the rank stands.
+
+    @property
+    def mesh(self) -> DeviceMesh:
+        """A DeviceMesh with dimensions `pp dp cp tp`, made on first use with its process groups.
+
+        Starts torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
+        """
+        if self._mesh is None:
+            if not dist.is_initialized():
+                cuda = self.device.type == "cuda"
+                dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+            from torch.distributed.device_mesh import init_device_mesh
+
+            names = tuple(reversed(MESH_AXES))
+            shape = tuple(self.point.size(axis) for axis in names)
+            self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        return self._mesh
+
+    def group(self, axis: str) -> dist.ProcessGroup:
+        """The process group of this rank along one mesh axis, also where the axis has size 1."""
+        if axis not in MESH_AXES:
+            raise ProgramError(f"no process group for axis {axis!r}; there are {list(MESH_AXES)}")
+        return self.mesh.get_group(axis)
+
+    # The same logical values at every Point.
+
+    def initialize(self, model: nn.Module, std: Std = default_std) -> None:
+        """Fill every parameter from a hash of its name (TTrace 4.2).
+
+        A parameter that is sharded by attributes in Megatron-LM's convention or as a DTensor
+        receives its part of the logical tensor.  `std(name, logical_shape)` gives mean and
+        standard deviation; by default weights have 1/sqrt(fan_in), biases 0.02, and norms' scales
+        a mean of 1.
+        """
+        fill(model, self.point, self.coordinates, self.seed, std)
+
+    def watch(
+        self,
+        model: nn.Module,
+        optimizer: Any = None,
+        annotations: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    ) -> None:
+        """Record this model and optimizer from now on.  Call once, before the first step."""
+        self._recorder.watch(model, optimizer, _annotations(annotations))
+
+    # Time.
+
+    @contextmanager
+    def step(self) -> Iterator[int]:
+        """One optimizer step; yields its number, from 0."""
+        yield from self._recorder.step()
+
+    def microbatches(self, total: int) -> range:
+        """The global numbers of the micro-batches that this dp rank computes, of `total` a step.
+
+        Rank r of n takes the r-th run of total/n, so that all dp ranks together do what the
+        reference does one after the other.
+        """
+        ranks = self.point.size("dp")
+        if total % ranks:
+            raise ProgramError(f"{total} micro-batches cannot be shared by dp={ranks} ranks")
+        share = total // ranks
+        first = self.coordinates["dp"] * share
+        return range(first, first + share)
+
+    @contextmanager
+    def microbatch(self, index: int) -> Iterator[int]:
+        """One forward and backward; `index` is the micro-batch's global number in its step."""
+        yield from self._recorder.microbatch(index)
+
+    # What the program reports.
+
+    def loss(self, value: torch.Tensor) -> None:
+        """Record the loss of this micro-batch as the program reports it."""
+        self._recorder.loss(value)
+
+    def grad_norm(self, value: torch.Tensor | float) -> None:
+        """Record the global gradient norm as the program reports it."""
+        self._recorder.grad_norm(value)
+
+
+def _device(name: str) -> torch.device:
+    if name == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device(name)
+
+
+def _annotations(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Annotations:
+    if given is None:
+        return Annotations.empty()
+    if isinstance(given, Mapping):
+        return Annotations.of(given)
+    return Annotations.read(Path(given))

@@ -1,0 +1,66 @@
+"""Runs a training program in a rank and records it.  The task that a Run launches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from pytest_trainsafe.launch.loading import load_function
+from pytest_trainsafe.launch.task import Function
+from pytest_trainsafe.record.casts import CastWatch
+from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+
+def run(spec_data: dict[str, Any]) -> dict[str, float]:
+    """Record one Run into `spec.trace`; return the seconds this rank spent.
+
+    Raises ProgramError when the program recorded no step: there is nothing to compare then.
+    """
+    spec = msgspec.convert(spec_data, RunSpec, strict=False)
+    rank = int(os.environ.get("RANK", "0"))
+    function = load_function(Function(spec.program, spec.file))
+    torch.manual_seed(spec.seed)
+    writer = RankWriter(Path(spec.trace), rank)
+    recorder = Recorder(spec, writer)
+    watch = CastWatch() if spec.watch_casts else None
+    began = time.perf_counter()
+    with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
+        function(Context(spec, recorder), **spec.arguments)
+    seconds = time.perf_counter() - began
+    if recorder.clock.steps_done == 0:
+        raise ProgramError(
+            f"{spec.program} never called ctx.step, so nothing was recorded; wrap each optimizer "
+            "step in `with ctx.step():` and each forward and backward in "
+            "`with ctx.microbatch(index):`"
+        )
+    if watch is not None and watch.narrowest is not None:
+        dtype = str(watch.narrowest).removeprefix("torch.")
+        writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
+    writer.close()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return {"seconds": seconds}
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Any:
+    """Tensors a program makes without a dtype follow the rung, so that float64 stays float64."""
+    before = torch.get_default_dtype()
+    # torch allows low-precision defaults, but factories of constants then lose far more than
+    # any recipe does; only the wide dtypes become the default.
+    if dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

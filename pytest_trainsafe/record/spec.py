@@ -1,0 +1,39 @@
+"""What the parent asks a rank to run and record.  Crosses to the ranks as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytest_trainsafe.sweep.point import AxisValue, Point
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One Run: a program at a Point in one dtype, and what to record of it.
+
+    `program` is a task's target ("package.module:function") and `file` where it is defined, for
+    modules that cannot be imported by name.  `perturbation` is the relative size of the noise
+    injected into every leaf module's output and gradient (0 for none); only references are
+    perturbed.  `watch_casts` notes casts out of float64.  `modules` are `fnmatch` patterns; a
+    module that matches none leaves no activations.
+    """
+
+    program: str
+    file: str = ""
+    arguments: dict[str, object] = {}
+    point: dict[str, AxisValue]
+    dtype: str
+    device: str
+    seed: int
+    trace: str
+    kinds: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ("*",)
+    perturbation: float = 0.0
+    watch_casts: bool = False
+
+    @property
+    def at(self) -> Point:
+        return Point.of(self.point)
+
+    def records(self, kind: str) -> bool:
+        """Whether tensors of this kind are recorded; an empty selection records all."""
+        return not self.kinds or kind in self.kinds

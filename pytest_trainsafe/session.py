@@ -1,0 +1,267 @@
+"""Joins the stages: makes the Runs that a test needs, and hands out their Traces.
+
+One Session per pytest process.  Runs are launched ahead in threads, never with more ranks at
+once than the machine has cores for; a reference is run once for all the tests that share it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from pytest_trainsafe.launch import GroupResult, Launcher, Task, TorchrunLauncher
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.slots import Slots
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.writer import write_manifest
+
+#: Axes that say how a Run is executed, not what is trained: a reference has none of them.
+PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile", "dtype"})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished Run: its Trace, and seconds by stage (launch, train)."""
+
+    trace: Trace
+    seconds: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class Traces:
+    """A test's Runs of one role at every rung, made when they are asked for."""
+
+    case: Case
+    role: str
+    session: Session
+    publish: Callable[[PointSummary], None] | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def at(self, dtype: str) -> Trace:
+        """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
+        run = self.session.run(self._key(dtype)).result()
+        for stage, spent in run.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+        return run.trace
+
+    def perturbed(self, dtype: str) -> Trace:
+        """The reference's response to noise of the size of rounding in `dtype`."""
+        assert self.role == "reference", self.role
+        narrowed = self.rounding(dtype)
+        return self.session.run(self._key(dtype, EPSILON[narrowed])).result().trace
+
+    def rounding(self, dtype: str) -> str:
+        """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
+        notes = self.at(dtype).ranks[0].note("narrowed")
+        return notes[0].split()[0] if notes else dtype
+
+    def prefetch(self, dtype: str) -> None:
+        """Launch what `at` and `perturbed` will ask for, without waiting for it."""
+        self.session.run(self._key(dtype))
+        if self.role == "reference" and dtype != "float64":
+            self.session.run(self._key(dtype, EPSILON[dtype]))
+
+    def _key(self, dtype: str, perturbation: float = 0.0) -> RunKey:
+        candidate = self.role == "candidate"
+        point = self.case.point if candidate else reference_point(self.case.point)
+        arguments = self.case.candidate_arguments if candidate else self.case.arguments
+        return RunKey(
+            program=self.case.program.path,
+            file=self.case.program.file,
+            arguments=json.dumps(dict(arguments), sort_keys=True),
+            point=point,
+            dtype=dtype,
+            perturbation=perturbation,
+            # A Run of a single device is a reference too, and need not run twice.
+            watch_casts=dtype == "float64" and perturbation == 0.0 and point.world_size == 1,
+            settings=self.case.settings,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """What determines a Run.  Equal keys are one Run."""
+
+    program: str
+    file: str
+    arguments: str
+    point: Point
+    dtype: str
+    perturbation: float
+    watch_casts: bool
+    settings: Settings
+
+
+def reference_point(point: Point) -> Point:
+    """The Point of the trusted Run: a single device, the program's own axes as they are."""
+    return Point(tuple((axis, value) for axis, value in point if axis not in PARALLEL_AXES))
+
+
+class Session:
+    """Runs programs for tests; `basetemp` holds traces and logs."""
+
+    def __init__(self, settings: Settings, basetemp: Path) -> None:
+        self.settings = settings
+        self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
+        self.launcher: Launcher = TorchrunLauncher()
+        self.slots = Slots(max(2, os.cpu_count() or 1))
+        self.stop = threading.Event()
+        self._runs: dict[RunKey, Future[Run]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def reference(self, case: Case) -> Traces:
+        """The trusted Runs of a test."""
+        return Traces(case, "reference", self)
+
+    def candidate(self, case: Case) -> Traces:
+        """The Runs under test."""
+        return Traces(case, "candidate", self)
+
+    def group(self, case: Case | None) -> Group:
+        """A group of ranks to run functions in."""
+        return Group(self, case)
+
+    def close(self) -> None:
+        """Stop what runs and wait for it."""
+        self.stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def run(self, key: RunKey) -> Future[Run]:
+        """The Run of a key, launched unless it was before."""
+        with self._lock:
+            if key not in self._runs:
+                self._runs[key] = self._pool.submit(self._execute, key)
+            return self._runs[key]
+
+    def discard(self, traces: Traces) -> None:
+        """Forget a test's candidate Runs: cancel those that wait, delete what the others wrote."""
+        with self._lock:
+            keys = [
+                key
+                for key in self._runs
+                if key.point == traces.case.point and key.point.world_size > 1
+            ]
+            dropped = [self._runs.pop(key) for key in keys]
+        for future in dropped:
+            if not future.cancel() and future.done() and future.exception() is None:
+                shutil.rmtree(future.result().trace.path.parent, ignore_errors=True)
+
+    def directory(self, name: str) -> Path:
+        """A new directory for one Run's trace and logs."""
+        with self._lock:
+            self._count += 1
+            path = self.root / f"{self._count:04d}-{name}"
+        path.mkdir(parents=True)
+        return path
+
+    def launch(self, task: Task, timeout: float, workdir: Path) -> GroupResult:
+        """Run a task when there is room for its ranks."""
+        with self.slots.take(task.world_size):
+            return self.launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
+
+    def device(self, wanted: str, world_size: int) -> str:
+        """The device of a Run: a GPU for every rank, or the CPU."""
+        if wanted == "auto":
+            enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
+            return "cuda" if enough else "cpu"
+        return wanted
+
+    def _execute(self, key: RunKey) -> Run:
+        role = "perturbed" if key.perturbation else "run"
+        workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
+        settings = key.settings
+        spec = RunSpec(
+            program=key.program,
+            file=key.file,
+            arguments=json.loads(key.arguments),
+            point=dict(key.point.values),
+            dtype=key.dtype,
+            device=self.device(settings.device, key.point.world_size),
+            seed=settings.seed,
+            trace=str(workdir / "trace"),
+            kinds=settings.record_kinds,
+            modules=settings.record_modules,
+            perturbation=key.perturbation,
+            watch_casts=key.watch_casts,
+        )
+        write_manifest(workdir / "trace", _manifest(spec, key))
+        task = Task.of(
+            "pytest_trainsafe.record.program:run",
+            msgspec.to_builtins(spec),
+            world_size=key.point.world_size,
+            device=spec.device,
+        )
+        result = self.launch(task, settings.timeout, workdir)
+        result.raise_for_failure()
+        train = max(value["seconds"] for value in result.values)
+        seconds = {"launch": result.seconds - train, "train": train}
+        return Run(Trace.open(workdir / "trace"), seconds)
+
+
+class Group:
+    """A group of ranks of a test: `run(function, *args)` returns one value per rank."""
+
+    def __init__(self, session: Session, case: Case | None) -> None:
+        self._session = session
+        self._case = case
+
+    def run(
+        self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Run an importable function in fresh ranks; raise GroupFailure unless all return.
+
+        `world_size` is the Point's where the test has one.  Arguments and values are data:
+        numbers, strings, lists, dicts, tensors.
+        """
+        if world_size is None:
+            if self._case is None:
+                raise ValueError(
+                    "torchrun_group.run needs world_size=..., or the marker "
+                    "@pytest.mark.trainsafe(program, tp=[1, 2]) on the test"
+                )
+            world_size = self._case.point.world_size
+        settings = self._case.settings if self._case is not None else self._session.settings
+        device = self._session.device(settings.device, world_size)
+        task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
+        workdir = self._session.directory("group")
+        result = self._session.launch(task, settings.timeout, workdir)
+        result.raise_for_failure()
+        return list(result.values)
+
+
+def _manifest(spec: RunSpec, key: RunKey) -> Manifest:
+    return Manifest(
+        program=spec.program,
+        point=spec.point,
+        arguments=key.arguments,
+        world_size=key.point.world_size,
+        dtype=spec.dtype,
+        device=spec.device,
+        seed=spec.seed,
+        perturbation=spec.perturbation,
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
+        },
+    )

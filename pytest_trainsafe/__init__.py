@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch import Script
     from pytest_trainsafe.record.consistent import consistent_tensor
     from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.record.current import context
     from pytest_trainsafe.sweep.point import Point
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "assert_equivalent",
     "assert_trainsafe",
     "consistent_tensor",
+    "context",
 ]
 
 _HOME = {
@@ -36,6 +38,7 @@ _HOME = {
     "assert_equivalent": "pytest_trainsafe.assertions",
     "assert_trainsafe": "pytest_trainsafe.assertions",
     "consistent_tensor": "pytest_trainsafe.record.consistent",
+    "context": "pytest_trainsafe.record.current",
 }
 
 

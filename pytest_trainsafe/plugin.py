@@ -22,6 +22,7 @@ from pytest_trainsafe.fixtures.core import (
     trainsafe,
 )
 from pytest_trainsafe.options import add_options, separate_sweep_words
+from pytest_trainsafe.report.summary import write_summary
 from pytest_trainsafe.settings import SETTINGS, WORKER_SWEEP, read_settings, sweep_words
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE
 
@@ -91,8 +92,6 @@ def pytest_report_collectionfinish(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    from pytest_trainsafe.report.summary import write_summary
-
     write_summary(terminalreporter)
 
 

@@ -97,7 +97,7 @@ def resolve(target: object) -> Program:
         return _of_function(_import(target), target)
     if inspect.isfunction(target):
         return _of_function(target, f"{target.__module__}:{target.__qualname__}")
-    from pytest_trainsafe.launch import Script  # its owner has imported it already
+    from pytest_trainsafe.launch import Script  # imports msgspec, as its user has already
 
     if isinstance(target, Script):
         return Program(path=str(target.path), script=target)

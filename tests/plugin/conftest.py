@@ -12,8 +12,11 @@ def train(ctx, heads=4, layers=2):
 
 
 @pytest.fixture(autouse=True)
-def _without_hypothesis(monkeypatch):
-    """hypothesis takes half a second of every inner run; nothing here needs it."""
+def _without_hypothesis(pytester, monkeypatch):
+    """Keep hypothesis out of inner runs, where it takes half a second of each.
+
+    After `pytester`, which clears the variable for its own sake.
+    """
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
 
 

@@ -1,56 +1,72 @@
 """The fixtures hand a test's Case to the one Session of the process."""
 
-#: Stands where `pytest_trainsafe.session` does, which needs torch: says what it was asked.
+#: Stands where `pytest_trainsafe.session` does, which needs torch: notes what it was asked.
 RECORDER = """
     import sys, types
+
+    class Traces:
+        def __init__(self, session, role, case):
+            self.session, self.role, self.case = session, role, case
 
     class Session:
         def __init__(self, settings, basetemp):
             assert settings.seed == 5
             assert basetemp.is_dir()
+            self.discarded = []
 
         def reference(self, case):
-            return (self, "reference", case)
+            return Traces(self, "reference", case)
 
         def candidate(self, case):
-            return (self, "candidate", case)
+            return Traces(self, "candidate", case)
 
         def group(self, case):
-            return (self, "group", case)
+            return Traces(self, "group", case)
+
+        def discard(self, traces):
+            self.discarded.append(traces.case.point.id)
+
+        def close(self):
+            print("closed after discarding", self.discarded)
 
     sys.modules["pytest_trainsafe.session"] = types.ModuleType("session")
     sys.modules["pytest_trainsafe.session"].Session = Session
 """
 
+TESTS = """
+    import pytest
 
-def test_traces_and_groups_come_from_one_session_and_the_tests_case(project):
+    @pytest.mark.trainsafe("program:train", tp=[1, 2])
+    def test_traces(request, trainsafe, reference_trace, candidate_trace, torchrun_group):
+        asked = [reference_trace, candidate_trace, torchrun_group]
+        assert [entry.role for entry in asked] == ["reference", "candidate", "group"]
+        assert all(entry.case is trainsafe for entry in asked)
+        candidate_trace.publish({"point": trainsafe.point.id, "verdict": "pass"})
+
+    def test_a_group_without_a_marker_has_no_case(torchrun_group):
+        assert (torchrun_group.role, torchrun_group.case) == ("group", None)
+"""
+
+
+def test_traces_and_groups_come_from_one_session_closed_at_the_end(project):
     project.makeconftest(RECORDER)
-    project.makepyfile(
-        """
-        import pytest
+    project.makepyfile(TESTS)
 
-        seen = []
+    result = project.runpytest_inprocess("--trainsafe-seed=5", "-s")
 
-        @pytest.mark.trainsafe("program:train", tp=[1, 2])
-        def test_traces(trainsafe, reference_trace, candidate_trace, torchrun_group):
-            asked = [reference_trace, candidate_trace, torchrun_group]
-            assert [word for _, word, _ in asked] == ["reference", "candidate", "group"]
-            assert all(case is trainsafe for _, _, case in asked)
-            seen.extend(session for session, _, _ in asked)
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines(["2 points judged: 2 pass*"])
+    closings = [line for line in result.outlines if line.startswith("closed")]
+    assert closings == ["closed after discarding ['tp1', 'tp2']"]
 
-        def test_a_group_without_a_marker_has_no_case(torchrun_group):
-            assert torchrun_group[1:] == ("group", None)
-            seen.append(torchrun_group[0])
 
-        def test_the_session_is_one():
-            assert len(seen) == 7
-            assert len(set(map(id, seen))) == 1
-        """
-    )
+def test_kept_traces_are_not_discarded(project):
+    project.makeconftest(RECORDER)
+    project.makepyfile(TESTS)
 
-    result = project.runpytest_inprocess("--trainsafe-seed=5")
+    result = project.runpytest_inprocess("--trainsafe-seed=5", "--trainsafe-keep-traces=k", "-s")
 
-    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["closed after discarding [[][]]"])
 
 
 def test_a_fixture_without_the_marker_says_what_to_add(project):

@@ -1,0 +1,46 @@
+"""Launch: run a task in a group of ranks and bring back every rank's outcome.
+
+Knows nothing of training, models or traces.  The public names are resolved when they are first
+used; none of their modules imports torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.launch.data import NotDataError
+    from pytest_trainsafe.launch.failure import GroupFailure
+    from pytest_trainsafe.launch.protocol import Launcher
+    from pytest_trainsafe.launch.result import GroupResult, RankResult
+    from pytest_trainsafe.launch.task import Script, Task
+    from pytest_trainsafe.launch.torchrun import TorchrunLauncher
+
+__all__ = [
+    "GroupFailure",
+    "GroupResult",
+    "Launcher",
+    "NotDataError",
+    "RankResult",
+    "Script",
+    "Task",
+    "TorchrunLauncher",
+]
+
+_HOME = {
+    "GroupFailure": "failure",
+    "GroupResult": "result",
+    "Launcher": "protocol",
+    "NotDataError": "data",
+    "RankResult": "result",
+    "Script": "task",
+    "Task": "task",
+    "TorchrunLauncher": "torchrun",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

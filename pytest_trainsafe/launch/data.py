@@ -1,0 +1,130 @@
+"""Data: what may cross between the test process and its ranks, as msgpack bytes.
+
+None, bool, int, float, str, bytes, list, tuple, dict, `torch.Tensor`, numpy arrays, and msgspec
+Structs (which arrive as dicts).  Tensors and arrays travel as safetensors bytes, so that every
+bit arrives; nothing is ever unpickled.  torch and numpy are imported only where there is a
+tensor or an array to decode.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+_TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4, 5
+_ALLOWED = (
+    "None, bool, int, float, str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray "
+    "and msgspec.Struct"
+)
+
+
+class NotDataError(TypeError):
+    """A value that cannot cross between processes as data."""
+
+
+def encode(value: Any, what: str = "value") -> bytes:
+    """Bytes that `decode` turns back into an equal value; `what` names it in errors."""
+    return msgspec.msgpack.encode(_plain(value, what))
+
+
+def decode(data: bytes) -> Any:
+    """The value that `encode` was given; tensors arrive on the CPU, without gradient."""
+    return msgspec.msgpack.decode(data, ext_hook=_unpack)
+
+
+def _plain(value: Any, what: str) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, _loaded("numpy", "generic")):  # before float: numpy.float64 is one
+        return msgspec.msgpack.Ext(_SCALAR, _array_bytes(value, what))
+    if isinstance(value, int):
+        if -(2**63) <= value < 2**64:
+            return int(value)
+        return msgspec.msgpack.Ext(_BIG_INT, str(int(value)).encode())
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if isinstance(value, list):
+        return [_plain(item, f"{what}[{i}]") for i, item in enumerate(value)]
+    if isinstance(value, tuple):
+        items = [_plain(item, f"{what}[{i}]") for i, item in enumerate(value)]
+        return msgspec.msgpack.Ext(_TUPLE, msgspec.msgpack.encode(items))
+    if isinstance(value, dict):
+        return {
+            _plain(key, f"a key of {what}"): _plain(item, f"{what}[{key!r}]")
+            for key, item in value.items()
+        }
+    if isinstance(value, msgspec.Struct):
+        return _plain(msgspec.to_builtins(value), what)
+    if isinstance(value, _loaded("torch", "Tensor")):
+        return msgspec.msgpack.Ext(_TENSOR, _tensor_bytes(value, what))
+    if isinstance(value, _loaded("numpy", "ndarray")):
+        return msgspec.msgpack.Ext(_ARRAY, _array_bytes(value, what))
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    raise NotDataError(
+        f"{what} is a {kind}, which cannot cross between processes as data. "
+        f"Allowed are {_ALLOWED}. Pass what it is made from instead, and build it in the ranks."
+    )
+
+
+def _loaded(module: str, name: str) -> tuple[type, ...]:
+    """The class, if its module is imported at all: a value of it could not exist otherwise."""
+    found = getattr(sys.modules.get(module), name, None)
+    return (found,) if found is not None else ()
+
+
+def _tensor_bytes(tensor: Any, what: str) -> bytes:
+    import torch
+    from safetensors.torch import save
+
+    if hasattr(tensor, "full_tensor"):
+        raise NotDataError(
+            f"{what} is a DTensor, one rank's part of a tensor. "
+            "Pass `.full_tensor()` or `.to_local()`."
+        )
+    try:
+        # contiguous() keeps the memory of a dense tensor; save() refuses views and strides.
+        plain = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return bytes(save({"t": plain.contiguous()}))
+    except (KeyError, ValueError, RuntimeError, NotImplementedError) as error:
+        raise NotDataError(
+            f"{what} is a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}, "
+            f"which safetensors cannot hold: {error}"
+        ) from error
+
+
+def _array_bytes(array: Any, what: str) -> bytes:
+    import numpy
+    from safetensors.numpy import save
+
+    whole = numpy.array(array, order="C", copy=True)
+    if whole.dtype.kind not in "biuf":
+        raise NotDataError(
+            f"{what} is a numpy array of dtype {whole.dtype}; "
+            "allowed are booleans, integers and floating point numbers."
+        )
+    # safetensors reads the bytes as little-endian
+    return bytes(save({"t": whole.astype(whole.dtype.newbyteorder("="), copy=False)}))
+
+
+def _unpack(code: int, data: memoryview) -> Any:
+    payload = bytes(data)
+    if code == _TUPLE:
+        return tuple(decode(payload))
+    if code == _BIG_INT:
+        return int(payload)
+    if code == _TENSOR:
+        from safetensors.torch import load as load_torch
+
+        return load_torch(payload)["t"]
+    if code in (_ARRAY, _SCALAR):
+        from safetensors.numpy import load as load_numpy
+
+        array = load_numpy(payload)["t"]
+        return array[()] if code == _SCALAR else array
+    raise ValueError(f"unknown extension type {code} in msgpack data")

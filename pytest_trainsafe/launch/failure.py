@@ -1,0 +1,144 @@
+"""GroupFailure: what became of a group, as a message that is good enough for a pytest failure."""
+
+from __future__ import annotations
+
+import signal
+
+from pytest_trainsafe.launch.result import GroupResult, RankResult
+from pytest_trainsafe.launch.stacks import (
+    Place,
+    group_places,
+    odd_ranks,
+    place_of,
+    ranks_text,
+    without_ours,
+)
+
+_INDENT = "  "
+
+
+class GroupFailure(Exception):
+    """A group of ranks failed; `result` holds everything that is known."""
+
+    def __init__(self, result: GroupResult) -> None:
+        super().__init__(message(result))
+        self.result = result
+
+
+def message(result: GroupResult) -> str:
+    """Headline, evidence of the rank that failed first, what the others did, where to look."""
+    parts = [headline(result), *result.mismatches[1:]]
+    if result.mismatches and not all(rank.status == "ok" for rank in result.ranks):
+        parts.append(_what_happened(result))
+    first = None if result.first_failed is None else result.ranks[result.first_failed]
+    if first is not None:
+        parts += _evidence(first)
+    parts += _others(result)
+    parts += _stacks(result)
+    if result.problem and result.launcher_log:
+        parts += ["torchrun said:", _quote(result.launcher_log, 30)]
+    parts.append(f"files: {result.folder}")
+    return "\n".join(parts)
+
+
+def headline(result: GroupResult) -> str:
+    """One sentence: what happened."""
+    # Ranks that disagree on a collective explain every later failure.
+    return result.mismatches[0] if result.mismatches else _what_happened(result)
+
+
+def _what_happened(result: GroupResult) -> str:
+    world = len(result.ranks)
+    if result.problem:
+        return f"{result.task} on {world} ranks: {result.problem}"
+    if result.first_failed is not None:
+        return _sentence(result.ranks[result.first_failed], world)
+    hung = [rank for rank in result.ranks if rank.status == "hung"]
+    text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
+    odd = _odd(result)
+    return f"{text}; {ranks_text(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
+
+
+def _sentence(rank: RankResult, world: int) -> str:
+    who = f"rank {rank.rank} of {world}"
+    if rank.status == "raised":
+        return f"{who} raised {rank.error_type}: {rank.error}"
+    return f"{who} {_death(rank.exit_code)}"
+
+
+def _death(code: int | None) -> str:
+    if code is None:
+        return "died; torchrun does not say how"
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+    return f"ended without a result, with exit code {code}"
+
+
+def _evidence(rank: RankResult) -> list[str]:
+    parts = []
+    if rank.traceback:
+        parts += ["", _quote(rank.traceback, 60)]
+    # the traceback was printed to stderr too
+    rest = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
+    if rest.strip():
+        parts += [f"stderr of rank {rank.rank}:", _quote(rest, 20)]
+    if rank.status == "died" and rank.stack:
+        parts += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+    if rank.last_collective:
+        parts.append(f"its last collective: {rank.last_collective}")
+    return parts
+
+
+def _others(result: GroupResult) -> list[str]:
+    """One line for each rank but the first failed: raised, finished, died."""
+    lines = []
+    for rank in result.ranks:
+        if rank.rank == result.first_failed:
+            continue
+        if rank.status == "ok":
+            lines.append(f"rank {rank.rank} had finished")
+        elif rank.status in ("raised", "died"):
+            lines.append(f"{_sentence(rank, len(result.ranks))}".splitlines()[0])
+        elif rank.status == "stopped" and not rank.stack:
+            lines.append(f"rank {rank.rank} was stopped")
+    return lines if len(lines) < len(result.ranks) or result.first_failed is not None else []
+
+
+def _stacks(result: GroupResult) -> list[str]:
+    places = _places(result)
+    if not places:
+        return []
+    lines = []
+    odd = _odd(result)
+    for place, ranks in group_places(places):
+        verb = "waits" if place is not None and place.waits_in else "is"
+        verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
+        where = "at a place unknown: it left no stack" if place is None else str(place)
+        mark = "   <- the odd one out" if ranks == odd else ""
+        lines.append(f"{ranks_text(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
+    for _, ranks in group_places(places):
+        rank = result.ranks[ranks[0]]
+        if rank.last_collective:
+            lines.append(f"last collective of rank {rank.rank}: {rank.last_collective}")
+        if rank.stack:
+            lines += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+    return lines
+
+
+def _places(result: GroupResult) -> dict[int, Place | None]:
+    return {
+        rank.rank: place_of(rank.stack)
+        for rank in result.ranks
+        if rank.status == "hung" or (rank.status == "stopped" and rank.stack)
+    }
+
+
+def _odd(result: GroupResult) -> list[int]:
+    finished = [rank.rank for rank in result.ranks if rank.status == "ok"]
+    return odd_ranks(_places(result), finished)
+
+
+def _quote(text: str, lines: int) -> str:
+    kept = text.strip("\n").splitlines()
+    cut = [f"... {len(kept) - lines} lines before"] if len(kept) > lines else []
+    return "\n".join(_INDENT + line for line in [*cut, *kept[-lines:]])

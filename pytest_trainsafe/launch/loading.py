@@ -1,0 +1,69 @@
+"""Loading: how a rank finds the program its task names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_trainsafe.launch.task import Function, Script, Task
+
+
+def run_task(task: Task) -> Any:
+    """Run the task in this process and return what its function returns; None for a script."""
+    sys.path[:] = task.sys_path
+    if isinstance(task.target, Script):
+        run_script(task.target)
+        return None
+    return load_function(task.target)(*task.args, **task.kwargs)
+
+
+def run_script(script: Script) -> None:
+    """Run a script as `__main__`, as `python script args` would; `sys.exit(0)` is no failure."""
+    sys.argv[:] = [script.path, *script.args]
+    sys.path.insert(0, str(Path(script.path).parent))
+    try:
+        runpy.run_path(script.path, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code not in (None, 0):
+            raise
+
+
+def load_function(target: Function) -> Callable[..., Any]:
+    """The function: by its module's name where that leads to its file, else by the file."""
+    module_name, _, path = target.name.partition(":")
+    found: Any = _module(module_name, target.file)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{target.name} is {found!r}, not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _module(name: str, file: str) -> ModuleType:
+    if not file:
+        return importlib.import_module(name)
+    if name == "__main__":  # its `if __name__ == "__main__"` is not meant for the ranks
+        return _load_file("__trainsafe_main__", file)
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is not None and spec.origin and os.path.realpath(spec.origin) == os.path.realpath(file):
+        return importlib.import_module(name)
+    return _load_file(name, file)
+
+
+def _load_file(name: str, file: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file}, the file of module {name}, is no Python source file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,105 @@
+"""Outcome: from what the supervisor saw and the ranks wrote to a GroupResult."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.launch import data
+from pytest_trainsafe.launch.collective import read_ledger
+from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
+from pytest_trainsafe.launch.ledger_check import check_ledgers
+from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
+from pytest_trainsafe.launch.supervise import RankState, Supervision
+from pytest_trainsafe.launch.task import Task
+
+#: What a rank raises because another one is gone: never the first failure.
+_BEREFT = re.compile(
+    r"Connection closed by peer|Connection reset by peer|connectFullMesh failed|Broken pipe"
+    r"|Socket closed|remote process (has )?exited|failed to recv|recvValue failed"
+)
+
+
+def group_result(
+    task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
+) -> GroupResult:
+    """What became of the group, with the ledgers compared."""
+    statuses = [_status(rank, seen.reason) for rank in seen.ranks]
+    ledgers = [read_ledger(rank.files.ledger) for rank in seen.ranks]
+    return GroupResult(
+        task=str(task),
+        folder=folder,
+        ranks=tuple(
+            _rank_result(rank, status, seen, [str(c) for c in ledger[0][-1:]])
+            for rank, status, ledger in zip(seen.ranks, statuses, ledgers, strict=True)
+        ),
+        seconds=seen.ended - seen.began,
+        timeout=timeout,
+        first_failed=_first_failed(seen, statuses),
+        mismatches=tuple(
+            check_ledgers([calls for calls, _ in ledgers], [done for _, done in ledgers])
+        ),
+        problem=_problem(seen, startup_timeout),
+        leftovers=seen.leftovers,
+        launcher_log=seen.log[-8000:],
+    )
+
+
+def _status(rank: RankState, reason: str) -> Status:
+    if rank.outcome is not None:
+        return rank.outcome.status
+    # torchrun ends the others of a failed rank by SIGTERM, then by SIGKILL
+    if rank.gone is not None and not (reason == "failed" and rank.exit_code == -15):
+        return "died"
+    if rank.exit_code not in (None, -15) and reason in ("failed", "launcher"):
+        return "died"
+    return "hung" if reason in ("deadline", "startup") else "stopped"
+
+
+def _rank_result(
+    rank: RankState, status: Status, seen: Supervision, last_collective: list[str]
+) -> RankResult:
+    outcome = rank.outcome
+    ended = outcome.at if outcome is not None else rank.gone if status == "died" else None
+    value: Any = data.decode(outcome.value) if outcome is not None and outcome.value else None
+    return RankResult(
+        rank=rank.rank,
+        status=status,
+        folder=rank.files.folder,
+        value=value,
+        error_type=outcome.error_type if outcome else "",
+        error=outcome.error if outcome else "",
+        traceback=outcome.traceback if outcome else "",
+        exit_code=0 if status == "ok" else rank.exit_code,
+        stdout=read_end(rank.files.stdout),
+        stderr=read_end(rank.files.stderr),
+        stack=read_end(rank.files.stacks, 20_000) if status != "ok" else "",
+        last_collective=last_collective[0] if last_collective else "",
+        ended=None if ended is None else ended - seen.began,
+    )
+
+
+def _first_failed(seen: Supervision, statuses: list[Status]) -> int | None:
+    """The rank that failed first; one that only lost its peer comes after all others."""
+    order = []
+    for rank, status in zip(seen.ranks, statuses, strict=True):
+        outcome = rank.outcome
+        if status == "raised" and outcome is not None:
+            order.append((bool(_BEREFT.search(outcome.error)), outcome.at, rank.rank))
+        elif status == "died":
+            order.append((False, rank.gone or seen.ended, rank.rank))
+    return min(order)[2] if order else None
+
+
+def _problem(seen: Supervision, startup_timeout: float) -> str:
+    if seen.reason == "startup":
+        late = [str(rank.rank) for rank in seen.ranks if not rank.pid]
+        return f"rank {', '.join(late)} did not begin within {startup_timeout:g} s"
+    if seen.reason == "request":
+        return "stopped on request"
+    if seen.reason == "launcher" and all(
+        rank.outcome is None and rank.exit_code in (None, CANNOT_WRITE) for rank in seen.ranks
+    ):
+        return "torchrun ended before the ranks did"
+    return ""

@@ -1,0 +1,168 @@
+"""The rank's side: `python -m pytest_trainsafe.launch.rank TASKFILE`, started by torchrun.
+
+Runs the task, writes its outcome where the supervisor reads it, and waits for the other ranks
+before it leaves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pytest_trainsafe.launch import data
+from pytest_trainsafe.launch.files import CANNOT_WRITE, LAST_WORDS, Outcome, RankFiles, write_whole
+from pytest_trainsafe.launch.loading import run_task
+from pytest_trainsafe.launch.task import Task
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.launch.ledger import Ledger
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(task_file: Path) -> int:
+    """Run the task of `task_file` as the rank that torchrun's environment names."""
+    _die_with_the_agent()
+    rank = int(os.environ["RANK"])
+    files = RankFiles(task_file.parent, rank)
+    torchruns_stderr = os.dup(2)
+    try:
+        _redirect(files)
+        task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
+        outcome = _run(task, rank, files)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        files.write_outcome(outcome)
+    except OSError as error:
+        _last_words(torchruns_stderr, rank, error)
+        return CANNOT_WRITE
+    _wait_for_the_others(task_file.parent, task.world_size, failed=outcome.status != "ok")
+    return 0 if outcome.status == "ok" else 1
+
+
+def _die_with_the_agent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _redirect(files: RankFiles) -> None:
+    """Send what the rank and its children print to files, and its stacks too when asked."""
+    files.folder.mkdir(parents=True, exist_ok=True)
+    for stream, path in ((1, files.stdout), (2, files.stderr)):
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(fd, stream)
+        os.close(fd)
+    stacks = files.stacks.open("ab", buffering=0)
+    faulthandler.enable(file=stacks)
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    # torchrun ends the other ranks of a failed one by SIGTERM: leave a note of where we were
+    faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)
+    atexit.register(stacks.close)
+
+
+def _run(task: Task, rank: int, files: RankFiles) -> Outcome:
+    try:
+        ledger = _prepare(task, files)
+        value = data.encode(run_task(task), f"what rank {rank} returned")
+        ledger.finish()
+    except BaseException as error:
+        text = "".join(traceback.format_exception(_without_our_frames(error)))
+        sys.stderr.write(text)
+        return Outcome(
+            rank=rank,
+            status="raised",
+            at=time.monotonic(),
+            error_type=type(error).__qualname__,
+            error=str(error),
+            traceback=text,
+        )
+    return Outcome(rank=rank, status="ok", at=time.monotonic(), value=value)
+
+
+def _prepare(task: Task, files: RankFiles) -> Ledger:
+    import torch
+
+    from pytest_trainsafe.launch import ledger
+
+    # before the program is imported, lest it binds the functions that the ledger replaces
+    installed = ledger.install(files.ledger)
+    if task.device == "cuda":
+        local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if local_rank >= found:
+            raise RuntimeError(
+                f"the task wants one CUDA device for each of {task.world_size} ranks, "
+                f"and {found} can be seen; use fewer ranks or device='cpu'"
+            )
+        torch.cuda.set_device(local_rank)
+    write_whole(files.started, str(os.getpid()).encode())
+    return installed
+
+
+def _without_our_frames(error: BaseException) -> BaseException:
+    """The error with its traceback starting in the user's code, if it got that far."""
+    here = os.path.dirname(__file__)
+    frames = error.__traceback__
+    while frames is not None:
+        file = frames.tb_frame.f_code.co_filename
+        if not (os.path.dirname(file) == here or file.startswith("<frozen")):
+            return error.with_traceback(frames)
+        frames = frames.tb_next
+    return error
+
+
+def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
+    """Wait until every rank has an outcome; a rank that is ok also leaves when one failed.
+
+    A rank that leaves early closes the connections that a slower one is still making
+    ("connectFullMesh failed"), and makes torchrun end the others of a failed one at once.  Not
+    bounded here: the supervisor ends the group at the deadline.
+    """
+    missing = {rank: RankFiles(group, rank) for rank in range(world_size)}
+    while True:
+        for rank, files in list(missing.items()):
+            outcome = files.read_outcome()
+            if outcome is None:
+                continue
+            if outcome.status != "ok" and not failed:
+                return
+            del missing[rank]
+        if not missing:
+            return
+        time.sleep(0.02)
+
+
+def _last_words(stderr: int, rank: int, error: OSError) -> None:
+    """Tell why there is no outcome where no disk is needed: through torchrun's pipe."""
+    cause = f", after {error.__context__!r}" if error.__context__ else ""
+    outcome = Outcome(
+        rank=rank,
+        status="raised",
+        at=time.monotonic(),
+        error_type=type(error).__name__,
+        error=f"{error}, while the rank wrote down its outcome{cause}"[:1000],
+    )
+    line = b"\n" + LAST_WORDS.encode() + msgspec.json.encode(outcome) + b"\n"
+    os.write(stderr, line)
+
+
+def _leave(code: int) -> None:
+    """End the process without the destructors of process groups, which may wait for peers."""
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _leave(main(Path(sys.argv[1])))

@@ -1,0 +1,311 @@
+"""Supervision: start a group below a guard, wait for its ranks, and end it whatever happens.
+
+Used by launchers; installs no signal handler and changes nothing in the process that calls it,
+so that several threads may supervise a group each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
+
+_POLL = 0.05
+#: how long all remaining ranks must be idle before the grace after a failure is cut short
+_IDLE = 1.0
+
+
+@dataclass
+class RankState:
+    """What the supervisor knows of one rank."""
+
+    rank: int
+    files: RankFiles
+    pidfd: int | None = None
+    pid: int = 0
+    outcome: Outcome | None = None
+    gone: float | None = None
+    exit_code: int | None = None
+    stacks_asked: bool = False
+
+    @property
+    def running(self) -> bool:
+        """Whether the rank has neither told an outcome nor ended."""
+        return self.outcome is None and self.gone is None
+
+
+@dataclass
+class Supervision:
+    """What happened to a group.  Times are of the system's monotonic clock.
+
+    `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
+    ranks never began ("startup"), the "launcher" itself ended, or the caller's "request".
+    """
+
+    began: float
+    ended: float = 0.0
+    reason: str = ""
+    ranks: list[RankState] = field(default_factory=list)
+    leftovers: tuple[str, ...] = ()
+    log: str = ""
+
+
+class Group:
+    """A running group.  Leaving the `with` block ends every process of it."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], cwd: str, folder: Path, world: int
+    ) -> None:
+        self.state = Supervision(time.monotonic())
+        self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
+        self._log_path = folder / "launcher.log"
+        self._launcher_exit: int | None = None
+        self._messages = b""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._control = ours
+            guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
+            self._guard = subprocess.Popen(
+                [*guard, str(theirs.fileno()), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=cwd,
+                env=dict(env),
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None
+        self._output = self._guard.stdout
+        os.set_blocking(self._output.fileno(), False)
+        ours.setblocking(False)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sweep()
+        for rank in self.state.ranks:
+            if rank.pidfd is not None:
+                os.close(rank.pidfd)
+        self._control.close()
+        self._output.close()
+        self.state.ended = time.monotonic()
+
+    def wait(
+        self, *, timeout: float, startup_timeout: float, grace: float, stop: threading.Event
+    ) -> None:
+        """Wait until every rank is done, or until waiting longer is of no use.
+
+        After a first failure the others have `grace` seconds to fail on their own, less where
+        none of them does anything.  Ranks that still run then leave their stacks.
+        """
+        state = self.state
+        limit, begun = time.monotonic() + startup_timeout, False
+        failed_at: float | None = None
+        idle = _Idle()
+        while not state.reason:
+            self._look()
+            now = time.monotonic()
+            if not begun and all(rank.pid for rank in state.ranks):
+                limit, begun = now + timeout, True
+            running = [rank for rank in state.ranks if rank.running]
+            failed = any(
+                rank.gone is not None if rank.outcome is None else rank.outcome.status != "ok"
+                for rank in state.ranks
+            )
+            if failed and failed_at is None:
+                failed_at = now
+            if not running:
+                state.reason = "failed" if failed else "done"
+            elif self._launcher_exit is not None:
+                state.reason = "failed" if failed else "launcher"
+            elif failed_at is not None and (
+                now > failed_at + grace or idle.since(running, now) > _IDLE
+            ):
+                state.reason = "failed"
+            elif stop.is_set():
+                state.reason = "request"
+            elif now > limit:
+                state.reason = "deadline" if begun else "startup"
+            else:
+                self._sleep()
+        self._collect_stacks()
+        if state.reason == "failed":
+            # torchrun says how a rank ended; give it the time to
+            self._wait_for_launcher(1.0 if any(r.gone for r in state.ranks) else 0.0)
+        elif state.reason == "done":
+            self._wait_for_launcher(5.0)
+
+    def _sleep(self) -> None:
+        fds = [self._control.fileno(), self._output.fileno()]
+        fds += [r.pidfd for r in self.state.ranks if r.pidfd is not None and r.running]
+        if self._launcher_exit is not None or self._output.closed:
+            fds = fds[:1]
+        select.select(fds, [], [], _POLL)
+
+    def _look(self) -> None:
+        """Take in what has changed since the last look."""
+        self._read_output()
+        for message in self._read_control():
+            if "exit" in message:
+                self._launcher_exit = int(str(message["exit"]))
+        for rank in self.state.ranks:
+            if rank.pid == 0 and (pid := rank.files.read_pid()) is not None:
+                rank.pid = pid
+                try:
+                    rank.pidfd = os.pidfd_open(pid)
+                except ProcessLookupError:
+                    rank.gone = time.monotonic()
+            ended = rank.gone is None and rank.pidfd is not None and _has_ended(rank.pidfd)
+            # in this order: an outcome is written before the process ends
+            if rank.outcome is None:
+                rank.outcome = rank.files.read_outcome()
+            if ended:
+                rank.gone = time.monotonic()
+
+    def _collect_stacks(self) -> None:
+        asked = []
+        for rank in self.state.ranks:
+            if rank.running and rank.pidfd is not None:
+                before = _size(rank.files.stacks)
+                try:
+                    signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
+                except ProcessLookupError:
+                    continue
+                asked.append((rank.files.stacks, before))
+        until, sizes = time.monotonic() + 2.0, [0]
+        while asked and time.monotonic() < until:
+            last, sizes = sizes, [_size(path) - before for path, before in asked]
+            if all(sizes) and sizes == last:
+                return
+            time.sleep(0.02)
+
+    def _wait_for_launcher(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._launcher_exit is None and time.monotonic() < until:
+            self._sleep()
+            self._look()
+
+    def _sweep(self) -> None:
+        """End every process of the group; what torchrun itself ended is no leftover."""
+        tolerated = self._launcher_exit is None
+        with contextlib.suppress(OSError):
+            self._control.send(b"sweep\n")
+        until = time.monotonic() + 20.0
+        while self._guard.poll() is None and time.monotonic() < until:
+            self._read_output()
+            self._take_leftovers(tolerated)
+            select.select([self._control.fileno()], [], [], _POLL)
+        self._take_leftovers(tolerated)
+        if self._guard.poll() is None:  # a process that the kernel does not let go
+            self._guard.kill()
+            self._guard.wait()
+        self._read_output()
+        for rank, code in _exit_codes(self.state.log).items():
+            if rank < len(self.state.ranks):
+                self.state.ranks[rank].exit_code = code
+
+    def _take_leftovers(self, tolerated: bool) -> None:
+        for message in self._read_control():
+            found = message.get("leftovers")
+            if isinstance(found, list) and not tolerated:
+                self.state.leftovers = tuple(map(str, found))
+
+    def _read_control(self) -> list[dict[str, object]]:
+        try:
+            while chunk := self._control.recv(65536):
+                self._messages += chunk
+        except (BlockingIOError, ConnectionResetError):
+            pass
+        *lines, self._messages = self._messages.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _read_output(self) -> None:
+        """Keep what torchrun says, and take ranks' last words out of it."""
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(self._output.fileno(), 65536)
+            except BlockingIOError:
+                break
+            if not chunk:
+                break
+            chunks.append(chunk)
+        if not chunks:
+            return
+        content = b"".join(chunks)
+        self.state.log = (self.state.log + content.decode("utf-8", "replace"))[-200_000:]
+        try:
+            with self._log_path.open("ab") as file:
+                file.write(content)
+        except OSError:  # a full disk must not keep us from ending the group
+            pass
+        for found in re.finditer(f"^{LAST_WORDS}(.*)\n", self.state.log, re.MULTILINE):
+            outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
+            self.state.ranks[outcome.rank].outcome = outcome
+
+
+class _Idle:
+    """Since when no process of some ranks has used the processor."""
+
+    def __init__(self) -> None:
+        self._ticks: list[int] = []
+        self._since = 0.0
+
+    def since(self, ranks: list[RankState], now: float) -> float:
+        ticks = [_ticks(rank.pid) for rank in ranks]
+        if ticks != self._ticks or not self._since:
+            self._ticks, self._since = ticks, now
+        return now - self._since
+
+
+def _ticks(pid: int) -> int:
+    """Clock ticks the process has used so far; -1 where there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return -1
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _exit_codes(log: str) -> dict[int, int]:
+    """The exit codes that torchrun reports, by rank: "rank : 1 (local_rank: 1)" and two lines."""
+    summary = re.findall(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)", log)
+    first = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", log)
+    return {int(rank): int(code) for code, rank in first} | {
+        int(rank): int(code) for rank, code in summary
+    }

@@ -1,0 +1,153 @@
+"""A Task: what every rank of a group runs, as data that fits in a file."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from pytest_trainsafe.launch import data
+
+Device = Literal["cpu", "cuda"]
+
+
+class Script(msgspec.Struct, frozen=True, tag="script"):
+    """A training script, run untouched as `__main__` in every rank, with its arguments."""
+
+    path: str
+    args: tuple[str, ...] = ()
+
+
+class Function(msgspec.Struct, frozen=True, tag="function"):
+    """An importable function: `module:qualname`.
+
+    `file` is where the module lives, so that a module which the ranks cannot import by name
+    (a test file) is loaded by its path; empty when only the name is known.
+    """
+
+    name: str
+    file: str = ""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One program for every rank of a group, its arguments and its surroundings.
+
+    `arguments` is `data.encode`d at once: what the ranks receive cannot change afterwards.
+    `sys_path` and `cwd` are those of the process that made the task.  `env` is added to the
+    ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
+    """
+
+    target: Function | Script
+    arguments: bytes
+    world_size: int
+    env: dict[str, str] = {}
+    device: Device = "cpu"
+    threads: int = 1
+    sys_path: tuple[str, ...] = ()
+    cwd: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        target: Callable[..., Any] | str | Script,
+        /,
+        *args: Any,
+        world_size: int,
+        env: Mapping[str, str] | None = None,
+        device: Device = "cpu",
+        threads: int = 1,
+        **kwargs: Any,
+    ) -> Task:
+        """A task from a module-level function, a "package.module:function" or a Script.
+
+        Raises `TypeError` or `ValueError`, naming the target or the argument, where the ranks
+        could not find or receive it.
+        """
+        if world_size < 1:
+            raise ValueError(f"world_size is {world_size}; a group has at least one rank")
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device is {device!r}; allowed are 'cpu' and 'cuda'")
+        if isinstance(target, Script) and (args or kwargs):
+            raise TypeError(
+                f"the script {target.path} takes its arguments as `Script(path, args)`; "
+                f"got {len(args) + len(kwargs)} more"
+            )
+        encoded = [data.encode(arg, f"argument {i} of {target!r}") for i, arg in enumerate(args)]
+        named = {k: data.encode(v, f"argument {k!r} of {target!r}") for k, v in kwargs.items()}
+        return cls(
+            target=_target(target),
+            arguments=msgspec.msgpack.encode((encoded, named)),
+            world_size=world_size,
+            env=dict(env or {}),
+            device=device,
+            threads=threads,
+            sys_path=tuple(entry or os.getcwd() for entry in sys.path),
+            cwd=os.getcwd(),
+        )
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The positional arguments, decoded."""
+        return tuple(data.decode(each) for each in self._encoded()[0])
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments, decoded."""
+        return {name: data.decode(each) for name, each in self._encoded()[1].items()}
+
+    def _encoded(self) -> tuple[list[bytes], dict[str, bytes]]:
+        return msgspec.msgpack.decode(self.arguments, type=tuple[list[bytes], dict[str, bytes]])
+
+    def __str__(self) -> str:
+        return self.target.path if isinstance(self.target, Script) else self.target.name
+
+
+def _target(target: Callable[..., Any] | str | Script) -> Function | Script:
+    if isinstance(target, Script):
+        path = Path(target.path).absolute()
+        if not path.is_file():
+            raise ValueError(f"there is no script {path}")
+        return Script(str(path), tuple(map(str, target.args)))
+    if isinstance(target, str):
+        module, _, name = target.partition(":")
+        if not (module and name and all(map(str.isidentifier, f"{module}.{name}".split(".")))):
+            raise ValueError(f"{target!r} names no function; write it as 'package.module:function'")
+        return Function(target)
+    return _function(target)
+
+
+def _function(target: Callable[..., Any]) -> Function:
+    if isinstance(target, partial):
+        raise TypeError(f"{target!r} is a partial; pass its function, and its arguments after it")
+    if inspect.ismethod(target):
+        raise TypeError(f"{target!r} is bound to an object; pass a function of a module")
+    if not inspect.isfunction(target):
+        raise TypeError(
+            f"{target!r} is not a Python function. "
+            "The ranks import what they run: pass a function of a module, its name, or a Script."
+        )
+    module, name = target.__module__, target.__qualname__
+    if "<lambda>" in name:
+        raise TypeError(f"{name} of {module} is a lambda, which the ranks cannot import; name it")
+    if "<locals>" in name:
+        raise TypeError(
+            f"{name} of {module} is nested in a function, which the ranks cannot import; "
+            "move it to the top of its module"
+        )
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not target:
+        raise TypeError(
+            f"{module}:{name} is not the function that was passed but {found!r}; "
+            "the ranks would import that one"
+        )
+    # not inspect.getsourcefile: that follows __wrapped__ into the decorated function's module
+    file = getattr(sys.modules[module], "__file__", None) or ""
+    return Function(f"{module}:{name}", str(Path(file).absolute()) if file else "")

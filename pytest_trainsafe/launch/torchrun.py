@@ -1,0 +1,98 @@
+"""TorchrunLauncher: ranks started by a real torchrun, as users start theirs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.launch.files import write_whole
+from pytest_trainsafe.launch.outcome import group_result
+from pytest_trainsafe.launch.result import GroupResult
+from pytest_trainsafe.launch.supervise import Group
+from pytest_trainsafe.launch.task import Task
+
+#: What torchrun sets for its workers; a test run that is itself a worker must not hand it on.
+_TORCHRUN_SETS = {
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+    *("MASTER_ADDR", "MASTER_PORT", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
+}
+
+
+class TorchrunLauncher:
+    """Runs a task under `python -m torch.distributed.run`, one fresh group a task.
+
+    The rendezvous store lives in torchrun's agent, on a port of 127.0.0.1 that the system
+    chose; the ranks use that store too, so no other group can take their port.  `grace` is how
+    long ranks may go on after a first failure, `startup_timeout` how long until all have begun.
+    """
+
+    name = "torchrun"
+
+    def __init__(self, *, grace: float = 3.0, startup_timeout: float = 180.0) -> None:
+        self.grace = grace
+        self.startup_timeout = startup_timeout
+
+    def run(
+        self,
+        task: Task,
+        *,
+        timeout: float,
+        workdir: Path,
+        stop: threading.Event | None = None,
+    ) -> GroupResult:
+        """Run the task in a new folder below `workdir`; see `Launcher.run`."""
+        workdir.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
+        task_file = folder / "task.msgpack"
+        write_whole(task_file, msgspec.msgpack.encode(task))
+        with Group(
+            command(task.world_size, task_file),
+            environment(task, os.environ),
+            task.cwd or os.getcwd(),
+            folder,
+            task.world_size,
+        ) as group:
+            group.wait(
+                timeout=timeout,
+                startup_timeout=self.startup_timeout,
+                grace=self.grace,
+                stop=stop or threading.Event(),
+            )
+        return group_result(task, folder, group.state, timeout, self.startup_timeout)
+
+
+def command(world_size: int, task_file: Path) -> list[str]:
+    """The torchrun command line of a group on this machine.
+
+    `-P` keeps the working directory out of the module search path of torchrun and of the rank's
+    own start; the program gets the search path of its task.
+    """
+    return [
+        *(sys.executable, "-P", "-m", "torch.distributed.run"),
+        *("--nnodes", "1", "--nproc-per-node", str(world_size), "--max-restarts", "0"),
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-conf", "is_host=1"),
+        *("--rdzv-id", uuid.uuid4().hex, "--local-addr", "127.0.0.1", "--no-python"),
+        *(sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.rank", str(task_file)),
+    ]
+
+
+def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
+    """The environment of torchrun: ours, on the loopback device, and what the task adds."""
+    env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
+    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
+    env.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    env["OMP_NUM_THREADS"] = str(task.threads)
+    return env | task.env
+
+
+def _is_torchruns(name: str) -> bool:
+    # PET_* are the defaults of torchrun's own options
+    return name in _TORCHRUN_SETS or name.startswith(("TORCHELASTIC_", "PET_"))

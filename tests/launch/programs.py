@@ -1,0 +1,162 @@
+"""What the ranks of the launch tests run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    """What arrived, and where this rank stands."""
+    dist.init_process_group("gloo")
+    total = torch.tensor([float(dist.get_rank() + 1)], dtype=torch.float64)
+    dist.all_reduce(total)
+    dist.destroy_process_group()
+    print(f"rank {os.environ['RANK']} says hello")
+    return {
+        "args": args,
+        "kwargs": kwargs,
+        "rank": int(os.environ["RANK"]),
+        "total": total,
+        "environ": {name: os.environ.get(name, "") for name in ENVIRONMENT},
+        "cwd": os.getcwd(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+ENVIRONMENT = [
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "MASTER_ADDR",
+    "OMP_NUM_THREADS",
+    "ADDED",
+]
+
+
+def join() -> int:
+    """Join the group and return this rank."""
+    dist.init_process_group("gloo")
+    return dist.get_rank()
+
+
+def raise_on_rank_1() -> None:
+    """Rank 1 raises; rank 0 waits for it."""
+    if join() == 1:
+        print("about to fail", file=sys.stderr)
+        raise ValueError("the answer is not 42")
+    dist.all_reduce(torch.ones(4))
+
+
+def kill_rank_1() -> None:
+    """Rank 1 is killed; rank 0 waits for it."""
+    if join() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def rank_1_never_comes() -> None:
+    """Ranks 0 and 2 wait in a collective for rank 1, which sits in a function of its own."""
+    if join() == 1:
+        sit()
+    dist.all_reduce(torch.ones(4))
+
+
+def sit() -> None:
+    """Never return."""
+    while True:
+        time.sleep(3600)
+
+
+def silent_mismatches() -> None:
+    """Four mistakes that gloo answers with garbage, each in a group of its own."""
+    rank = join()
+    groups = [dist.new_group([0, 1]) for _ in range(4)]
+    dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM, group=groups[0])
+    dist.all_reduce(torch.ones(4), op=[dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank], group=groups[0])
+    dist.all_reduce(torch.ones(4, dtype=[torch.float32, torch.int32][rank]), group=groups[1])
+    from pytest_trainsafe.launch.ledger import name_tensor
+
+    weights = {name: torch.ones(4) for name in ("first.weight", "second.weight")}
+    for name, weight in weights.items():
+        name_tensor(weight, name)
+    for name in sorted(weights, reverse=rank == 1):
+        dist.all_reduce(weights[name].view(2, 2), group=groups[2])
+    if rank == 0:
+        dist.send(torch.ones(4), dst=1, group=groups[3])
+    else:
+        dist.recv(torch.zeros(8), src=0, group=groups[3])
+
+
+def one_collective_too_many() -> None:
+    """Rank 0 reduces twice, rank 1 once."""
+    rank = join()
+    dist.all_reduce(torch.ones(4))
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+
+
+def other_world() -> None:
+    """Each rank believes in a world of its own size."""
+    dist.init_process_group("gloo", world_size=[2, 3][int(os.environ["RANK"])])
+    dist.barrier()
+
+
+def spawn_grandchildren(folder: str, then: str) -> None:
+    """Leave two grandchildren behind, one in a session of its own; say who they are."""
+    rank = join()
+    for own_session in (False, True):
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=own_session
+        )
+        note = Path(folder) / f"{rank}-{own_session}.pid"
+        note.with_suffix(".tmp").write_text(str(child.pid))
+        note.with_suffix(".tmp").replace(note)
+    (Path(folder) / f"{rank}.tmp").write_text(str(os.getpid()))
+    (Path(folder) / f"{rank}.tmp").replace(Path(folder) / f"{rank}.pid")
+    dist.barrier()
+    if then == "sit":
+        sit()
+
+
+def rank_0_is_early(folder: str) -> list[str]:
+    """Rank 0 returns at once; rank 1 then makes sure that rank 0's process still lives."""
+    rank = int(os.environ["RANK"])
+    mine = Path(folder) / f"pid-{rank}"
+    mine.write_text(str(os.getpid()))
+    if rank == 0:
+        return []
+    result = Path(folder) / "result-of-0"
+    while not list(Path(folder).glob("group-*/rank0/result.msgpack")):
+        time.sleep(0.01)
+    result.write_text("seen")
+    os.kill(int((Path(folder) / "pid-0").read_text()), 0)
+    return ["rank 0 still lives"]
+
+
+def full_ledger() -> None:
+    """The disk is full when rank 1 writes its next collective down."""
+    if join() == 1:
+        from pytest_trainsafe.launch import ledger
+
+        full = os.open("/dev/full", os.O_WRONLY)
+        os.dup2(full, ledger.current().fd)
+    dist.all_reduce(torch.ones(4))
+
+
+def full_result() -> str:
+    """The disk is full when rank 1 writes its outcome."""
+    if join() == 1:
+        from pytest_trainsafe.launch import ledger
+
+        (ledger.current().path.parent / "result.msgpack.unfinished").symlink_to("/dev/full")
+    return "fine"

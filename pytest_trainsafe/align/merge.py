@@ -20,10 +20,10 @@ from pytest_trainsafe.align.indices import (
     index_arrays,
     insert,
     logical_shape,
-    runs,
 )
 from pytest_trainsafe.align.layout import Coordinates, Layout, Partial, Sizes, Slices
 from pytest_trainsafe.align.replicas import replica_message
+from pytest_trainsafe.align.words import describe, name_ranks, name_rows
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import MESH_AXES
 from pytest_trainsafe.trace.schema import TensorId
@@ -80,6 +80,7 @@ class _Merger:
         self.sizes = sizes
         self.where = where
         self.findings: list[Finding] = []
+        self.holders = name_ranks([part.rank for part in parts])
         self.source = f"layout from {parts[0].layout_source}: {describe(parts[0].layout)}"
 
     def run(self, shape: tuple[int, ...] | None, free_axes: Sequence[str]) -> Merged:
@@ -147,10 +148,12 @@ class _Merger:
                 odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
                 if odd:
                     has, due = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
+                    holders = name_ranks([part.rank for part in odd])
+                    hold = "hold" if len(odd) > 1 else "holds"
                     self.fail(
                         check,
-                        f"the parts {verb}: {_ranks(odd)} {_has(odd)} {has} rows of dimension "
-                        f"{dim}, of {length} in all, where the layout gives {due}; {self.source}",
+                        f"the parts {verb}: {holders} {hold} {has} rows of dimension {dim}, of "
+                        f"{length} in all, where the layout gives {due}; {self.source}",
                     )
 
     def at(self, part: Part) -> tuple[Coordinates, Sizes]:
@@ -191,18 +194,18 @@ class _Merger:
                     missing.append(_rank(coordinates, self.sizes))
         for absent in holes.values():
             ranks = sorted(_rank(coordinates, self.sizes) for coordinates in absent)
-            rows = _rows(index_arrays(layout, absent[0], self.sizes, whole), whole)
+            rows = name_rows(index_arrays(layout, absent[0], self.sizes, whole), whole)
             self.fail(
                 "hole",
-                f"{_listed(ranks)} recorded no part, so no rank holds {rows}; "
-                f"held by {_ranks(self.parts)}; {self.source}",
+                f"{name_ranks(ranks)} recorded no part, so no rank holds {rows}; "
+                f"held by {self.holders}; {self.source}",
             )
         if missing:
             what = f"a term of the sum over {', '.join(summed)}" if summed else "a replica"
             self.fail(
                 "missing",
-                f"{_listed(sorted(missing))} ought to hold {what} and recorded none; "
-                f"held by {_ranks(self.parts)}; {self.source}",
+                f"{name_ranks(sorted(missing))} ought to hold {what} and recorded none; "
+                f"held by {self.holders}; {self.source}",
             )
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[Part]]:
@@ -275,7 +278,7 @@ class _Merger:
                 self.fail(
                     check,
                     f"{found} of {count.numel()} elements are {verb}, the first at {at}; "
-                    f"held by {_ranks(self.parts)}; {self.source}",
+                    f"held by {self.holders}; {self.source}",
                 )
 
 
@@ -286,23 +289,6 @@ def accumulator(dtype: torch.dtype, summed: bool) -> torch.dtype:
     if dtype.is_floating_point:
         return torch.float64
     return dtype if dtype == torch.bool and not summed else torch.int64
-
-
-def describe(layout: Layout) -> str:
-    """A layout in words: `dimension 0 cut over tp, partial over cp`."""
-    words = []
-    for placement in layout:
-        match placement:
-            case Partial():
-                words.append(f"partial over {placement.axis}")
-            case Slices():
-                words.append(f"rectangles over {', '.join(placement.axes)}")
-            case _:
-                how = type(placement).__name__
-                blocks = f" in blocks {list(b)}" if (b := getattr(placement, "blocks", ())) else ""
-                cut = "cut in zig-zag" if how == "ZigZag" else "cut"
-                words.append(f"dimension {placement.dim} {cut} over {placement.axis}{blocks}")
-    return ", ".join(words) or "whole on every rank"
 
 
 def _form(layout: Layout) -> tuple[object, ...]:
@@ -329,29 +315,3 @@ def _rank(coordinates: Coordinates, sizes: Sizes) -> int:
         rank += coordinates.get(axis, 0) * stride
         stride *= sizes.get(axis, 1)
     return rank
-
-
-def _ranks(parts: Sequence[Part]) -> str:
-    return _listed([part.rank for part in parts])
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
-def _has(parts: Sequence[Part]) -> str:
-    return "hold" if len(parts) > 1 else "holds"
-
-
-def _rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
-    """The part of the whole that index arrays cover, in words."""
-    words = [
-        f"rows {', '.join(_span(*run) for run in runs(a))} of dimension {dim}, of {length}"
-        for dim, (a, length) in enumerate(zip(arrays, whole, strict=True))
-        if len(a) < length
-    ]
-    return " and ".join(words) or "any of it"
-
-
-def _span(start: int, length: int) -> str:
-    return str(start) if length == 1 else f"{start}-{start + length - 1}"

@@ -13,6 +13,7 @@ import torch
 
 from pytest_trainsafe.align.indices import Indices
 from pytest_trainsafe.align.layout import Coordinates
+from pytest_trainsafe.align.words import name_ranks
 
 Replica = tuple[int, Coordinates, torch.Tensor]
 
@@ -26,25 +27,22 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
     differ from the first, the axes over which they do, how many elements, the first of them in
     the logical tensor with its values, and the largest difference.
     """
-    reference_rank, at, reference = replicas[0]
+    reference_rank, _, reference = replicas[0]
     different = [
-        (rank, coordinates, tensor, unequal)
-        for rank, coordinates, tensor in replicas[1:]
+        (rank, tensor, unequal)
+        for rank, _, tensor in replicas[1:]
         if bool((unequal := differing(reference, tensor)).any())
     ]
     if not different:
         return None
-    ranks = ", ".join(str(rank) for rank, *_ in different)
-    axes = dict.fromkeys(
-        axis for _, there, _, _ in different for axis in at if there[axis] != at[axis]
-    )
-    first_rank, _, tensor, unequal = different[0]
+    ranks = [rank for rank, *_ in different]
+    first_rank, tensor, unequal = different[0]
     local = tuple(int(i) for i in np.argwhere(unequal.numpy())[0]) if unequal.ndim else ()
     logical = [int(array[i]) for array, i in zip(arrays, local, strict=True)]
     row = f"row {logical[0]}, " if logical else ""
     return (
-        f"replicas over {' and '.join(axes)} differ: rank{'s' * (len(different) > 1)} {ranks} "
-        f"from rank {reference_rank}; on rank {first_rank} {int(unequal.sum())} of "
+        f"replicas over {' and '.join(_axes(replicas))} differ: {name_ranks(ranks)} from "
+        f"rank {reference_rank}; on rank {first_rank} {int(unequal.sum())} of "
         f"{unequal.numel()} elements, the first at {row}index {logical} "
         f"({_value(tensor[local])} against {_value(reference[local])}), "
         f"largest difference {_largest(tensor[unequal], reference[unequal])}"
@@ -66,6 +64,25 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         )
         unequal &= ~(left.to(wide).isnan() & right.to(wide).isnan())
     return unequal
+
+
+def _axes(replicas: Sequence[Replica]) -> list[str]:
+    """The axes along which a step to a neighbouring replica changes the values."""
+    classes: list[torch.Tensor] = []
+    steps: dict[str, bool] = {}
+    seen: list[tuple[Coordinates, int]] = []
+    for _, there, tensor in replicas:
+        same = (n for n, other in enumerate(classes) if not bool(differing(tensor, other).any()))
+        number = next(same, len(classes))
+        if number == len(classes):
+            classes.append(tensor)
+        for other, its in seen:
+            apart = [axis for axis in there if there[axis] != other[axis]]
+            if len(apart) == 1:
+                steps[apart[0]] = steps.get(apart[0], False) or its != number
+        seen.append((there, number))
+    axes = [axis for axis, changes in steps.items() if changes]
+    return axes or list(dict.fromkeys(a for c, _ in seen for a in c if c[a] != seen[0][0][a]))
 
 
 def _largest(left: torch.Tensor, right: torch.Tensor) -> str:

@@ -219,3 +219,13 @@ def test_mean_of_terms_is_divided_by_their_number() -> None:
 def test_findings_say_where() -> None:
     where = TensorId(0, 1, "activation", "layer", "output")
     assert only(merge(parts_of(())[1:], POINT.sizes, where=where)).where == where
+
+
+@pytest.mark.parametrize(("ranks", "axes"), [((2, 3), "cp"), ((1, 3), "tp"), ((3,), "tp and cp")])
+def test_replicas_name_only_the_axes_along_which_they_differ(
+    ranks: tuple[int, ...], axes: str
+) -> None:
+    parts = parts_of(())
+    for rank in ranks:
+        parts[rank].tensor[0, 0] = -1
+    expect(only(merge(parts, POINT.sizes)), "replicas", f"over {axes} differ")

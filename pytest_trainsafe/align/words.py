@@ -1,0 +1,44 @@
+"""Layouts, ranks and rows in the words of findings.  Called by merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.align.indices import Indices, runs
+from pytest_trainsafe.align.layout import Layout, Partial, Slices, ZigZag
+
+
+def describe(layout: Layout) -> str:
+    """A layout in words: `dimension 0 cut over tp, partial over cp`."""
+    words = []
+    for placement in layout:
+        match placement:
+            case Partial():
+                words.append(f"partial over {placement.axis}")
+            case Slices():
+                words.append(f"rectangles over {', '.join(placement.axes)}")
+            case ZigZag():
+                words.append(f"dimension {placement.dim} cut in zig-zag over {placement.axis}")
+            case _:
+                blocks = f" in blocks {list(placement.blocks)}" if placement.blocks else ""
+                words.append(f"dimension {placement.dim} cut over {placement.axis}{blocks}")
+    return ", ".join(words) or "whole on every rank"
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0, 2`."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
+    """The part of the whole that index arrays cover, in words."""
+    words = [
+        f"rows {', '.join(_span(*run) for run in runs(a))} of dimension {dim}, of {length}"
+        for dim, (a, length) in enumerate(zip(arrays, whole, strict=True))
+        if len(a) < length
+    ]
+    return " and ".join(words) or "any of it"
+
+
+def _span(start: int, length: int) -> str:
+    return str(start) if length == 1 else f"{start}-{start + length - 1}"

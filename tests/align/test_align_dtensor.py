@@ -1,0 +1,167 @@
+"""A DTensor's layout says which rows its local tensor holds, for every rank of a fake group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, debug, distribute_tensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.distributed.tensor.placement_types import Placement
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pytest_trainsafe.align import layout as ours
+from pytest_trainsafe.align.dtensor import dtensor_layout
+from pytest_trainsafe.align.indices import LayoutError, index_arrays
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.sweep.point import Point
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+
+
+@contextmanager
+def fake_rank(rank: int, world_size: int) -> Iterator[None]:
+    """This process is one rank of a group whose collectives do nothing."""
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+        for name in dir(debug):  # torch keeps DTensors' meshes, with this rank's coordinates
+            if name.startswith("_clear"):
+                getattr(debug, name)()
+
+
+def sharded(full: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -> DTensor:
+    return distribute_tensor(full, mesh, placements, src_data_rank=None)
+
+
+def merged_over(
+    point: Point, make: Callable[[], DTensor], sizes: bool = True
+) -> tuple[torch.Tensor, list[ours.Layout]]:
+    """What the ranks' local tensors merge into, by the layouts of their DTensors."""
+    parts = []
+    for rank in range(point.world_size):
+        with fake_rank(rank, point.world_size):
+            tensor = make()
+            layout = dtensor_layout(tensor, point.sizes if sizes else None)
+            local = tensor.detach().to_local().clone()
+            parts.append(Part(rank, point.coordinates(rank), local, layout, "dtensor"))
+    merged = merge(parts, point.sizes, shape=tensor.shape)
+    assert merged.findings == []
+    assert merged.tensor is not None
+    return merged.tensor, [part.layout for part in parts]
+
+
+@pytest.mark.parametrize("rows", [8, 7, 5, 3])
+def test_fsdp2_over_tensor_parallelism_is_exact_also_when_uneven(rows: int) -> None:
+    point = Point.of(tp=2, dp=2)
+    full = {
+        "0.weight": torch.arange(rows * 4.0).view(rows, 4),
+        "0.bias": torch.arange(float(rows)),
+        "1.weight": torch.arange(rows * 4.0).view(4, rows),
+        "1.bias": torch.arange(4.0),
+    }
+    expected: dict[str, ours.Layout] = {
+        "0.weight": (ours.Shard(0, "tp"), ours.Shard(0, "dp")),
+        "0.bias": (ours.Shard(0, "tp"), ours.Shard(0, "dp")),
+        "1.weight": (ours.Shard(0, "dp"), ours.Shard(1, "tp")),
+        "1.bias": (ours.Shard(0, "dp"),),
+    }
+    for rank in range(4):
+        with fake_rank(rank, 4):
+            mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+            model = nn.Sequential(nn.Linear(4, rows), nn.Linear(rows, 4))
+            model.load_state_dict(full)
+            plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+            parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
+            fully_shard(model, mesh=mesh["dp"])
+            for name, parameter in model.named_parameters():
+                layout = dtensor_layout(parameter, point.sizes)
+                assert layout == expected[name] == dtensor_layout(parameter)
+                arrays = index_arrays(layout, point.coordinates(rank), point.sizes, parameter.shape)
+                held = full[name].numpy()[np.ix_(*arrays)]
+                assert parameter.detach().to_local().tolist() == held.tolist()
+                shape, offset = compute_local_shape_and_global_offset(
+                    parameter.shape, parameter.device_mesh, parameter.placements
+                )
+                assert tuple(map(len, arrays)) == tuple(shape)
+                if held.size:
+                    assert tuple(int(a[0]) for a in arrays) == tuple(offset)
+
+
+def test_hybrid_sharding_has_rectangles_with_replicas() -> None:
+    full = torch.arange(20.0).view(5, 4)
+
+    def make() -> DTensor:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp_replicate", "dp_shard"))
+        return sharded(full, mesh, [Replicate(), Shard(0)])
+
+    for sizes in (True, False):
+        merged, layouts = merged_over(Point.of(dp=4), make, sizes)
+        assert torch.equal(merged, full.double())
+        assert layouts[0] == layouts[2] == (ours.Slices((0, 0), (3, 4), (5, 4), ("dp",)),)
+        assert layouts[1] == layouts[3] == (ours.Slices((3, 0), (2, 4), (5, 4), ("dp",)),)
+
+
+def test_flattened_data_and_context_ranks_have_rectangles() -> None:
+    full = torch.arange(9.0)
+
+    def make() -> DTensor:
+        return sharded(full, init_device_mesh("cpu", (4,), mesh_dim_names=("dp_cp",)), [Shard(0)])
+
+    merged, layouts = merged_over(Point.of(dp=2, cp=2), make)
+    assert torch.equal(merged, full.double())
+    assert layouts[3] == (ours.Slices((0,), (0,), (9,), ("cp", "dp")),)
+
+
+def test_mesh_without_names_is_known_by_its_ranks() -> None:
+    full = torch.arange(8.0)
+
+    def make() -> DTensor:
+        return sharded(full, init_device_mesh("cpu", (2, 2)), [Replicate(), Shard(0)])
+
+    merged, layouts = merged_over(Point.of(tp=2, dp=2), make)
+    assert torch.equal(merged, full.double())
+    assert set(layouts) == {(ours.Shard(0, "tp"),)}
+    with fake_rank(0, 4), pytest.raises(LayoutError, match=r"\(no name\).*mesh_dim_names"):
+        dtensor_layout(make())
+
+
+def test_own_names_of_mesh_dimensions_can_be_mapped() -> None:
+    with fake_rank(0, 2):
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("model",))
+        tensor = sharded(torch.ones(4), mesh, [Shard(0)])
+        assert dtensor_layout(tensor, axes={"model": "tp"}) == (ours.Shard(0, "tp"),)
+        with pytest.raises(LayoutError, match="model is none of"):
+            dtensor_layout(tensor)
+
+
+def test_partial_placements_keep_their_operation() -> None:
+    point = Point.of(tp=2)
+    with fake_rank(1, 2):
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        for operation in ("sum", "avg"):
+            tensor = DTensor.from_local(torch.ones(2), mesh, [Partial(operation)])
+            assert dtensor_layout(tensor, point.sizes) == (ours.Partial("tp", operation),)
+        with pytest.raises(LayoutError, match="no sum or mean"):
+            dtensor_layout(DTensor.from_local(torch.ones(2), mesh, [Partial("max")]))
+
+
+def test_mesh_dimension_of_one_rank_places_nothing() -> None:
+    with fake_rank(0, 2):
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("anything", "tp"))
+        tensor = sharded(torch.ones(4), mesh, [Shard(0), Shard(0)])
+        assert dtensor_layout(tensor) == (ours.Shard(0, "tp"),)

@@ -144,7 +144,13 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
         _blocks(fields, origin, where),
     )
     over_tp = [
-        key for key in ("tp_dim", "sp_dim", "tp_partial") if fields.get(key) not in (None, False)
+        key
+        for key, used in (
+            ("tp_dim", entry.tp_dim is not None),
+            ("sp_dim", entry.sp_dim is not None),
+            ("tp_partial", entry.tp_partial),
+        )
+        if used
     ]
     if len(over_tp) > 1:
         raise AnnotationError(f"{origin}: `{where}` has {' and '.join(over_tp)}; both act over tp")

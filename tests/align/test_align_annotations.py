@@ -1,0 +1,178 @@
+"""Annotations give the layouts that docs/design.md says they give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pytest_trainsafe.align.annotation_entries import AnnotationError
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.sweep.point import Point
+
+TEXT = """
+cp_order: zigzag
+loss: {partial: [cp]}
+parameters:
+  word_embeddings.weight: {tp_dim: 0}
+  linear_qkv.weight: {tp_dim: 0, blocks: [64, 64, 64]}
+  input_layernorm.weight: {sequence_parallel: true}
+modules:
+  "*": {output: {cp_dim: 1}}
+  linear_qkv: {output: {tp_dim: -1, cp_dim: 1}}
+  input_layernorm: {output: {cp_dim: 1, sp_dim: 1}}
+  linear_proj: {output: {tp_partial: true}}
+  attention: {output: {cp_dim: 0}, output.1: {tp_dim: 0}, output_grad: {tp_partial: true}}
+  "": {output: {cp_partial: true}}
+"""
+ANNOTATIONS = Annotations.of(yaml.safe_load(TEXT))
+FULL = Point.of(tp=2, cp=2, sp=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "point", "layout", "source"),
+    [
+        ("linear_qkv", FULL, (ZigZag(1, "cp"), Shard(2, "tp")), "modules: linear_qkv"),
+        ("layers.3.attn.linear_qkv", Point.of(tp=2), (Shard(2, "tp"),), "modules: linear_qkv"),
+        ("linear_qkv", Point.of(cp=2), (ZigZag(1, "cp"),), "modules: linear_qkv"),
+        ("linear_qkv", Point.of(), (), "modules: linear_qkv"),
+        ("my_linear_qkv", FULL, (ZigZag(1, "cp"),), "modules: *"),
+        ("input_layernorm", FULL, (ZigZag(1, "cp"), Shard(1, "tp")), "modules: input_layernorm"),
+        ("input_layernorm", Point.of(tp=2, sp=False), (), "modules: input_layernorm"),
+        ("linear_proj", FULL, (Partial("tp"),), "modules: linear_proj"),
+        ("", FULL, (Partial("cp"),), "modules: "),
+    ],
+)
+def test_module_layouts(name: str, point: Point, layout: Layout, source: str) -> None:
+    assert ANNOTATIONS.module(name, "output", point, 3) == (layout, source)
+
+
+def test_contiguous_order_of_context_parallelism() -> None:
+    annotations = Annotations.of(
+        {"cp_order": "contiguous", "modules": {"*": {"output": {"cp_dim": 0}}}}
+    )
+    assert annotations.module("a", "output", FULL, 1) == ((Shard(0, "cp"),), "modules: *")
+
+
+def test_outputs_of_one_module_have_their_own_entry_or_the_common_one() -> None:
+    def layout(output: str, gradient: bool = False) -> Layout:
+        found = ANNOTATIONS.module("attention", output, FULL, 1, gradient)
+        assert found is not None
+        return found[0]
+
+    assert layout("output.0") == (ZigZag(0, "cp"),)
+    assert layout("output.1") == (Shard(0, "tp"),)
+    assert layout("output.1.0") == (Shard(0, "tp"),)
+    assert layout("output.1", gradient=True) == (Partial("tp"),)
+
+
+def test_gradient_is_laid_out_as_its_output_and_whole_where_that_is_partial() -> None:
+    def layout(name: str) -> Layout:
+        found = ANNOTATIONS.module(name, "output", FULL, 3, gradient=True)
+        assert found is not None
+        return found[0]
+
+    assert layout("linear_qkv") == (ZigZag(1, "cp"), Shard(2, "tp"))
+    assert layout("linear_proj") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("a.word_embeddings.weight", (Shard(0, "tp"),)),
+        ("linear_qkv.weight", (Shard(0, "tp", (64, 64, 64)),)),
+        ("input_layernorm.weight", ()),
+    ],
+)
+def test_parameter_layouts(name: str, layout: Layout) -> None:
+    found = ANNOTATIONS.parameter(name, FULL, 2)
+    assert found is not None
+    assert found[0] == layout
+    assert ANNOTATIONS.parameter(name, Point.of(cp=2), 2) == ((), found[1])
+
+
+def test_name_without_an_entry_has_no_layout() -> None:
+    assert ANNOTATIONS.parameter("linear_fc1.bias", FULL, 1) is None
+    assert Annotations.empty().module("linear_qkv", "output", FULL, 3) is None
+    assert Annotations.empty().loss(FULL) is None
+
+
+def test_last_entry_that_matches_wins_whole() -> None:
+    annotations = Annotations.of(
+        {"parameters": {"fc.weight": {"tp_dim": 0}, "*.weight": {"sequence_parallel": True}}}
+    )
+    assert annotations.parameter("a.fc.weight", FULL, 2) == ((), "parameters: *.weight")
+    assert annotations.sequence_parallel("a.fc.weight")
+
+
+def test_loss_terms_and_means() -> None:
+    assert ANNOTATIONS.loss(FULL) == ((Partial("cp"),), "loss")
+    assert ANNOTATIONS.loss(Point.of(tp=2)) == ((), "loss")
+    assert Annotations.of({"loss": {"mean": ["cp"]}}).loss(FULL) == (
+        (Partial("cp", "avg"),),
+        "loss",
+    )
+
+
+def test_entries_that_match_nothing_are_listed_by_section() -> None:
+    parameters = ["word_embeddings.weight", "layers.0.linear_qkv.weight", "input_layernorm"]
+    modules = ["", "linear_qkv", "linear_proj", "attention"]
+    assert ANNOTATIONS.unmatched(iter(parameters), iter(modules)) == [
+        "parameters: input_layernorm.weight",
+        "modules: input_layernorm",
+    ]
+
+
+def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
+    with pytest.raises(
+        AnnotationError, match=r"`modules: \*` cuts dimension 1 of 'norm'.*later entry"
+    ):
+        ANNOTATIONS.module("norm", "output", FULL, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("paramters: {}", ["unknown key 'paramters'", "Did you mean parameters?"]),
+        ("cp_order: zig", ["cp_order is 'zig'", "zigzag or contiguous"]),
+        ("parameters: [a]", ["parameters is ['a']", "mapping"]),
+        ("parameters: {a: {tp_dims: 0}}", ["`parameters: a`", "'tp_dims'", "mean tp_dim?"]),
+        ("parameters: {a: {tp_dim: x}}", ["`parameters: a`", "tp_dim: 'x'", "-1 for the last"]),
+        ("parameters: {a: {tp_dim: true}}", ["tp_dim: True"]),
+        ("parameters: {a: {tp_dim: 0, blocks: 3}}", ["blocks: 3", "[64, 64, 64]"]),
+        ("parameters: {a: {tp_dim: 0, blocks: [0]}}", ["blocks: [0]"]),
+        ("parameters: {a: {blocks: [4]}}", ["blocks and no tp_dim"]),
+        ("parameters: {a: {sequence_parallel: 1}}", ["sequence_parallel: 1", "true or false"]),
+        ("parameters: {a: {sequence_parallel: true, tp_dim: 0}}", ["every tp rank holds whole"]),
+        ("modules: {a: {tp_dim: 0}}", ["`modules: a`", "'tp_dim'", "output.0"]),
+        ("modules: {a: {outputs: {}}}", ["'outputs'", "Did you mean output?"]),
+        ("modules: {a: {output: {cp_dim: 0}}}", ["`modules: a`", "cp_order"]),
+        ("modules: {a: {output: {tp_dim: 0, sp_dim: 0}}}", ["tp_dim and sp_dim", "over tp"]),
+        ("cp_order: zigzag\nmodules: {a: {output: {cp_dim: 0, cp_partial: true}}}", ["over cp"]),
+        ("modules: {3: {}}", ["key 3", "quotes"]),
+        ("loss: {partial: cp}", ["`loss: partial` is 'cp'", "list of tp, cp, dp"]),
+        ("loss: {partial: [ep]}", ["['ep']"]),
+        ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
+        ("parameters:\n  a: {}\n  a: {}", ["'a' is there twice", "line 2"]),
+        ("a: [", ["not YAML"]),
+        ("!!python/object/apply:os.getcwd []", ["not YAML", "could not determine a constructor"]),
+    ],
+)
+def test_wrong_file_is_refused_by_file_entry_and_what_is_allowed(
+    tmp_path: Path, text: str, words: list[str]
+) -> None:
+    file = tmp_path / "annotations.yaml"
+    file.write_text(text)
+    with pytest.raises(AnnotationError) as caught:
+        Annotations.read(file)
+    for word in (str(file), *words):
+        assert word in str(caught.value)
+
+
+def test_absent_and_empty_files(tmp_path: Path) -> None:
+    with pytest.raises(AnnotationError, match="cannot be read"):
+        Annotations.read(tmp_path / "absent.yaml")
+    (tmp_path / "empty.yaml").write_text("# nothing yet\n")
+    assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, 1) is None

@@ -1,0 +1,91 @@
+"""A parameter's layout comes from the first source that knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.indices import LayoutError
+from pytest_trainsafe.align.layout import Shard
+from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.sweep.point import Point
+
+POINT = Point.of(tp=2, cp=2, sp=True)
+ANNOTATIONS = Annotations.of(
+    {"parameters": {"fc.weight": {"tp_dim": 1}, "norm.weight": {"sequence_parallel": True}}}
+)
+
+
+def parameter(**attributes: Any) -> nn.Parameter:
+    made = nn.Parameter(torch.zeros(6, 4))
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def test_mark_comes_before_the_annotation() -> None:
+    marked = parameter(tensor_model_parallel=True, partition_dim=0, partition_stride=1)
+    layout = parameter_layout("fc.weight", marked, POINT, ANNOTATIONS)
+    assert layout == ((Shard(0, "tp"),), "attribute")
+
+
+def test_annotation_comes_before_a_mark_that_says_false() -> None:
+    unmarked = parameter(tensor_model_parallel=False, partition_dim=-1, partition_stride=1)
+    found = parameter_layout("fc.weight", unmarked, POINT, ANNOTATIONS)
+    assert found == ((Shard(1, "tp"),), "parameters: fc.weight")
+    assert parameter_layout("other", unmarked, POINT, ANNOTATIONS) == ((), "attribute")
+
+
+def test_parameter_that_nothing_describes_is_whole() -> None:
+    assert parameter_layout("other", parameter(), POINT, ANNOTATIONS) == ((), "default")
+
+
+def test_fused_blocks_come_from_sizes_or_from_the_stride() -> None:
+    blocks = parameter(tensor_model_parallel=True, partition_dim=0, partition_blocks=(8, 2, 2))
+    stride = parameter(tensor_model_parallel=True, partition_dim=0, partition_stride=2)
+    assert parameter_layout("w", blocks, POINT, ANNOTATIONS)[0] == (Shard(0, "tp", (8, 2, 2)),)
+    assert parameter_layout("w", stride, POINT, ANNOTATIONS)[0] == (Shard(0, "tp", (6, 6)),)
+
+
+def test_mark_means_nothing_without_tensor_parallelism() -> None:
+    marked = parameter(tensor_model_parallel=True, partition_dim=0)
+    assert parameter_layout("w", marked, Point.of(cp=2), ANNOTATIONS) == ((), "attribute")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "words"),
+    [
+        ({"partition_dim": 2}, "fc.weight .*partition_dim 2.*0 to 1"),
+        ({"partition_dim": 0, "partition_blocks": (8, 3)}, r"12 rows .*\[8, 3\].* make 11"),
+        ({"partition_dim": 1, "partition_stride": 3}, "8 rows .*stride 3.* make 6"),
+    ],
+)
+def test_marks_that_contradict_the_shape_are_refused(
+    attributes: dict[str, Any], words: str
+) -> None:
+    marked = parameter(tensor_model_parallel=True, **attributes)
+    with pytest.raises(LayoutError, match=words):
+        parameter_layout("fc.weight", marked, POINT, ANNOTATIONS)
+
+
+@pytest.mark.parametrize(
+    ("point", "axes"),
+    [
+        (Point.of(tp=2, cp=2, sp=True), ("cp", "tp")),
+        (Point.of(tp=2, sp=True), ("tp",)),
+        (Point.of(tp=2, sp=False), ()),
+        (Point.of(cp=2, sp=True), ("cp",)),
+    ],
+)
+def test_raw_gradient_is_a_sum_over_cp_and_where_marked_over_tp(
+    point: Point, axes: tuple[str, ...]
+) -> None:
+    assert gradient_partial_axes("norm.weight", parameter(), point, ANNOTATIONS) == axes
+    marked = parameter(sequence_parallel=True)
+    assert gradient_partial_axes("other", marked, point, ANNOTATIONS) == axes
+    unmarked = tuple(axis for axis in axes if axis == "cp")
+    assert gradient_partial_axes("other", parameter(), point, ANNOTATIONS) == unmarked

@@ -11,8 +11,16 @@ from torch.distributed import ProcessGroup
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Axes that change how a model is computed and that this model does not have.
-UNSUPPORTED = ("pp", "vpp", "ep", "zero", "recompute", "compile")
+#: Axes that change how a model is trained and that this one does not have, with the values that
+#: leave it alone.
+ABSENT: dict[str, tuple[object, ...]] = {
+    "pp": (1,),
+    "vpp": (1,),
+    "ep": (1,),
+    "zero": (0,),
+    "recompute": (False, "none"),
+    "compile": (False,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,10 @@ class Axes:
     @classmethod
     def of(cls, ctx: Context, bug: str = "") -> Axes:
         """Read the axes from a context.  An unknown bug or axis raises ValueError."""
-        trivial = (False, 0, 1, "", "none")
         refused = [
             f"{axis}={value}"
             for axis, value in ctx.point
-            if axis in UNSUPPORTED and value not in trivial
+            if value not in ABSENT.get(axis, (value,))
         ]
         if refused:
             raise ValueError(

@@ -11,6 +11,10 @@ import torch.distributed as dist
 from pytest_trainsafe.reference_models.parallel.axes import Axis
 from torch import Tensor
 
+# Newer torch has the same collectives under new names, and warns of the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def all_reduce(
     tensor: Tensor, axis: Axis, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
@@ -29,7 +33,7 @@ def all_gather(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
         return tensor
     part = tensor.movedim(dim, 0).contiguous()
     whole = part.new_empty((axis.size * part.shape[0], *part.shape[1:]))
-    dist.all_gather_into_tensor(whole, part, group=axis.group)
+    _all_gather(whole, part, group=axis.group)
     return whole.movedim(0, dim).contiguous()
 
 
@@ -39,7 +43,7 @@ def reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
         return tensor
     whole = tensor.movedim(dim, 0).contiguous()
     part = whole.new_empty((whole.shape[0] // axis.size, *whole.shape[1:]))
-    dist.reduce_scatter_tensor(part, whole, group=axis.group)
+    _reduce_scatter(part, whole, group=axis.group)
     return part.movedim(0, dim).contiguous()
 
 

@@ -1,0 +1,25 @@
+"""One group of four ranks for all tests of the parallel GPT: starting it costs more than a run."""
+
+from __future__ import annotations
+
+import pytest
+from jobs_of_four_ranks import JOBS, SMALL
+from rank_double import Job, Outcome, run_here, run_in_ranks
+
+
+@pytest.fixture(scope="session")
+def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """What the parallel GPT did in each of JOBS."""
+    outcomes = run_in_ranks(4, list(JOBS.values()), tmp_path_factory.mktemp("ranks"))
+    return dict(zip(JOBS, outcomes, strict=True))
+
+
+@pytest.fixture(scope="session")
+def single() -> dict[str, Outcome]:
+    """What one device does: at the default sizes, with clipping, and small."""
+    return {
+        "default": run_here(Job()),
+        "clip": run_here(Job(arguments={"clip": 0.5})),
+        "small": run_here(Job(arguments=SMALL)),
+        "small bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16")),
+    }

@@ -1,0 +1,227 @@
+"""A stand-in for the recording Context, and real ranks to use it in.
+
+It keeps what the real one writes: activations, their gradients, gradients before and after the
+reduction, parameters, losses and norms, each with its layout.  Merging is the project's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from pytest_trainsafe.reference_models import gpt
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.indices import scale_shape
+from pytest_trainsafe.align.layout import Layout, Partial
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.record.consistent import consistent_tensor
+from pytest_trainsafe.sweep.point import MESH_AXES, Point
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of `gpt.train`: where, with what, in which dtype."""
+
+    point: Point = field(default_factory=Point)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float64"
+
+
+@dataclass
+class Outcome:
+    """Logical tensors by key, in the order recorded, and what did not fit when merging them."""
+
+    tensors: dict[str, Tensor]
+    findings: dict[str, list[str]]
+
+    def loss(self, step: int) -> float:
+        """The mean loss of a step's micro-batches."""
+        keys = [key for key in self.tensors if key.startswith("loss ") and key.endswith(f" {step}")]
+        return float(torch.stack([self.tensors[key] for key in keys]).mean())
+
+    def errors(self, right: Outcome) -> dict[str, float]:
+        """The relative error of every tensor, infinite where replicas or shapes do not fit."""
+        assert self.tensors.keys() == right.tensors.keys()
+        return {
+            key: math.inf
+            if key in self.findings or self.tensors[key].shape != value.shape
+            else float((self.tensors[key] - value).norm() / value.norm())
+            for key, value in right.tensors.items()
+        }
+
+
+class Double:
+    """Has the members of the Context that a program may use, and keeps parts by key.
+
+    A key is "kind path microbatch step".
+    """
+
+    def __init__(self, job: Job, mesh: Any = None) -> None:
+        self.point, self.seed = job.point, 3
+        self.dtype: torch.dtype = getattr(torch, job.dtype)
+        self.device = torch.device("cpu")
+        self.world_size = self.point.world_size
+        self.rank = dist.get_rank() if mesh is not None else 0
+        self.coordinates = self.point.coordinates(self.rank)
+        self.mesh = mesh
+        self.parts: dict[str, Part] = {}
+        self.number, self.index = -1, None
+
+    def group(self, axis: str) -> Any:
+        return self.mesh.get_group(axis)
+
+    @torch.no_grad()
+    def initialize(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            layout, sizes = self._layout(name, parameter), self.point.sizes
+            shape = scale_shape(tuple(parameter.shape), layout, sizes)
+            matrix, scale = len(shape) > 1, name.endswith("norm.weight")
+            values = consistent_tensor(
+                name,
+                shape,
+                mean=1.0 if scale else 0.0,
+                std=shape[-1] ** -0.5 if matrix else 0.1 if scale else 0.02,
+                dtype=self.dtype,
+                seed=self.seed,
+                layout=layout,
+                coordinates=self.coordinates,
+                sizes=sizes,
+            )
+            parameter.copy_(values)
+
+    def watch(self, model: nn.Module, optimizer: Any, annotations: Mapping[str, Any]) -> None:
+        self.model = model
+        self.annotations = Annotations.of(annotations)
+        parameters = dict(model.named_parameters())
+        modules = dict(model.named_modules())
+        self.unmatched = self.annotations.unmatched(parameters, modules)
+        for name, module in modules.items():
+            module.register_forward_hook(self._on_output(name))
+        for name, parameter in parameters.items():
+            parameter.register_hook(self._on_gradient(name, parameter))
+        optimizer.register_step_pre_hook(self._on_optimizer)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        self.number += 1
+        yield
+        for name, parameter in self.model.named_parameters():
+            self._keep("param", name, parameter, self._layout(name, parameter))
+            if hasattr(parameter, "main_param"):
+                self._keep(
+                    "master_param", name, parameter.main_param, self._layout(name, parameter)
+                )
+
+    def microbatches(self, total: int) -> range:
+        share = total // self.point.size("dp")
+        first = self.coordinates["dp"] * share
+        return range(first, first + share)
+
+    @contextmanager
+    def microbatch(self, index: int) -> Iterator[None]:
+        self.index = index
+        yield
+        self.index = None
+
+    def loss(self, value: Tensor) -> None:
+        self._keep("loss", "", value, self.annotations.loss(self.point)[0])
+
+    def grad_norm(self, value: Tensor) -> None:
+        self._keep("grad_norm", "", value, ())
+
+    def _on_output(self, name: str) -> Any:
+        def hook(_module: nn.Module, _args: object, output: Tensor) -> None:
+            layout, _ = self.annotations.module(name, "output", self.point, output.ndim)
+            self._keep("activation", name, output, layout)
+            output.register_hook(lambda grad: self._keep("activation_grad", name, grad, layout))
+
+        return hook
+
+    def _on_gradient(self, name: str, parameter: nn.Parameter) -> Any:
+        axes = gradient_partial_axes(name, parameter, self.point, Annotations.empty())
+        layout = self._layout(name, parameter) + tuple(Partial(axis) for axis in axes)
+        return lambda grad: self._keep("param_grad", name, grad, layout)
+
+    def _on_optimizer(self, *_: object) -> None:
+        for name, parameter in self.model.named_parameters():
+            gradient = getattr(parameter, "main_grad", parameter.grad)
+            self._keep("main_grad", name, gradient, self._layout(name, parameter))
+
+    def _layout(self, name: str, parameter: nn.Parameter) -> Layout:
+        return parameter_layout(name, parameter, self.point, Annotations.empty())[0]
+
+    def _keep(self, kind: str, name: str, tensor: Tensor, layout: Layout) -> None:
+        key = f"{kind} {name or '.'} {'-' if self.index is None else self.index} {self.number}"
+        assert key not in self.parts, f"{key} was recorded twice"
+        value = tensor.detach().clone()
+        self.parts[key] = Part(self.rank, self.coordinates, value, layout)
+
+
+def run_here(job: Job) -> Outcome:
+    """Run a job of one rank in this process."""
+    double = Double(job)
+    gpt.train(double, **job.arguments)
+    return _outcome(job, [double.parts])
+
+
+def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome]:
+    """Run every job, one after the other, in one fresh group of processes."""
+    mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)
+    outcomes = []
+    for number in range(len(jobs)):
+        order, findings = msgspec.json.decode((folder / f"{number}.json").read_bytes())
+        tensors = load_file(folder / f"{number}.safetensors")
+        outcomes.append(Outcome({key: tensors[key] for key in order}, findings))
+    return outcomes
+
+
+def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=60),
+    )
+    names = tuple(reversed(MESH_AXES))
+    for number, job in enumerate(jobs):
+        shape = tuple(job.point.size(axis) for axis in names)
+        mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
+        double = Double(job, mesh)
+        gpt.train(double, **job.arguments)
+        gathered: list[Any] = [None] * world_size
+        dist.all_gather_object(gathered, double.parts)
+        if rank == 0:
+            outcome = _outcome(job, gathered)
+            save_file(outcome.tensors, folder / f"{number}.safetensors")
+            said = msgspec.json.encode((list(outcome.tensors), outcome.findings))
+            (folder / f"{number}.json").write_bytes(said)
+    dist.destroy_process_group()
+
+
+def _outcome(job: Job, parts_of_ranks: list[dict[str, Part]]) -> Outcome:
+    keys = dict.fromkeys(key for parts in parts_of_ranks for key in parts)
+    tensors, findings = {}, {}
+    for key in keys:
+        held = [parts[key] for parts in parts_of_ranks if key in parts]
+        free = ("pp",) if key.split(" ")[2] == "-" else ("pp", "dp")
+        merged = merge(held, job.point.sizes, free_axes=free)
+        assert merged.tensor is not None, (key, merged.findings)
+        tensors[key] = merged.tensor.contiguous().clone()
+        if merged.findings:
+            findings[key] = [finding.check for finding in merged.findings]
+    return Outcome(tensors, findings)

@@ -1,0 +1,122 @@
+"""The single-device GPT: it learns, repeats itself exactly, and keeps the precision it is given."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.model import GPT
+from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from rank_double import Double, Job, run_here
+
+from pytest_trainsafe.sweep.point import Point
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_learns(dtype) -> None:
+    run = run_here(Job(arguments={"steps": 20, "learning_rate": 1e-2}, dtype=dtype))
+
+    assert 5.3 < run.loss(0) < 6.0  # knows nothing: ln 256 is 5.55, and a little worse
+    assert run.loss(19) < run.loss(0) - 1.0
+
+
+def test_two_runs_are_bitwise_equal(single) -> None:
+    again = run_here(Job()).tensors
+
+    assert list(again) == list(single["default"].tensors)
+    assert all(torch.equal(again[key], value) for key, value in single["default"].tensors.items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_no_output_is_narrower_than_the_parameters_and_losses_are_wide(dtype) -> None:
+    model = GPT(GPTConfig(layers=1)).to(dtype)
+    seen = {}
+    for name, module in model.named_modules():
+        module.register_forward_hook(lambda _m, _a, out, name=name: seen.update({name: out.dtype}))
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+
+    losses = model(tokens, torch.arange(8)[None], tokens)
+
+    assert losses.dtype == torch.promote_types(dtype, torch.float32)
+    assert all(seen[name] == dtype for name in seen if name not in ("", "cross_entropy"))
+
+
+def test_a_token_does_not_see_later_ones() -> None:
+    model = GPT(GPTConfig(layers=1)).double()
+    tokens = torch.arange(8)[None]
+    changed = tokens.clone()
+    changed[0, 5] = 200
+    positions = torch.arange(8)[None]
+
+    before, after = (model(each, positions, tokens) for each in (tokens, changed))
+
+    assert torch.equal(before[0, :5], after[0, :5])
+    assert not torch.equal(before[0, 5:], after[0, 5:])
+
+
+def test_on_one_rank_no_module_is_a_parallel_one() -> None:
+    plain, swapped = (
+        [type(module) for module in model.modules()]
+        for model in (GPT(GPTConfig()), parallel_gpt(GPTConfig(), Axes()))
+    )
+
+    assert swapped == plain
+
+
+def test_all_annotations_match_something() -> None:
+    double = Double(Job(arguments={"steps": 0}))
+
+    gpt.train(double, steps=0, hidden=96)
+
+    assert double.unmatched == []
+
+
+def test_importing_the_program_imports_no_torch() -> None:
+    code = (
+        "import sys; from pytest_trainsafe.reference_models import gpt, bugs; "
+        "sys.exit('torch' in sys.modules or 'yaml' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sizes_that_cannot_be_cut_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"hidden=64.*heads=5"):
+        GPTConfig(heads=5)
+    with pytest.raises(ValueError, match=r"heads=4 must be a multiple of 3"):
+        parallel_gpt(GPTConfig(), Axes(tp=Axis(3)))
+    with pytest.raises(ValueError, match=r"seq_len=32 must be a multiple of 6"):
+        parallel_gpt(GPTConfig(), Axes(cp=Axis(3)))
+    with pytest.raises(ValueError, match=r"seq_len / cp=2 must be a multiple of 4"):
+        parallel_gpt(GPTConfig(seq_len=4), Axes(cp=Axis(2), tp=Axis(4), sp=True))
+
+
+def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"has no zero=1"):
+        Axes.of(Double(Job(Point.of(zero=1))))
+
+
+@pytest.mark.parametrize(
+    ("point", "arguments", "reason"),
+    [
+        (Point.of(tp=4), {"heads": 2}, "heads=2 is not divisible by tp=4"),
+        (Point.of(tp=3), {"heads": 3}, "the vocabulary of 256 is not divisible by tp=3"),
+        (Point.of(dp=2), {"microbatches": 3}, "microbatches=3 is not divisible by dp=2"),
+        (Point.of(cp=2), {"seq_len": 6}, "seq_len=6 is not divisible by 2*cp=4"),
+        (Point.of(cp=2, tp=4, sp=True), {"seq_len": 4}, "seq_len/cp=2 is not divisible by tp=4"),
+        (Point.of(dp=2, tp=2, cp=2, sp=True), {}, None),
+    ],
+)
+def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:
+    parameters = list(inspect.signature(gpt.train).parameters.values())[1:]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+
+    reasons = [rule(point, {**defaults, **arguments}) for rule in gpt.train.trainsafe_rules]
+
+    found = [each for each in reasons if each is not None]
+    assert found[0].startswith(reason) if reason else found == [], found

@@ -1,0 +1,51 @@
+"""Narrow parameters: sums and updates too small for them are not lost."""
+
+from __future__ import annotations
+
+import torch
+from pytest_trainsafe.reference_models import main_gradients
+from pytest_trainsafe.reference_models.optimizer import adamw
+from torch import nn
+
+
+def test_updates_below_a_bfloat16_step_add_up() -> None:
+    weight = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    optimizer = adamw([weight], learning_rate=1e-3)
+
+    seen = []
+    for _ in range(10):
+        (weight.sum() * 0.5).backward()
+        main_gradients.accumulate([weight])
+        optimizer.step()
+        main_gradients.clear([weight])
+        seen.append(weight[0].item())
+
+    assert seen[0] == 1.0  # the first thousandth is less than half a step of 1/256 below 1
+    assert abs(weight.main_param[0].item() - 0.989) < 1e-3
+    assert seen[-1] < 0.995
+    assert torch.equal(weight, weight.main_param.bfloat16())
+
+
+def test_small_micro_batches_add_up_in_the_main_gradient() -> None:
+    weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    adamw([weight], learning_rate=1e-3)
+
+    for scale in (1.0, *[0.001] * 100):
+        (weight * scale).sum().backward()
+        main_gradients.accumulate([weight])
+
+    assert main_gradients.main_gradient(weight).dtype == torch.float32
+    assert abs(weight.main_grad.item() - 1.1) < 1e-3
+    main_gradients.clear([weight])
+    assert weight.main_grad.item() == 0.0
+
+
+def test_wide_parameters_have_no_copies() -> None:
+    weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    optimizer = adamw([weight], learning_rate=1e-3)
+    (weight * 3).sum().backward()
+    main_gradients.accumulate([weight])
+
+    assert main_gradients.main_gradient(weight) is weight.grad
+    assert optimizer.param_groups[0]["params"][0] is weight
+    assert not hasattr(weight, "main_param")

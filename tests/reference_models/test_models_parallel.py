@@ -1,0 +1,42 @@
+"""The parallel GPT computes what the single-device GPT computes."""
+
+from __future__ import annotations
+
+import pytest
+
+ROUNDING = 1e-13
+
+
+def key_bias_drifts(key: str) -> bool:
+    """A key's bias shifts all scores of a query alike, so its gradient is rounding and no more.
+
+    Adam divides that by its own size.  It reaches the bias and, a step later, the projection's
+    output; the softmax takes it out again.
+    """
+    return (key.startswith("param ") and "linear_qkv.bias" in key) or (
+        key.startswith("activation ") and "linear_qkv" in key and key.endswith(" 1")
+    )
+
+
+@pytest.mark.parametrize(("run", "reference"), [("tp cp sp", "default"), ("dp tp clip", "clip")])
+def test_every_tensor_equals_the_single_device_one_in_float64(
+    parallel, single, run, reference
+) -> None:
+    errors = parallel[run].errors(single[reference])
+
+    assert {"loss", "grad_norm", "main_grad", "param_grad", "activation", "activation_grad"} <= {
+        key.split(" ")[0] for key in errors
+    }
+    assert {k: e for k, e in errors.items() if e > ROUNDING and not key_bias_drifts(k)} == {}
+    assert max(error for key, error in errors.items() if key_bias_drifts(key)) < 1e-9
+
+
+def test_clipping_is_in_effect(single) -> None:
+    assert float(single["clip"].tensors["grad_norm . - 0"]) > 0.5
+    assert single["clip"].errors(single["default"])["main_grad output_layer.weight - 0"] > 0.01
+
+
+def test_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single) -> None:
+    errors = parallel["bfloat16"].errors(single["small bfloat16"])
+
+    assert {k: e for k, e in errors.items() if e > 0.05 and not key_bias_drifts(k)} == {}

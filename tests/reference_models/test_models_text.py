@@ -1,0 +1,44 @@
+"""The training text: real, the same every time, and spread over the whole vocabulary."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pytest_trainsafe.reference_models import text
+
+
+def test_targets_are_the_next_tokens() -> None:
+    tokens, targets = text.batch(5, batch_size=2, seq_len=32)
+
+    assert tokens.shape == targets.shape == (2, 32)
+    assert tokens.dtype == targets.dtype == torch.int64
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_every_microbatch_and_seed_has_windows_of_its_own() -> None:
+    batches = [text.batch(index, 2, 32, seed)[0] for index in range(50) for seed in (0, 1)]
+
+    windows = {tuple(row.tolist()) for batch in batches for row in batch}
+    assert len(windows) > 195  # of 200: a text repeats itself in places, a run of blanks say
+
+
+def test_the_same_number_gives_the_same_batch() -> None:
+    assert torch.equal(text.batch(7, 2, 32, 1)[0], text.batch(7, 2, 32, 1)[0])
+
+
+def test_batches_start_over_when_the_text_is_used_up() -> None:
+    windows = (len(text.corpus()) - 1) // 32
+
+    assert torch.equal(text.batch(windows, 1, 32)[0], text.batch(0, 1, 32)[0])
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_every_part_of_the_vocabulary_sees_tokens_in_one_batch(ranks) -> None:
+    tokens, _ = text.batch(0, 2, 32)
+
+    assert set((tokens // (256 // ranks)).flatten().tolist()) == set(range(ranks))
+
+
+def test_more_than_there_is_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"batch_size=2 .*seq_len=10000000 need more text"):
+        text.batch(0, 2, 10_000_000)

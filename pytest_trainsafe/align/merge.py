@@ -89,7 +89,8 @@ class _Merger:
             try:
                 held = [(p.layout, p.coordinates, tuple(p.tensor.shape)) for p in self.parts]
                 whole = logical_shape(held, self.sizes)
-                self.check_lengths(whole if shape is None else shape)
+                if shape is not None and shape != whole and self.check_lengths(shape):
+                    whole = shape  # a part is absent, so the parts alone do not tell
                 arrays = self.arrays(whole)
             except LayoutError as error:
                 self.fail("layout", f"{error}; {self.source}")
@@ -127,15 +128,16 @@ class _Merger:
                 return False
         return True
 
-    def check_lengths(self, whole: tuple[int, ...]) -> None:
-        """Every part is as long as the layout says, in every dimension of the whole."""
+    def check_lengths(self, whole: tuple[int, ...]) -> bool:
+        """Whether every part is as long as the layout says, in each dimension of the whole."""
         if len(whole) != self.parts[0].tensor.ndim:
             self.fail(
                 "layout",
                 f"ranks hold {self.parts[0].tensor.ndim} dimensions of a tensor of "
                 f"shape {list(whole)}; {self.source}",
             )
-            return
+            return False
+        fits = True
         expected = {
             part.rank: [len(a) for a in index_arrays(part.layout, *self.at(part), whole)]
             for part in self.parts
@@ -147,6 +149,7 @@ class _Merger:
             ):
                 odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
                 if odd:
+                    fits = False
                     has, due = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
                     holders = name_ranks([part.rank for part in odd])
                     hold = "hold" if len(odd) > 1 else "holds"
@@ -155,6 +158,7 @@ class _Merger:
                         f"the parts {verb}: {holders} {hold} {has} rows of dimension {dim}, of "
                         f"{length} in all, where the layout gives {due}; {self.source}",
                     )
+        return fits
 
     def at(self, part: Part) -> tuple[Coordinates, Sizes]:
         return part.coordinates, self.sizes

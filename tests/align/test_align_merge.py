@@ -229,3 +229,12 @@ def test_replicas_name_only_the_axes_along_which_they_differ(
     for rank in ranks:
         parts[rank].tensor[0, 0] = -1
     expect(only(merge(parts, POINT.sizes)), "replicas", f"over {axes} differ")
+
+
+def test_absent_part_of_an_uneven_cut_is_placed_by_the_reference_shape() -> None:
+    point = Point.of(tp=2)
+    parts = parts_of((Shard(0, "tp"),), torch.arange(5.0), point)[1:]
+    merged = merge(parts, point.sizes, shape=(5,))
+    expect(only(merged), "hole", "rank 0", "rows 0-2 of dimension 0, of 5")
+    assert merged.tensor is not None
+    assert merged.tensor[3:].tolist() == [3, 4]

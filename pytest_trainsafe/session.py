@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -25,7 +25,7 @@ from pytest_trainsafe.launch import GroupResult, Launcher, Task, TorchrunLaunche
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.settings import Device, Settings
 from pytest_trainsafe.slots import Slots
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
@@ -45,7 +45,7 @@ class Run:
     seconds: Mapping[str, float]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Traces:
     """A test's Runs of one role at every rung, made when they are asked for."""
 
@@ -54,6 +54,9 @@ class Traces:
     session: Session
     publish: Callable[[PointSummary], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
         """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
@@ -83,16 +86,25 @@ class Traces:
         candidate = self.role == "candidate"
         point = self.case.point if candidate else reference_point(self.case.point)
         arguments = self.case.candidate_arguments if candidate else self.case.arguments
+        program = self.case.program
+        script = program.script
+        settings = self.case.settings
         return RunKey(
-            program=self.case.program.path,
-            file=self.case.program.file,
+            program=program.path,
+            file=program.file,
+            script=script.path if script is not None else "",
+            script_args=tuple(script.args) if script is not None else (),
             arguments=json.dumps(dict(arguments), sort_keys=True),
             point=point,
             dtype=dtype,
             perturbation=perturbation,
             # A Run of a single device is a reference too, and need not run twice.
             watch_casts=dtype == "float64" and perturbation == 0.0 and point.world_size == 1,
-            settings=self.case.settings,
+            seed=settings.seed,
+            device=settings.device,
+            timeout=settings.timeout,
+            record_kinds=settings.record_kinds,
+            record_modules=settings.record_modules,
         )
 
 
@@ -102,12 +114,18 @@ class RunKey:
 
     program: str
     file: str
+    script: str
+    script_args: tuple[str, ...]
     arguments: str
     point: Point
     dtype: str
     perturbation: float
     watch_casts: bool
-    settings: Settings
+    seed: int
+    device: Device
+    timeout: float
+    record_kinds: tuple[str, ...]
+    record_modules: tuple[str, ...]
 
 
 def reference_point(point: Point) -> Point:
@@ -155,13 +173,14 @@ class Session:
 
     def discard(self, traces: Traces) -> None:
         """Forget a test's candidate Runs: cancel those that wait, delete what the others wrote."""
+        keys = [traces._key(dtype) for dtype in traces.case.rungs]
         with self._lock:
-            keys = [
-                key
-                for key in self._runs
-                if key.point == traces.case.point and key.point.world_size > 1
+            # A candidate on a single device may be the reference of other tests.
+            dropped = [
+                self._runs.pop(key)
+                for key in keys
+                if key in self._runs and key.point.world_size > 1
             ]
-            dropped = [self._runs.pop(key) for key in keys]
         for future in dropped:
             if not future.cancel() and future.done() and future.exception() is None:
                 shutil.rmtree(future.result().trace.path.parent, ignore_errors=True)
@@ -177,9 +196,9 @@ class Session:
     def launch(self, task: Task, timeout: float, workdir: Path) -> GroupResult:
         """Run a task when there is room for its ranks."""
         with self.slots.take(task.world_size):
-            return self.launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
+            return self.launcher.run(task, timeout=timeout, workdir=workdir)
 
-    def device(self, wanted: str, world_size: int) -> str:
+    def device(self, wanted: Device, world_size: int) -> Literal["cpu", "cuda"]:
         """The device of a Run: a GPU for every rank, or the CPU."""
         if wanted == "auto":
             enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
@@ -189,18 +208,20 @@ class Session:
     def _execute(self, key: RunKey) -> Run:
         role = "perturbed" if key.perturbation else "run"
         workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
-        settings = key.settings
+        device = self.device(key.device, key.point.world_size)
         spec = RunSpec(
             program=key.program,
             file=key.file,
+            script=key.script,
+            script_args=key.script_args,
             arguments=json.loads(key.arguments),
             point=dict(key.point.values),
             dtype=key.dtype,
-            device=self.device(settings.device, key.point.world_size),
-            seed=settings.seed,
+            device=device,
+            seed=key.seed,
             trace=str(workdir / "trace"),
-            kinds=settings.record_kinds,
-            modules=settings.record_modules,
+            kinds=key.record_kinds,
+            modules=key.record_modules,
             perturbation=key.perturbation,
             watch_casts=key.watch_casts,
         )
@@ -209,9 +230,9 @@ class Session:
             "pytest_trainsafe.record.program:run",
             msgspec.to_builtins(spec),
             world_size=key.point.world_size,
-            device=spec.device,
+            device=device,
         )
-        result = self.launch(task, settings.timeout, workdir)
+        result = self.launch(task, key.timeout, workdir)
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
@@ -261,7 +282,7 @@ def _manifest(spec: RunSpec, key: RunKey) -> Manifest:
         perturbation=spec.perturbation,
         versions={
             "python": platform.python_version(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
         },
     )

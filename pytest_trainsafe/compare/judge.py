@@ -68,6 +68,9 @@ def compare(rung: Rung, loosen: Sequence[Loosen] = ()) -> Comparison:
     judge = _Judge(rung, loosen)
     judge.annotations()
     for order, id in enumerate(rung.reference.ids()):
+        # What a wrong step leaves behind is wrong afterwards, and tells nothing new.
+        if judge.failed_step is not None and id.step > judge.failed_step:
+            break
         judge.tensor(order, id)
     judge.result.findings.sort(key=lambda finding: finding.order)
     return judge.result
@@ -98,6 +101,7 @@ class _Judge:
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
+        self.failed_step: int | None = None
         self.shadow = rung.usable_shadow()
         self.undetermined: dict[tuple[str, int], torch.Tensor] = {}
 
@@ -307,11 +311,14 @@ class _Judge:
             source=module[1],
             order=order,
         )
+        self.failed_step = id.step
         self.result.findings.append(msgspec.structs.replace(finding, **evidence))
 
     def add(self, order: int, finding: Finding) -> None:
         where = finding.where
         module = self.module(where) if where is not None else ("", "")
+        if finding.verdict == "fail" and where is not None:
+            self.failed_step = where.step
         self.result.findings.append(
             msgspec.structs.replace(
                 finding,

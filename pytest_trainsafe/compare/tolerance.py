@@ -20,9 +20,9 @@ from pytest_trainsafe.record.perturb import EPSILON
 #: Allowed error over measured response, by working dtype.
 SAFETY = {"float64": 10.0, "float32": 10.0, "bfloat16": 3.0, "float16": 3.0}
 
-#: Responses are single samples and may be small by luck; the least response assumed of a tensor,
-#: as a share of epsilon times its norm.
-FLOOR = 0.125
+#: Responses are single samples and may be small by luck, those of scalars above all; the least
+#: response assumed of a tensor, as a share of epsilon times its norm.
+FLOOR = {"float64": 0.5, "float32": 0.5, "bfloat16": 0.125, "float16": 0.125}
 
 #: A slice of m elements fluctuates more than the whole tensor, by about 1 + 4/sqrt(m).
 SLICE_FLUCTUATION = 4.0
@@ -62,10 +62,10 @@ def allowance(
     squared = squares(reference)
     power = float(squared.sum())
     size = math.sqrt(power)
-    epsilon = EPSILON[dtype]
-    response = max(*(r.norm for r in responses), FLOOR * epsilon * size, least)
+    least_share = FLOOR[dtype] * EPSILON[dtype]
+    response = max(*(r.norm for r in responses), least_share * size, least)
     slices = tuple(
-        factor * _slice_allowance(dim, own, responses, response, epsilon, reference.size)
+        factor * _slice_allowance(dim, own, responses, response, least_share, reference.size)
         for dim, own in enumerate(slice_norms(squared))
     )
     relative = response / size if size else 0.0
@@ -83,14 +83,14 @@ def _slice_allowance(
     own: Norms,
     responses: Sequence[Errors],
     response: float,
-    epsilon: float,
+    least_share: float,
     numel: int,
 ) -> Norms:
     count = max(own.size, 1)
     elements = max(numel // count, 1)
     measured = np.max([r.slices[dim] for r in responses], axis=0)
     # Never less than the slice's share of the whole tensor's response, spread evenly.
-    floor = np.maximum(response / math.sqrt(count), own * (epsilon * FLOOR))
+    floor = np.maximum(response / math.sqrt(count), own * least_share)
     fluctuation = 1 + SLICE_FLUCTUATION / math.sqrt(elements)
     allowed: Norms = np.maximum(measured, floor) * fluctuation
     return allowed

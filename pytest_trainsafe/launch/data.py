@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-_TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR = 1, 2, 3, 4, 5
+_TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _PAIRS = 1, 2, 3, 4, 5, 6
 _ALLOWED = (
     "None, bool, int, float, str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray "
     "and msgspec.Struct"
@@ -55,10 +55,13 @@ def _plain(value: Any, what: str) -> Any:
         items = [_plain(item, f"{what}[{i}]") for i, item in enumerate(value)]
         return msgspec.msgpack.Ext(_TUPLE, msgspec.msgpack.encode(items))
     if isinstance(value, dict):
-        return {
-            _plain(key, f"a key of {what}"): _plain(item, f"{what}[{key!r}]")
+        pairs = [
+            (_plain(key, f"a key of {what}"), _plain(item, f"{what}[{key!r}]"))
             for key, item in value.items()
-        }
+        ]
+        if any(isinstance(key, msgspec.msgpack.Ext) for key, _ in pairs):
+            return msgspec.msgpack.Ext(_PAIRS, msgspec.msgpack.encode(pairs))
+        return dict(pairs)
     if isinstance(value, msgspec.Struct):
         return _plain(msgspec.to_builtins(value), what)
     if isinstance(value, _loaded("torch", "Tensor")):
@@ -116,6 +119,8 @@ def _unpack(code: int, data: memoryview) -> Any:
     payload = bytes(data)
     if code == _TUPLE:
         return tuple(decode(payload))
+    if code == _PAIRS:
+        return dict(decode(payload))
     if code == _BIG_INT:
         return int(payload)
     if code == _TENSOR:

@@ -14,12 +14,14 @@ from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.initialize import Std, default_std, fill
-from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.recorder import Recorder
 
 
 class ProgramError(Exception):
@@ -29,7 +31,7 @@ class ProgramError(Exception):
 class Context:
     """One rank's view of a Run: where it stands, what to train in, and how to be recorded."""
 
-    def __init__(self, spec: RunSpec, recorder: Recorder) -> None:
+    def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded) -> None:
         self.point: Point = spec.at
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import torch
 
-from pytest_trainsafe.launch.loading import load_function
-from pytest_trainsafe.launch.task import Function
+from pytest_trainsafe.launch.loading import load_function, run_script
+from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -28,14 +29,13 @@ def run(spec_data: dict[str, Any]) -> dict[str, float]:
     """
     spec = msgspec.convert(spec_data, RunSpec, strict=False)
     rank = int(os.environ.get("RANK", "0"))
-    function = load_function(Function(spec.program, spec.file))
     torch.manual_seed(spec.seed)
     writer = RankWriter(Path(spec.trace), rank)
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
     began = time.perf_counter()
     with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
-        function(Context(spec, recorder), **spec.arguments)
+        _train(spec, Context(spec, recorder))
     seconds = time.perf_counter() - began
     if recorder.clock.steps_done == 0:
         raise ProgramError(
@@ -50,6 +50,17 @@ def run(spec_data: dict[str, Any]) -> dict[str, float]:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return {"seconds": seconds}
+
+
+def _train(spec: RunSpec, ctx: Context) -> None:
+    if not spec.script:
+        load_function(Function(spec.program, spec.file))(ctx, **spec.arguments)
+        return
+    set_context(ctx)
+    try:
+        run_script(Script(spec.script, spec.script_args))
+    finally:
+        set_context(None)
 
 
 @contextlib.contextmanager

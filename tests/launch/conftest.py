@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_programs import Launch
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Task, TorchrunLauncher
-
-Launch = Callable[..., GroupResult]
 
 
 @pytest.fixture
@@ -26,8 +25,13 @@ def launch(tmp_path: Path) -> Launch:
     return run
 
 
-def message_of(result: GroupResult) -> str:
-    """The message of the failure that this result raises."""
-    with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure()
-    return str(caught.value)
+@pytest.fixture
+def failure(launch: Launch) -> Callable[..., str]:
+    """Run a program as `launch` does, and return the message of the GroupFailure."""
+
+    def run(program: Any, *args: Any, **options: Any) -> str:
+        with pytest.raises(GroupFailure) as caught:
+            launch(program, *args, **options).raise_for_failure()
+        return str(caught.value)
+
+    return run

@@ -7,11 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from pytest_trainsafe.launch import GroupResult
+
+#: the fixture `launch`
+Launch = Callable[..., GroupResult]
 
 
 def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -36,6 +42,7 @@ ENVIRONMENT = [
     "WORLD_SIZE",
     "LOCAL_RANK",
     "LOCAL_WORLD_SIZE",
+    "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_USE_AGENT_STORE",
     "MASTER_ADDR",
     "OMP_NUM_THREADS",
@@ -111,36 +118,31 @@ def other_world() -> None:
     dist.barrier()
 
 
-def spawn_grandchildren(folder: str, then: str) -> None:
-    """Leave two grandchildren behind, one in a session of its own; say who they are."""
-    rank = join()
+def spawn_grandchildren(notes: str, then: str) -> None:
+    """Leave two grandchildren behind, one in a session of its own; note every process id."""
+    join()
+    pids = [os.getpid()]
     for own_session in (False, True):
-        child = subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=own_session
-        )
-        note = Path(folder) / f"{rank}-{own_session}.pid"
-        note.with_suffix(".tmp").write_text(str(child.pid))
-        note.with_suffix(".tmp").replace(note)
-    (Path(folder) / f"{rank}.tmp").write_text(str(os.getpid()))
-    (Path(folder) / f"{rank}.tmp").replace(Path(folder) / f"{rank}.pid")
-    dist.barrier()
+        command = [sys.executable, "-c", "import time; time.sleep(3600)"]
+        pids.append(subprocess.Popen(command, start_new_session=own_session).pid)
+    file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(file, "".join(f"{pid}\n" for pid in pids).encode())
+    os.close(file)
     if then == "sit":
         sit()
 
 
-def rank_0_is_early(folder: str) -> list[str]:
-    """Rank 0 returns at once; rank 1 then makes sure that rank 0's process still lives."""
+def rank_0_is_early(folder: str) -> str:
+    """Rank 0 returns at once; rank 1 sees its outcome and then its process."""
     rank = int(os.environ["RANK"])
-    mine = Path(folder) / f"pid-{rank}"
-    mine.write_text(str(os.getpid()))
+    pid = Path(folder) / "pid-of-rank-0"
     if rank == 0:
-        return []
-    result = Path(folder) / "result-of-0"
+        pid.write_text(str(os.getpid()))
+        return "early"
     while not list(Path(folder).glob("group-*/rank0/result.msgpack")):
         time.sleep(0.01)
-    result.write_text("seen")
-    os.kill(int((Path(folder) / "pid-0").read_text()), 0)
-    return ["rank 0 still lives"]
+    os.kill(int(pid.read_text()), 0)  # raises where there is no such process
+    return "rank 0 still lives"
 
 
 def full_ledger() -> None:

@@ -1,0 +1,11 @@
+"""What a failure looks like: layer norms whose gradients miss an all-reduce (Megatron-LM #1446)."""
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.reference_models import gpt
+
+
+@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, candidate_args={"bug": "sp-layernorm-grads"})
+def test_gpt_with_a_planted_bug(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

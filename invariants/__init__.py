@@ -1,0 +1,1 @@
+"""Learned invariant packs live here, each with how it was learned.  None is shipped yet."""

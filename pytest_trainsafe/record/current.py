@@ -1,0 +1,69 @@
+"""The context of a script: found by the script itself, since nobody calls it with one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.spec import RunSpec
+
+_current: Context | None = None
+
+
+def context() -> Context:
+    """The context of the Run this script is part of.
+
+    Outside of one, a context that records nothing, so that the script also runs by itself:
+    float32, on a GPU where there is one, every rank on the dp axis.
+    """
+    return _current if _current is not None else _unrecorded()
+
+
+def set_context(ctx: Context | None) -> None:
+    """Make a context the one that `context()` finds.  Called around a script's Run."""
+    global _current
+    _current = ctx
+
+
+class Unrecorded:
+    """Takes a Recorder's place where nothing is recorded."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+
+    def watch(self, model: nn.Module, optimizer: Any, annotations: Annotations) -> None:
+        """Record nothing."""
+
+    def step(self) -> Iterator[int]:
+        """Count steps."""
+        yield self.clock.start_step()
+        self.clock.end_step()
+
+    def microbatch(self, index: int) -> Iterator[int]:
+        """Record nothing."""
+        yield index
+
+    def loss(self, value: torch.Tensor) -> None:
+        """Record nothing."""
+
+    def grad_norm(self, value: torch.Tensor | float) -> None:
+        """Record nothing."""
+
+
+def _unrecorded() -> Context:
+    spec = RunSpec(
+        program="",
+        point={"dp": int(os.environ.get("WORLD_SIZE", "1"))},
+        dtype="float32",
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        seed=0,
+        trace="",
+    )
+    return Context(spec, Unrecorded())

@@ -1,0 +1,72 @@
+"""A group that fails says which rank failed first, how, and what the others did."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import launch_programs
+import pytest
+from launch_programs import Launch
+
+from pytest_trainsafe.launch import GroupFailure, Task, TorchrunLauncher
+
+Failure = Callable[..., str]
+
+
+def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
+    lines = failure(launch_programs.raise_on_rank_1).splitlines()
+    assert lines[0] == "rank 1 of 2 raised ValueError: the answer is not 42"
+    text = "\n".join(lines)
+    assert "in raise_on_rank_1\n      raise ValueError(" in text
+    assert "stderr of rank 1:\n  about to fail\n" in text
+    assert "rank 0 of 2 waits in all_reduce at " in text
+    assert "last collective of rank 0: all_reduce(SUM) of 4 float32 at " in text
+
+
+def test_a_killed_rank_is_named_with_its_signal(launch: Launch) -> None:
+    result = launch(launch_programs.kill_rank_1)
+    assert result.ranks[1].status == "died"
+    assert result.ranks[1].exit_code == -9
+    assert result.ranks[0].status in ("raised", "stopped")
+    with pytest.raises(GroupFailure, match=r"^rank 1 of 2 was killed by SIGKILL \(signal 9\)\n"):
+        result.raise_for_failure()
+
+
+def test_a_rank_that_never_comes_is_the_odd_one_out(launch: Launch) -> None:
+    result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
+    assert [rank.status for rank in result.ranks] == ["hung"] * 3
+    with pytest.raises(GroupFailure) as caught:
+        result.raise_for_failure()
+    text = str(caught.value)
+    assert text.startswith("3 of 3 ranks still ran after 5 s; rank 1 differs\n")
+    assert "\nranks 0, 2 of 3 wait in all_reduce at " in text
+    sits = [line for line in text.splitlines() if line.startswith("rank 1 of 3 is at ")]
+    assert sits[0].endswith("(sit)   <- the odd one out")
+    assert ", in rank_1_never_comes" not in text  # faulthandler's frames, not a traceback's
+    assert text.count("in rank_1_never_comes") == 2  # a stack of each kind, not of each rank
+
+
+@pytest.mark.parametrize("file", ["ledger", "result"])
+def test_a_full_disk_is_named(failure: Failure, file: str) -> None:
+    headline = failure(getattr(launch_programs, f"full_{file}")).splitlines()[0]
+    assert "rank 1 of 2 raised OSError: [Errno 28] No space left on device" in headline
+    expected = {"ledger": "the ledger of collectives", "result": "wrote down its outcome"}
+    assert expected[file] in headline
+
+
+def test_a_module_that_cannot_be_imported_fails_with_its_error(failure: Failure) -> None:
+    headline = failure("no_such_module_here:train", world_size=1).splitlines()[0]
+    expected = "rank 0 of 1 raised ModuleNotFoundError: No module named 'no_such_module_here'"
+    assert headline == expected
+
+
+def test_a_group_ends_on_request(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    task = Task.of(launch_programs.sit, world_size=1)
+    result = TorchrunLauncher().run(task, timeout=60, workdir=tmp_path, stop=stop)
+    assert result.problem == "stopped on request"
+    assert result.ranks[0].status == "stopped"
+    assert result.seconds < 30

@@ -1,0 +1,59 @@
+"""No process outlives its group, however the group or the test run ends."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import launch_programs
+import pytest
+from launch_programs import Launch
+
+
+def test_grandchildren_end_with_their_group(launch: Launch, tmp_path: Path) -> None:
+    """Also the one in a session of its own, which no process group signal reaches."""
+    notes = tmp_path / "pids"
+    result = launch(launch_programs.spawn_grandchildren, str(notes), "return")
+    result.raise_for_failure()
+    pids = [int(line) for line in notes.read_text().split()]
+    assert len(pids) == 6
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert len(result.leftovers) == 4
+
+
+LAUNCH = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import launch_programs
+from pytest_trainsafe.launch import Task, TorchrunLauncher
+task = Task.of(launch_programs.spawn_grandchildren, sys.argv[2], "sit", world_size=1)
+TorchrunLauncher().run(task, timeout=600, workdir=Path(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_outlives_a_test_run_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    pipe = tmp_path / "pids"
+    os.mkfifo(pipe)
+    notes = os.open(pipe, os.O_RDWR)
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+        assert select.select([notes], [], [], 60)[0], "the rank did not start its children"
+        fds = [os.pidfd_open(int(pid)) for pid in os.read(notes, 4096).split()]
+        assert len(fds) == 3
+        parent.send_signal(number)
+        _, error = parent.communicate(timeout=60)
+    living = set(fds)
+    while living and (ended := select.select(list(living), [], [], 20)[0]):
+        living -= set(ended)
+    for fd in [*fds, notes]:
+        os.close(fd)
+    assert not living
+    assert parent.returncode == -number
+    assert ("KeyboardInterrupt" in error) == (number == signal.SIGINT)

@@ -1,0 +1,106 @@
+"""A Task names what the ranks can find, and refuses the rest where it is written."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe.launch import NotDataError, Script, Task
+from pytest_trainsafe.launch.loading import load_function
+from pytest_trainsafe.launch.task import Function
+
+
+def program(x: object = None) -> str:
+    """A function of this file, for tasks."""
+    return "found"
+
+
+class Holder:
+    """Has functions of both kinds."""
+
+    @staticmethod
+    def static() -> None:
+        """A function without an object."""
+
+    def method(self) -> None:
+        """A function with an object."""
+
+
+def test_a_function_is_named_with_the_file_it_lives_in() -> None:
+    task = Task.of(program, 1, (2, 3), world_size=2, x={"y": None})
+    assert task.target == Function("test_launch_task:program", __file__)
+    assert task.args == (1, (2, 3))
+    assert task.kwargs == {"x": {"y": None}}
+    assert task.cwd == str(Path.cwd())
+    assert set(filter(None, sys.path)) <= set(task.sys_path)
+
+
+def test_a_static_method_is_named_through_its_class() -> None:
+    target = Task.of(Holder.static, world_size=1).target
+    assert target == Function("test_launch_task:Holder.static", __file__)
+
+
+def test_a_name_needs_no_file() -> None:
+    assert Task.of("package.module:train", world_size=1).target == Function("package.module:train")
+
+
+def nested() -> Callable[[], None]:
+    def inner() -> None: ...
+
+    return inner
+
+
+@functools.wraps(program)
+def impostor() -> None: ...
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: None, "is a lambda, which the ranks cannot import; name it"),
+    (nested(), "nested.<locals>.inner of test_launch_task is nested in a function"),
+    (print, "<built-in function print> is not a Python function"),
+    (functools.partial(program, 1), "is a partial; pass its function"),
+    (Holder().method, "is bound to an object; pass a function of a module"),
+    (Holder, "is not a Python function"),
+    (impostor, "test_launch_task:program is not the function that was passed"),
+]
+
+
+@pytest.mark.parametrize(("target", "expected"), REFUSED)
+def test_what_the_ranks_cannot_import_is_refused(target: Any, expected: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Task.of(target, world_size=2)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["train", "package.module", ":train", "a b:train", "module:"])
+def test_a_name_without_module_or_function_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"write it as 'package\.module:function'"):
+        Task.of(name, world_size=2)
+
+
+def test_an_argument_that_is_not_data_is_named() -> None:
+    with pytest.raises(NotDataError, match=r"argument 'x' of .*program.* is a object"):
+        Task.of(program, world_size=2, x=object())
+
+
+def test_a_script_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"there is no script .*missing\.py"):
+        Task.of(Script(str(tmp_path / "missing.py")), world_size=2)
+
+
+def test_a_world_without_ranks_is_refused() -> None:
+    with pytest.raises(ValueError, match="world_size is 0"):
+        Task.of(program, world_size=0)
+
+
+def test_a_file_that_its_name_does_not_lead_to_is_loaded_by_path(tmp_path: Path) -> None:
+    """Two test files of the same name in different folders are an everyday thing."""
+    file = tmp_path / "test_launch_data.py"
+    file.write_text("def where():\n    return __file__\n")
+    assert load_function(Function("test_launch_data:where", str(file)))() == str(file)
+    del sys.modules["test_launch_data"]

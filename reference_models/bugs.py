@@ -3,7 +3,7 @@
 `gpt.train(..., bug=name)` plants one.  An entry says where it is seen first, so that a test of
 a detector can ask whether the detector points there.  Knows nothing of torch.
 
-The numbers are those of TTrace, Table 1 (Dong et al., "TTrace: Lightweight Error Checking and
+The numbers are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking and
 Diagnosis for Distributed Training").
 """
 

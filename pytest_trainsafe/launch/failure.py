@@ -68,7 +68,7 @@ def _sentence(rank: RankResult, world: int) -> str:
 
 def _death(code: int | None) -> str:
     if code is None:
-        return "died; torchrun does not say how"
+        return "ended without a result, and torchrun saw no failure; did it call os._exit(0)?"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name} (signal {-code})"
     return f"ended without a result, with exit code {code}"

@@ -192,7 +192,7 @@ def _recorded(
             return original(*args, **kwargs)
         try:
             detail = describe(*args, **kwargs)
-        except (TypeError, AttributeError, ValueError, KeyError, RuntimeError):
+        except (TypeError, AttributeError, ValueError, LookupError, RuntimeError):
             # A call that torch itself will refuse, with a better message than ours.
             return original(*args, **kwargs)
         if dist.is_initialized():

@@ -25,7 +25,7 @@ def group_result(
     task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
 ) -> GroupResult:
     """What became of the group, with the ledgers compared."""
-    statuses = [_status(rank, seen.reason) for rank in seen.ranks]
+    statuses = _statuses(seen)
     ledgers = [read_ledger(rank.files.ledger) for rank in seen.ranks]
     return GroupResult(
         task=str(task),
@@ -44,6 +44,15 @@ def group_result(
         leftovers=seen.leftovers,
         launcher_log=seen.log[-8000:],
     )
+
+
+def _statuses(seen: Supervision) -> list[Status]:
+    statuses = [_status(rank, seen.reason) for rank in seen.ranks]
+    if seen.reason == "failed" and not {"raised", "died"} & set(statuses):
+        # then SIGTERM came from outside: it ended one rank, and torchrun the others
+        gone = [(rank.gone, rank.rank) for rank in seen.ranks if rank.gone is not None]
+        statuses[min(gone)[1]] = "died"
+    return statuses
 
 
 def _status(rank: RankState, reason: str) -> Status:

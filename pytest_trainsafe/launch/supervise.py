@@ -42,7 +42,6 @@ class RankState:
     outcome: Outcome | None = None
     gone: float | None = None
     exit_code: int | None = None
-    stacks_asked: bool = False
 
     @property
     def running(self) -> bool:
@@ -81,16 +80,20 @@ class Group:
         with theirs:
             self._control = ours
             guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
-            self._guard = subprocess.Popen(
-                [*guard, str(theirs.fileno()), str(os.getpid()), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=cwd,
-                env=dict(env),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            try:
+                self._guard = subprocess.Popen(
+                    [*guard, str(theirs.fileno()), str(os.getpid()), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    cwd=cwd,
+                    env=dict(env),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
         assert self._guard.stdout is not None
         self._output = self._guard.stdout
         os.set_blocking(self._output.fileno(), False)
@@ -154,7 +157,7 @@ class Group:
         self._collect_stacks()
         if state.reason == "failed":
             # torchrun says how a rank ended; give it the time to
-            self._wait_for_launcher(1.0 if any(r.gone for r in state.ranks) else 0.0)
+            self._wait_for_launcher(3.0 if any(r.gone for r in state.ranks) else 0.0)
         elif state.reason == "done":
             self._wait_for_launcher(5.0)
 

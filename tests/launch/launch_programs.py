@@ -162,3 +162,67 @@ def full_result() -> str:
 
         (ledger.current().path.parent / "result.msgpack.unfinished").symlink_to("/dev/full")
     return "fine"
+
+
+def every_collective() -> None:
+    """Every collective, used as it is meant to be; four ranks, in the world and in pairs."""
+    rank = join()
+    low, high = dist.new_group([0, 1]), dist.new_group([2, 3])
+    for group in (None, low if rank < 2 else high):
+        world = dist.get_world_size(group)
+        me = dist.get_rank(group)
+        first = dist.get_global_rank(group, 0) if group is not None else 0
+        row = torch.full((2,), float(rank))
+        rows = torch.zeros(world * 2)
+        dist.all_reduce(row.clone(), op=dist.ReduceOp.MAX, group=group, async_op=True).wait()
+        # one rank's scalar is another one's vector of one element
+        dist.broadcast(torch.zeros(()) if me == 0 else torch.zeros(1), src=first, group=group)
+        dist.reduce(row.clone(), dst=first, op=dist.ReduceOp.SUM, group=group)
+        dist.all_gather([torch.zeros(2) for _ in range(world)], row, group=group)
+        dist.all_gather_into_tensor(rows, row, group=group)
+        dist.reduce_scatter_tensor(row, rows, group=group)
+        dist.reduce_scatter(row, [row.clone() for _ in range(world)], group=group)
+        # rank i gives j + 1 elements to rank j, which takes as many from each
+        gives, takes = list(range(1, world + 1)), [me + 1] * world
+        dist.all_to_all_single(
+            torch.zeros(sum(takes)), torch.zeros(sum(gives)), takes, gives, group=group
+        )
+        parts = [torch.zeros(2) for _ in range(world)] if me == 0 else None
+        dist.gather(row, parts, dst=first, group=group)
+        dist.scatter(row, parts, src=first, group=group)
+        dist.barrier(group=group)
+        dist.all_gather_object([None] * world, "x" * rank, group=group)
+        dist.broadcast_object_list([rank], src=first, group=group)
+    up, down = (rank + 1) % 4, (rank - 1) % 4
+    # a pipeline's neighbours, with buffers shaped otherwise than what is sent
+    ops = [
+        dist.P2POp(dist.isend, torch.zeros(2, 3), up),
+        dist.P2POp(dist.irecv, torch.zeros(6), down),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    if rank == 0:
+        dist.send(torch.zeros(3), dst=3, tag=7)
+    if rank == 3:
+        dist.recv(torch.zeros(3), tag=7)  # from any source
+    functional_collectives(rank)
+
+
+def functional_collectives(rank: int) -> None:
+    """DTensor's, forward and backward, with parts of different sizes."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    whole = torch.arange(30.0).reshape(5, 6).requires_grad_()
+    sharded = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
+    loss = (sharded @ sharded.t()).redistribute(mesh, [Replicate(), Replicate()]).sum()
+    loss.backward()
+    assert rank == dist.get_rank()
+
+
+def leave_quietly() -> None:
+    """Rank 1 ends its process as if all were well."""
+    if join() == 1:
+        os._exit(0)
+    sit()

@@ -70,3 +70,27 @@ def test_a_group_ends_on_request(tmp_path: Path) -> None:
     assert result.problem == "stopped on request"
     assert result.ranks[0].status == "stopped"
     assert result.seconds < 30
+
+
+def test_a_rank_without_a_device_says_what_there_is(failure: Failure) -> None:
+    headline = failure(
+        launch_programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}
+    ).splitlines()[0]
+    assert headline == (
+        "rank 0 of 1 raised RuntimeError: the task wants one CUDA device for each of 1 ranks, "
+        "and 0 can be seen; use fewer ranks or device='cpu'"
+    )
+
+
+def test_a_process_that_ends_itself_is_no_success(launch: Launch) -> None:
+    result = launch(launch_programs.leave_quietly)
+    assert [rank.status for rank in result.ranks] == ["stopped", "died"]
+    with pytest.raises(GroupFailure, match=r"^rank 1 of 2 ended without a result, and torchrun"):
+        result.raise_for_failure()
+
+
+def test_a_torchrun_that_does_not_start_says_why(failure: Failure, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not this torch')\n")
+    text = failure(launch_programs.sit, env={"PYTHONPATH": str(tmp_path)})
+    assert text.splitlines()[0].endswith("on 2 ranks: torchrun ended before the ranks did")
+    assert "ImportError: not this torch" in text

@@ -52,3 +52,7 @@ def test_ranks_that_believe_in_different_worlds_are_named(failure: Failure) -> N
     headline = failure(launch_programs.other_world, timeout=2).splitlines()[0]
     assert "differs (arguments): rank 0 init_process_group(gloo, world_size=2)" in headline
     assert "rank 1 init_process_group(gloo, world_size=3)" in headline
+
+
+def test_collectives_used_as_they_are_meant_to_be_pass(launch: Launch) -> None:
+    assert launch(launch_programs.every_collective, world_size=4).values == [None] * 4

@@ -1,0 +1,60 @@
+"""The odd rank is named from where the ranks stand, and nobody where none stands out."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.launch import ledger_check
+from pytest_trainsafe.launch.stacks import Place, main_thread, odd_ranks, place_of
+
+DUMP = f"""\
+Thread 0x00007f01 (most recent call first):
+  File "/lib/worker.py", line 7 in work
+
+Current thread 0x00007f00 (most recent call first):
+  File "{torch.__path__[0]}/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{torch.__path__[0]}/distributed/c10d_logger.py", line 83 in wrapper
+  File "{ledger_check.__file__}", line 198 in recorded
+  File "/home/me/train.py", line 12 in reduce_gradients
+  File "/home/me/train.py", line 40 in train
+  File "<frozen runpy>", line 88 in _run_code
+"""
+
+
+def test_a_place_is_the_users_line_and_the_torch_function_it_called() -> None:
+    place = place_of(DUMP)
+    assert place == Place("/home/me/train.py", 12, "reduce_gradients", "all_reduce")
+    assert str(place) == "in all_reduce at /home/me/train.py:12 (reduce_gradients)"
+
+
+def test_of_several_dumps_the_last_one_counts() -> None:
+    later = DUMP.replace("line 12", "line 13")
+    assert ("/home/me/train.py", 13, "reduce_gradients") in main_thread(DUMP + later)
+    assert ("/home/me/train.py", 12, "reduce_gradients") not in main_thread(DUMP + later)
+
+
+def test_no_dump_is_no_place() -> None:
+    assert place_of("") is None
+
+
+WAITS = Place("train.py", 12, "reduce", "all_reduce")
+WAITS_ELSEWHERE = Place("train.py", 20, "gather", "all_gather")
+WORKS = Place("train.py", 30, "compute")
+
+
+def test_the_rank_that_does_not_wait_is_odd() -> None:
+    assert odd_ranks({0: WAITS, 1: WORKS}, []) == [1]
+
+
+def test_a_rank_that_finished_while_others_wait_is_odd() -> None:
+    assert odd_ranks({0: WAITS, 2: WAITS}, [1]) == [1]
+
+
+def test_the_minority_of_the_waiting_is_odd() -> None:
+    assert odd_ranks({0: WAITS, 1: WAITS_ELSEWHERE, 2: WAITS}, []) == [1]
+
+
+def test_nobody_is_odd_where_none_stands_out() -> None:
+    assert odd_ranks({0: WAITS, 1: WAITS}, []) == []
+    assert odd_ranks({0: WAITS, 1: WAITS_ELSEWHERE}, []) == []
+    assert odd_ranks({0: None, 1: None}, []) == []

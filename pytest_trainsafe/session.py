@@ -16,16 +16,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
 
 from pytest_trainsafe.launch import GroupResult, Launcher, Task, TorchrunLauncher
+from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.settings import Device, Settings
+from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.slots import Slots
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
@@ -122,7 +123,7 @@ class RunKey:
     perturbation: float
     watch_casts: bool
     seed: int
-    device: Device
+    device: str
     timeout: float
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
@@ -198,12 +199,12 @@ class Session:
         with self.slots.take(task.world_size):
             return self.launcher.run(task, timeout=timeout, workdir=workdir)
 
-    def device(self, wanted: Device, world_size: int) -> Literal["cpu", "cuda"]:
+    def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""
         if wanted == "auto":
             enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
             return "cuda" if enough else "cpu"
-        return wanted
+        return "cuda" if wanted == "cuda" else "cpu"
 
     def _execute(self, key: RunKey) -> Run:
         role = "perturbed" if key.perturbation else "run"

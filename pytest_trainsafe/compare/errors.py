@@ -17,7 +17,6 @@ Wide = npt.NDArray[np.float64] | npt.NDArray[np.complex128]
 Norms = npt.NDArray[np.float64]
 
 
-
 @dataclass(frozen=True, slots=True)
 class Errors:
     """The difference of one tensor from a reference.
@@ -44,9 +43,7 @@ def measure(value: Wide, reference: Wide) -> Errors:
 def slice_norms(squared: Norms) -> tuple[Norms, ...]:
     """Along each dimension, the norm within every index, from squared magnitudes."""
     dims = range(squared.ndim)
-    return tuple(
-        np.sqrt(squared.sum(axis=tuple(d for d in dims if d != keep))) for keep in dims
-    )
+    return tuple(np.sqrt(squared.sum(axis=tuple(d for d in dims if d != keep))) for keep in dims)
 
 
 def norm(array: Wide) -> float:

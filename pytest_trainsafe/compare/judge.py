@@ -153,6 +153,9 @@ class _Judge:
 
         A parameter moves little in a step, so an error of its update drowns in its value.
         """
+        if not bool(torch.isfinite(reference).all()):
+            self.add(order, _unusable_reference(id, reference))
+            return
         if id.step == INITIAL:
             if merged.tensor is not None and merged.tensor.shape == reference.shape:
                 self.count(id)
@@ -240,7 +243,9 @@ class _Judge:
             id,
             judged.check,
             judged.message
-            + (f" (layout from {event.layout_source})" if event and judged.check == "shape" else ""),
+            + (
+                f" (layout from {event.layout_source})" if event and judged.check == "shape" else ""
+            ),
             error=judged.error,
             allowed=judged.allowed,
             pattern=pattern,
@@ -276,8 +281,10 @@ class _Judge:
             before = logical_tensor(self.rung.reference, earlier).tensor
         event = self.event(id)
         microbatches = sum(
-            {rank.coordinates["dp"]: rank.steps[0].microbatches for rank in self.rung.candidate.ranks}
-            .values()
+            {
+                rank.coordinates["dp"]: rank.steps[0].microbatches
+                for rank in self.rung.candidate.ranks
+            }.values()
         )
         return Wrong(
             value=merged.tensor,
@@ -404,5 +411,3 @@ def _unusable_reference(id: TensorId, reference: torch.Tensor) -> Finding:
             f"first at {first}; nothing can be compared with them"
         ),
     )
-
-

@@ -163,7 +163,9 @@ def permuted(wrong: Wrong) -> Pattern | None:
         if length < 2 or wrong.reference.numel() == length:
             continue
         order = _matching(wrong.value, wrong.reference, dim)
-        if order is None or not wrong.explains(wrong.value, wrong.reference.index_select(dim, order)):
+        if order is None or not wrong.explains(
+            wrong.value, wrong.reference.index_select(dim, order)
+        ):
             continue
         moved = (order != torch.arange(length)).nonzero().flatten()
         if len(moved) == 0:
@@ -238,9 +240,7 @@ def _splits(part: Part, axis: str) -> bool:
 def _line(parts: list[Part], axis: str) -> list[int]:
     """The ranks that differ from the first only in their place along `axis`."""
     first = {k: v for k, v in parts[0].coordinates.items() if k != axis}
-    return [
-        p.rank for p in parts if {k: v for k, v in p.coordinates.items() if k != axis} == first
-    ]
+    return [p.rank for p in parts if {k: v for k, v in p.coordinates.items() if k != axis} == first]
 
 
 def _merged_over(wrong: Wrong, axis: str) -> torch.Tensor | None:
@@ -275,9 +275,7 @@ def _close(left: float, right: float) -> bool:
     return abs(left - right) <= 0.02 * right
 
 
-def _matching(
-    value: torch.Tensor, reference: torch.Tensor, dim: int
-) -> torch.Tensor | None:
+def _matching(value: torch.Tensor, reference: torch.Tensor, dim: int) -> torch.Tensor | None:
     """For each row of `value` the row of `reference` it is nearest to; None unless one to one."""
     length = reference.shape[dim]
     rows = reference.movedim(dim, 0).reshape(length, -1)

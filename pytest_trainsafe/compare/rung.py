@@ -37,6 +37,11 @@ class Rung:
             if not self.shadow.holders(id):
                 return None
             here, there = (logical_tensor(t, id).tensor for t in (self.reference, self.shadow))
-            if here is None or there is None or here.shape != there.shape or bool((here != there).any()):
+            if (
+                here is None
+                or there is None
+                or here.shape != there.shape
+                or bool((here != there).any())
+            ):
                 return None
         return self.shadow

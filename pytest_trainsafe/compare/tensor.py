@@ -73,8 +73,7 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
                 count = int((over > 1).sum())
                 message = (
-                    f"index {worst} of dimension {dim} is the worst of {count} wrong "
-                    f"of {over.size}"
+                    f"index {worst} of dimension {dim} is the worst of {count} wrong of {over.size}"
                 )
     if dtype in LOW_PRECISION:
         scale = _over(abs(errors.along), allowed.along)

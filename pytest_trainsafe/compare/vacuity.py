@@ -32,7 +32,9 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _measured(rung),
     )
     return [
-        Finding(verdict="inconclusive", judge="vacuity", check=check, message=text, dtype=rung.dtype)
+        Finding(
+            verdict="inconclusive", judge="vacuity", check=check, message=text, dtype=rung.dtype
+        )
         for findings in checks
         for check, text in findings
     ]
@@ -103,7 +105,7 @@ def _in_effect(candidate: Trace) -> Guard:
         for placement in event.layout
         for axis in getattr(placement, "axes", None) or (getattr(placement, "axis", ""),)
     }
-    if len({_all_inputs(rank) for rank in candidate.ranks}) > 1:
+    if len({tuple((e.step, e.microbatch) for e in rank.inputs) for rank in candidate.ranks}) > 1:
         used.add("dp")
     if len({frozenset(rank.modules) for rank in candidate.ranks}) > 1:
         used.add("pp")

@@ -216,7 +216,8 @@ def functional_collectives(rank: int) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     whole = torch.arange(30.0).reshape(5, 6).requires_grad_()
     sharded = distribute_tensor(whole, mesh, [Shard(0), Shard(1)])
-    loss = (sharded @ sharded.t()).redistribute(mesh, [Replicate(), Replicate()]).sum()
+    product: Any = sharded @ sharded.t()
+    loss = product.redistribute(mesh, [Replicate(), Replicate()]).sum()
     loss.backward()
     assert rank == dist.get_rank()
 

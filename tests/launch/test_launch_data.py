@@ -11,7 +11,7 @@ import torch
 
 from pytest_trainsafe.launch.data import NotDataError, decode, encode
 
-PLAIN = [
+PLAIN: list[object] = [
     None,
     True,
     0,

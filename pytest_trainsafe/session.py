@@ -35,7 +35,7 @@ from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
 
 #: Axes that say how a Run is executed, not what is trained: a reference has none of them.
-PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile", "dtype"})
+PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,15 @@ class Traces:
         if self.role == "reference" and dtype != "float64":
             self.session.run(self._key(dtype, EPSILON[dtype]))
 
+    def keys(self) -> set[RunKey]:
+        """The Runs at every rung."""
+        return {self._key(dtype) for dtype in self.case.rungs}
+
     def _key(self, dtype: str, perturbation: float = 0.0) -> RunKey:
         candidate = self.role == "candidate"
-        point = self.case.point if candidate else reference_point(self.case.point)
+        point = self.case.point.without("dtype")
+        if not candidate:
+            point = reference_point(point)
         arguments = self.case.candidate_arguments if candidate else self.case.arguments
         program = self.case.program
         script = program.script
@@ -131,7 +137,7 @@ class RunKey:
 
 def reference_point(point: Point) -> Point:
     """The Point of the trusted Run: a single device, the program's own axes as they are."""
-    return Point(tuple((axis, value) for axis, value in point if axis not in PARALLEL_AXES))
+    return point.without(*PARALLEL_AXES)
 
 
 class Session:
@@ -145,6 +151,7 @@ class Session:
         self.stop = threading.Event()
         self._runs: dict[RunKey, Future[Run]] = {}
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
+        self._retired: set[RunKey] = set()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -154,7 +161,9 @@ class Session:
 
     def candidate(self, case: Case) -> Traces:
         """The Runs under test."""
-        return Traces(case, "candidate", self)
+        traces = Traces(case, "candidate", self)
+        self._drop_retired(keep=traces.keys())
+        return traces
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -164,6 +173,7 @@ class Session:
         """Stop what runs and wait for it."""
         self.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._drop_retired(keep=set())
 
     def run(self, key: RunKey) -> Future[Run]:
         """The Run of a key, launched unless it was before."""
@@ -173,15 +183,19 @@ class Session:
             return self._runs[key]
 
     def discard(self, traces: Traces) -> None:
-        """Forget a test's candidate Runs: cancel those that wait, delete what the others wrote."""
-        keys = [traces._key(dtype) for dtype in traces.case.rungs]
+        """Give up a test's candidate Runs; the next test may still take them over.
+
+        Tests that differ in the recipe's dtype alone share the upper rungs of their ladders.
+        """
+        self._retired |= traces.keys()
+
+    def _drop_retired(self, keep: set[RunKey]) -> None:
+        """Cancel the given-up Runs that still wait, delete what the others wrote."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
-            dropped = [
-                self._runs.pop(key)
-                for key in keys
-                if key in self._runs and key.point.world_size > 1
-            ]
+            drop = {key for key in self._retired - keep if key.point.world_size > 1}
+            dropped = [self._runs.pop(key) for key in drop if key in self._runs]
+            self._retired &= keep
         for future in dropped:
             if not future.cancel() and future.done() and future.exception() is None:
                 shutil.rmtree(future.result().trace.path.parent, ignore_errors=True)
@@ -197,7 +211,7 @@ class Session:
     def launch(self, task: Task, timeout: float, workdir: Path) -> GroupResult:
         """Run a task when there is room for its ranks."""
         with self.slots.take(task.world_size):
-            return self.launcher.run(task, timeout=timeout, workdir=workdir)
+            return self.launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""

@@ -67,6 +67,10 @@ class Point:
         """This Point with some axes changed or added."""
         return Point.of(dict(self.values), **axes)
 
+    def without(self, *axes: str) -> Point:
+        """This Point with some axes at their trivial value."""
+        return Point(tuple((axis, value) for axis, value in self.values if axis not in axes))
+
     @property
     def id(self) -> str:
         """A readable test id of `[a-z0-9-]` only: `tp2-cp1-sp-bfloat16`.

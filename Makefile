@@ -36,8 +36,10 @@ types: setup
 		$(CURDIR)/reference_models $(TYPED)/pytest_trainsafe
 	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
 
+# `make bench ARGS=--quick` for a first look.
 bench: setup
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py; do \
+		echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

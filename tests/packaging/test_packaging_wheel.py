@@ -1,0 +1,95 @@
+"""A wheel holds what the repository holds, and works away from it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from email.parser import Parser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., str]
+
+PROGRAM = "pytest_trainsafe.reference_models.gpt:train"
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def test_it_holds_every_file_of_the_package_and_no_other(
+    names: set[str], shipped: set[str]
+) -> None:
+    code = {name for name in names if ".dist-info/" not in name}
+
+    assert code == shipped
+    assert "pytest_trainsafe/py.typed" in code
+    assert "pytest_trainsafe/reference_models/gpt.yaml" in code
+
+
+def test_it_claims_one_top_level_name(names: set[str]) -> None:
+    top = {name.partition("/")[0] for name in names}
+
+    assert {name for name in top if not name.endswith(".dist-info")} == {"pytest_trainsafe"}
+
+
+def test_it_registers_the_plugin_and_carries_its_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        [entry_points] = (n for n in archive.namelist() if n.endswith("/entry_points.txt"))
+        [metadata] = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
+        registered = archive.read(entry_points).decode()
+        described = Parser().parsestr(archive.read(metadata).decode())
+
+    assert registered.split() == [*("[pytest11]", "trainsafe", "=", "pytest_trainsafe.plugin")]
+    assert described["License-Expression"] == "Apache-2.0"
+    assert described["Description-Content-Type"] == "text/markdown"
+
+
+def test_every_package_is_imported_from_where_it_is_installed(
+    run: Run, site: Path, tmp_path: Path, pyproject: dict[str, Any]
+) -> None:
+    packages = pyproject["tool"]["setuptools"]["packages"]
+    modules = [*packages, "pytest_trainsafe.fixtures.core", "pytest_trainsafe.reference_models.gpt"]
+    script = (
+        "import importlib, json, sys; "
+        "print(json.dumps([importlib.import_module(n).__file__ for n in sys.argv[1:]]))"
+    )
+
+    # -P: the folder it runs in is not searched.  An editable installation of this Python would
+    # supply what the wheel lacks, so where each file lies is asked, not whether it is found.
+    printed = run(sys.executable, "-P", "-c", script, *modules, cwd=tmp_path, PYTHONPATH=str(site))
+
+    files = [Path(file) for file in json.loads(printed)]
+    assert len(files) == len(modules)
+    assert [file for file in files if not file.is_relative_to(site)] == []
+
+
+def test_its_plugin_collects_a_sweep(run: Run, site: Path, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:hypothesispytest\n")
+    (tmp_path / "conftest.py").write_text(
+        "import pytest_trainsafe\n"
+        "def pytest_report_header():\n"
+        "    return 'imported from ' + pytest_trainsafe.__file__\n"
+    )
+    (tmp_path / "test_sweep.py").write_text(
+        "import pytest\n"
+        f"@pytest.mark.trainsafe({PROGRAM!r}, tp=[1, 2])\n"
+        "def test_it(trainsafe): pass\n"
+    )
+
+    printed = run(
+        *(sys.executable, "-P", "-m", "pytest", "--strict-markers", "test_sweep.py", "-v"),
+        cwd=tmp_path,
+        PYTHONPATH=str(site),
+    )
+
+    assert f"imported from {site}" in printed
+    assert "test_it[tp1] PASSED" in printed
+    assert "test_it[tp2] PASSED" in printed

@@ -6,14 +6,10 @@ One inner pytest run makes all of them, so that it is also seen that none distur
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
+import inner_pytest
 import pytest
-
-HERE = Path(__file__).parent
 
 TEST = """
 @pytest.mark.trainsafe(train, dp=2, {settings})
@@ -42,16 +38,12 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """For each inner test that failed, its message."""
     folder = tmp_path_factory.mktemp("mistakes")
     tests = [TEST.format(name=name, settings=value) for name, value in SETTINGS.items()]
-    imports = [
+    head = [
         "import pytest",
         "from mistaken_program import train",
         "from pytest_trainsafe import assert_trainsafe",
     ]
-    (folder / "test_inner.py").write_text("\n".join([*imports, *tests]))
-    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {HERE}\n")
-    options = ("--trainsafe-dtype=float64", "--junitxml=report.xml", f"--basetemp={folder}/base")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    done = inner_pytest.run(folder, "\n".join([*head, *tests]), "--junitxml=report.xml")
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "report.xml").getroot().iter("testcase")
     found = {}
@@ -65,8 +57,8 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def told(messages: dict[str, str], name: str) -> str:
-    """The message of a test with its line breaks and margins gone."""
-    return re.sub(r"\s+(E\s+)?", " ", messages[name])
+    """The message of a test on one line."""
+    return inner_pytest.flat(messages[name])
 
 
 def test_a_clean_program_passes_among_them(messages: dict[str, str]) -> None:

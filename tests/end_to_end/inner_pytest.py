@@ -1,0 +1,35 @@
+"""Runs pytest on a written test file in a process of its own, as a user would."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def command(folder: Path, source: str, *options: str) -> list[str]:
+    """Write `test_inner.py` into `folder`; the command line that runs it there."""
+    (folder / "test_inner.py").write_text(source)
+    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {HERE}\n")
+    base = ("-p", "no:cacheprovider", f"--basetemp={folder}/base", "--trainsafe-dtype=float64")
+    return [sys.executable, "-m", "pytest", *base, *options]
+
+
+def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run the written test; its output is captured."""
+    return subprocess.run(
+        command(folder, source, *options),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def flat(text: str) -> str:
+    """Text with its line breaks and pytest's margins gone."""
+    return re.sub(r"\s+(E\s+)?", " ", text)

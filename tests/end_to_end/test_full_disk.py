@@ -1,0 +1,39 @@
+"""A disk that fills up fails the run cleanly, and is said to be full."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import inner_pytest
+import pytest
+
+SOURCE = """
+import pytest
+from mistaken_program import train
+from pytest_trainsafe import assert_trainsafe
+
+@pytest.mark.trainsafe(train, dp=2)
+def test_training(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=100k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, small_disk: Path) -> None:
+    done = inner_pytest.run(tmp_path, SOURCE, f"--trainsafe-keep-traces={small_disk}")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "no space left on device" in done.stdout.lower()
+    assert str(small_disk) in done.stdout

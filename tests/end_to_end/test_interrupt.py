@@ -1,0 +1,62 @@
+"""Ctrl-C, and even SIGKILL, of pytest leaves no rank behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import inner_pytest
+import pytest
+
+SOURCE = """
+import os
+import pytest
+from endless import train
+from pytest_trainsafe import assert_trainsafe
+
+@pytest.mark.trainsafe(train, dp=2)
+def test_endless(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
+PROGRAM = """
+import os
+import time
+
+def train(ctx, pipe={pipe!r}):
+    with open(pipe, "w") as told:
+        told.write(f"{{os.getpid()}}\\n")
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
+def test_no_rank_outlives_pytest(tmp_path: Path, ending: signal.Signals) -> None:
+    pipe = tmp_path / "pids"
+    os.mkfifo(pipe)
+    (tmp_path / "endless.py").write_text(PROGRAM.format(pipe=str(pipe)))
+    command = inner_pytest.command(tmp_path, SOURCE, "--trainsafe-timeout=600")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    runner = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    first = _pid(reader)
+    rank = os.pidfd_open(first)
+
+    runner.send_signal(ending)
+    runner.communicate(timeout=60)
+
+    # A pidfd is readable once its process is gone.
+    assert select.select([rank], [], [], 30)[0], f"rank {first} outlived pytest"
+
+
+def _pid(reader: int) -> int:
+    text = b""
+    while b"\n" not in text:
+        assert select.select([reader], [], [], 120)[0], "no rank began"
+        text += os.read(reader, 100)
+    return int(text.split()[0])

@@ -2,29 +2,39 @@
 
 Forward hooks and tensor hooks only.  Module backward hooks fail on outputs modified in place
 and are silent for outputs that are not plain tensors; a hook on the output tensor is right in
-each of these cases.  Values are cloned, since later in-place operations would change them.
+each of these cases.  Values are copied, since later in-place operations would change them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.outputs import replace_tensors, tensors_in
+from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.trace.schema import Kind, TensorId
+from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout
+from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
+
+Held = tuple[torch.Tensor, Layout, str]
 
 
 class ActivationRecorder:
-    """Hooks the modules of one model; `names` maps each module to its canonical name."""
+    """Hooks the modules of one model.
+
+    Gradients are held until their micro-batch ends: several backward passes may reach one
+    output (one for each of two losses), and what is recorded is their sum.
+    """
 
     def __init__(
         self,
@@ -35,82 +45,122 @@ class ActivationRecorder:
         noise: Noise | None,
     ) -> None:
         self.spec = spec
+        self.point = spec.at
         self.clock = clock
         self.writer = writer
         self.annotations = annotations
         self.noise = noise
+        self._held: dict[TensorId, Held] = {}
+        self._written: set[TensorId] = set()
+        self._leaf_hooks: list[RemovableHandle] = []
+        self._noted: set[NoteEvent] = set()
 
     def attach(self, names: dict[nn.Module, str]) -> None:
-        """Install the hooks.  Must happen before the first `torch.compile` call of a module."""
+        """Install the hooks.  Must happen before the first call of a compiled module."""
         for module, name in names.items():
             leaf = next(module.children(), None) is None
             if self.noise is not None and leaf:
-                module.register_forward_hook(self._perturb(name))
-            if any(fnmatchcase(name, pattern) for pattern in self.spec.modules):
-                module.register_forward_hook(self._record(name))
+                module.register_forward_hook(_uncompiled(self._perturb(module, name, self.noise)))
+            selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
+            module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
 
-    def _record(self, name: str) -> Any:
+    def end_microbatch(self) -> None:
+        """Write the gradients that arrived."""
+        for where, (values, layout, source) in self._held.items():
+            self.writer.add_tensor(where, values, layout, source)
+        self._written.update(self._held)
+        self.abandon()
+
+    def end_step(self) -> None:
+        """Write the gradients of backward passes that came after their micro-batches."""
+        self.end_microbatch()
+        self._written.clear()
+
+    def abandon(self) -> None:
+        """Forget the gradients of a micro-batch that an exception ended."""
+        self._held.clear()
+        # An output may be a parameter, where a hook would stay for ever.
+        for handle in self._leaf_hooks:
+            handle.remove()
+        self._leaf_hooks.clear()
+
+    def _record(self, watched: nn.Module, name: str, selected: bool) -> Any:
         def hook(module: nn.Module, args: object, output: object) -> None:
-            if self.clock.microbatch is None:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            # A deep copy of the model has the hooks of the model.
+            if module is not watched or step is None or microbatch is None:
+                return
+            self._note_surroundings(module)
+            if not selected:
                 return
             call, recomputing = self.clock.call(name)
+            if call is None:
+                return
             for place, tensor in tensors_in(output):
-                if not recomputing:
-                    self._add("activation", name, place, call, tensor)
+                where = TensorId(step, microbatch, "activation", name, place, call)
+                if not recomputing and self.spec.records("activation"):
+                    values, layout, source = self._local(where, tensor)
+                    self.writer.add_tensor(where, values, layout, source)
                 if tensor.requires_grad and self.spec.records("activation_grad"):
-                    tensor.register_hook(self._on_grad(name, place, call))
+                    gradient = msgspec.structs.replace(where, kind="activation_grad")
+                    handle = on_gradient(tensor, self._hold(gradient))
+                    if tensor.is_leaf:
+                        self._leaf_hooks.append(handle)
 
         return hook
 
-    def _on_grad(self, name: str, place: str, call: int) -> Any:
+    def _hold(self, where: TensorId) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
-            if self.clock.microbatch is not None:
-                self._add("activation_grad", name, place, call, grad)
+            if where.step != self.clock.step or where in self._written:
+                return  # a backward after its micro-batch was written down
+            values, layout, source = self._local(where, grad)
+            if where in self._held:
+                values = self._held[where][0] + values.cpu()
+            else:
+                values = values.to("cpu", copy=True)
+            self._held[where] = values, layout, source
 
         return hook
 
-    def _add(self, kind: Kind, name: str, place: str, call: int, tensor: torch.Tensor) -> None:
-        if not self.spec.records(kind):
-            return
-        step, microbatch = self.clock.step, self.clock.microbatch
-        assert step is not None
-        where = TensorId(step, microbatch, kind, name, place, call)
-        layout, source = self._layout(name, place, tensor)
-        self.writer.add_tensor(where, _local(tensor).detach().clone(), layout, source)
+    def _local(self, where: TensorId, tensor: torch.Tensor) -> Held:
+        """This rank's values and their layout."""
+        own = own_layout(tensor, self.point.sizes)
+        gradient = where.kind == "activation_grad"
+        found = own or self.annotations.module(
+            where.module, where.name, self.point, tensor.ndim, gradient
+        )
+        layout, source = found or ((), "default")
+        return local_values(tensor), layout, source
 
-    def _layout(self, name: str, place: str, tensor: torch.Tensor) -> tuple[Layout, str]:
-        if _is_dtensor(tensor):
-            from pytest_trainsafe.align.dtensor import dtensor_layout
-
-            return dtensor_layout(tensor), "dtensor"
-        found = self.annotations.module(name, place, self.spec.at, tensor.ndim)
-        return found if found is not None else ((), "default")
-
-    def _perturb(self, name: str) -> Any:
-        assert self.noise is not None
-        noise = self.noise
-        calls = Clock()
-
-        def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.is_floating_point():
-                return tensor
-            number, _ = calls.call(f"{name}.{place}")
-            key = f"{self.clock.step}/{self.clock.microbatch}/{name}/{place}/{number}"
-            # Added rather than replaced, so that the graph behind the output stays.
-            noisy = tensor + (noise(key, tensor) - tensor.detach())
-            if noisy.requires_grad:
-                noisy.register_hook(lambda grad: noise(f"{key}/grad", grad))
-            return noisy
-
+    def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
         def hook(module: nn.Module, args: object, output: object) -> object:
-            return replace_tensors(output, perturbed)
+            return noise.output(name, output) if module is watched else output
 
         return hook
 
+    def _note_surroundings(self, module: nn.Module) -> None:
+        """Note, once each, that autocast is on around a forward, or dropout in it."""
+        device = torch.device(self.spec.device).type
+        if torch.is_autocast_enabled(device):
+            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            self._note(NoteEvent("autocast", dtype))
+        if module.training and (rate := _dropout(module)) > 0:
+            self._note(NoteEvent("dropout", str(rate)))
 
-def _is_dtensor(tensor: torch.Tensor) -> bool:
-    return type(tensor).__name__ == "DTensor" and hasattr(tensor, "placements")
+    def _note(self, note: NoteEvent) -> None:
+        if note not in self._noted:
+            self._noted.add(note)
+            self.writer.add(note)
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if _is_dtensor(tensor) else tensor  # type: ignore[no-any-return, operator]
+def _dropout(module: nn.Module) -> float:
+    """The dropout probability of a dropout module, of attention, or of a recurrent module."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    rate = getattr(module, "dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0
+
+
+def _uncompiled(hook: Any) -> Any:
+    """A hook that torch.compile calls as it is: it writes, which is nothing to compile."""
+    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]

@@ -1,12 +1,16 @@
 """Finds casts out of float64: a program that narrows cannot be judged at float64's rounding.
 
-Used around a reference run at the float64 rung.  Sees every cast that reaches the dispatcher,
-with the module that was running.
+Used around a reference run at the float64 rung.  Sees every operation that reaches the
+dispatcher and takes float64 in and gives a narrower float out.  Every one counts, also where its
+result is only logged or thrown away: what becomes of a tensor cannot be seen here, and the price
+of a cast too many is a float64 rung that is judged as wide as that dtype.  `.item()` is no cast.
+Autocast leaves float64 alone, so it narrows nothing at this rung.
 """
 
 from __future__ import annotations
 
-import traceback
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,44 +18,50 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
+_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 
 
-class CastWatch(TorchDispatchMode):
-    """Collects `(dtype, where)` of the narrowest cast of a float64 tensor to another float."""
+class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Finds the narrowest dtype that a float64 tensor is cast to, and where: file:line."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.narrowest: torch.dtype | None = None
         self.where = ""
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: Any,
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default or func is torch.ops.aten.copy_.default:
-            self._note(args, result)
+        if isinstance(result, torch.Tensor) and result.dtype in _BITS and result.numel():
+            self._note(func, args, result.dtype)
         return result
 
-    def _note(self, args: Sequence[Any], result: Any) -> None:
-        source = args[-1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
-        if not isinstance(source, torch.Tensor) or source.dtype is not torch.float64:
+    def _note(self, func: Callable[..., Any], args: Sequence[Any], dtype: torch.dtype) -> None:
+        if self.narrowest is not None and _BITS[dtype] >= _BITS[self.narrowest]:
             return
-        bits = _BITS.get(result.dtype)
-        if bits is None or source.numel() == 0:
-            return
-        if self.narrowest is None or bits < _BITS[self.narrowest]:
-            self.narrowest = result.dtype
-            self.where = _user_frame()
+        name = func.__name__.partition(".")[0]
+        if name.startswith("new_") or name.endswith("_like"):
+            return  # takes the form of a tensor, not its values
+        # A number in a float64 tensor scales float32 ones as a Python number does, without a cast.
+        least = 0 if name in ("_to_copy", "copy_") else 1
+        if any(
+            isinstance(each, torch.Tensor) and each.dtype is torch.float64 and each.ndim >= least
+            for each in args
+        ):
+            self.narrowest = dtype
+            self.where = _user_line()
 
 
-def _user_frame() -> str:
-    """The innermost frame outside torch and this package's recorder."""
-    for frame in reversed(traceback.extract_stack()):
-        inside = "/torch/" in frame.filename or "/pytest_trainsafe/record/" in frame.filename
-        if not inside and not frame.filename.startswith("<"):
-            return f"{frame.filename}:{frame.lineno}"
-    return "the backward pass"
+def _user_line() -> str:
+    """The innermost line outside torch and the recorder; of a backward, where it was started."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        if not frame.f_code.co_filename.startswith(_SKIPPED):
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

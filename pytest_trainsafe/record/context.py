@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Std, default_std, fill
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.record.recorder import Recorder
-
-
-class ProgramError(Exception):
-    """A training program used its context in a way that cannot be recorded."""
 
 
 class Context:
@@ -52,9 +49,7 @@ class Context:
         Starts torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
         """
         if self._mesh is None:
-            if not dist.is_initialized():
-                cuda = self.device.type == "cuda"
-                dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+            _start_distributed(self.device)
             from torch.distributed.device_mesh import init_device_mesh
 
             names = tuple(reversed(MESH_AXES))
@@ -65,7 +60,9 @@ class Context:
     def group(self, axis: str) -> dist.ProcessGroup:
         """The process group of this rank along one mesh axis, also where the axis has size 1."""
         if axis not in MESH_AXES:
-            raise ProgramError(f"no process group for axis {axis!r}; there are {list(MESH_AXES)}")
+            raise ProgramError(
+                f"ctx.group({axis!r}): there is no such axis; use one of {', '.join(MESH_AXES)}"
+            )
         return self.mesh.get_group(axis)
 
     # The same logical values at every Point.
@@ -104,7 +101,11 @@ class Context:
         """
         ranks = self.point.size("dp")
         if total % ranks:
-            raise ProgramError(f"{total} micro-batches cannot be shared by dp={ranks} ranks")
+            raise ProgramError(
+                f"ctx.microbatches({total}): {total} micro-batches cannot be shared evenly by "
+                f"dp={ranks} ranks; use a multiple of {ranks}, or rule the Point out with "
+                "`requires(divides(...))`"
+            )
         share = total // ranks
         first = self.coordinates["dp"] * share
         return range(first, first + share)
@@ -116,13 +117,25 @@ class Context:
 
     # What the program reports.
 
-    def loss(self, value: torch.Tensor) -> None:
-        """Record the loss of this micro-batch as the program reports it."""
+    def loss(self, value: torch.Tensor | float) -> None:
+        """Record the loss of this micro-batch as the program reports it; once in each."""
         self._recorder.loss(value)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
-        """Record the global gradient norm as the program reports it."""
+        """Record the global gradient norm as the program reports it; once a step."""
         self._recorder.grad_norm(value)
+
+
+def _start_distributed(device: torch.device) -> None:
+    """Start torch.distributed, unless the program did; a process by itself is a world of one."""
+    if dist.is_initialized():
+        return
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        store = torch._C._distributed_c10d.HashStore()
+        dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 
 def _device(name: str) -> torch.device:

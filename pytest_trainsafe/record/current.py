@@ -15,6 +15,7 @@ from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.spec import RunSpec
 
 _current: Context | None = None
+_alone: Context | None = None
 
 
 def context() -> Context:
@@ -23,7 +24,12 @@ def context() -> Context:
     Outside of one, a context that records nothing, so that the script also runs by itself:
     float32, on a GPU where there is one, every rank on the dp axis.
     """
-    return _current if _current is not None else _unrecorded()
+    global _alone
+    if _current is not None:
+        return _current
+    if _alone is None:
+        _alone = _unrecorded()
+    return _alone
 
 
 def set_context(ctx: Context | None) -> None:
@@ -43,14 +49,21 @@ class Unrecorded:
 
     def step(self) -> Iterator[int]:
         """Count steps."""
-        yield self.clock.start_step()
-        self.clock.end_step()
+        number = self.clock.start_step()
+        try:
+            yield number
+        finally:
+            self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
-        """Record nothing."""
-        yield index
+        """Check what a recorder would: numbers are not used twice."""
+        self.clock.start_microbatch(index)
+        try:
+            yield index
+        finally:
+            self.clock.end_microbatch()
 
-    def loss(self, value: torch.Tensor) -> None:
+    def loss(self, value: torch.Tensor | float) -> None:
         """Record nothing."""
 
     def grad_norm(self, value: torch.Tensor | float) -> None:

@@ -9,11 +9,14 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.dtensor import is_dtensor
 from pytest_trainsafe.align.indices import scale_shape
 from pytest_trainsafe.align.resolve import parameter_layout
+from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.names import canonical, split
 from pytest_trainsafe.record.parameters import unique_parameters
+from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.sweep.point import Point
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
@@ -36,13 +39,15 @@ def fill(
     """Give every parameter its part of the logical tensor of its name."""
     named = ((canonical(name), parameter) for name, parameter in model.named_parameters())
     for name, parameter in unique_parameters(named).items():
+        if parameter.is_meta:
+            raise ProgramError(
+                f"ctx.initialize was given a model on the meta device ({name} has no memory to "
+                "fill); call model.to_empty(device=ctx.device) before it"
+            )
         layout, _ = parameter_layout(name, parameter, point, Annotations.empty())
-        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
-        shape = (
-            tuple(parameter.shape)
-            if hasattr(parameter, "to_local")
-            else scale_shape(tuple(parameter.shape), layout, point.sizes)
-        )
+        local, shape = local_values(parameter), tuple(parameter.shape)
+        if not is_dtensor(parameter):
+            shape = scale_shape(shape, layout, point.sizes)
         mean, deviation = std(name, shape)
         value = consistent_tensor(
             name,

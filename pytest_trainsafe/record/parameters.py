@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,10 +11,11 @@ from torch import nn
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.launch.ledger import name_tensor
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.names import split
+from pytest_trainsafe.record.optimizer import listen, states
 from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
 from pytest_trainsafe.trace.schema import INITIAL, Kind, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -32,6 +33,7 @@ class ParameterRecorder:
         optimizer: Any,
     ) -> None:
         self.spec = spec
+        self.sizes = spec.at.sizes
         self.clock = clock
         self.writer = writer
         self.parameters = parameters
@@ -46,30 +48,52 @@ class ParameterRecorder:
         }
         self.contributions: dict[str, torch.Tensor] = {}
         self.optimizer_stepped = False
+        self._main_written = False
+        self._hooked: set[str] = set()
 
     def attach(self) -> None:
-        """Install the gradient hooks and listen to the optimizer."""
+        """Listen to the parameters' gradients and to the optimizer."""
         for name, parameter in self.parameters.items():
-            name_tensor(parameter, name)
-            if parameter.requires_grad:
-                parameter.register_hook(self._on_gradient(name))
-                parameter.register_post_accumulate_grad_hook(_name_gradient(name))
-        if isinstance(self.optimizer, torch.optim.Optimizer):
-            self.optimizer.register_step_pre_hook(lambda *_: self.before_optimizer())
-        elif self.optimizer is not None:
-            self._wrap_step()
+            tell_ledger(parameter, name)
+        if self.optimizer is not None:
+            listen(self.optimizer, self._before_optimizer, self._after_optimizer)
 
-    def _wrap_step(self) -> None:
-        """Optimizer wrappers that are no `torch.optim.Optimizer` have no hooks of their own."""
-        step = self.optimizer.step
+    def initial(self) -> None:
+        """Write the values before the first step: parameters, and master copies there are."""
+        for name, parameter in self.parameters.items():
+            self._add("param", name, parameter, step=INITIAL)
+            self._add_master(name, parameter, step=INITIAL)
 
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self.before_optimizer()
-            return step(*args, **kwargs)
+    def start_step(self) -> None:
+        """Forget the step before; hook parameters that require gradients since then."""
+        self.optimizer_stepped = self._main_written = False
+        for name, parameter in self.parameters.items():
+            if parameter.requires_grad and name not in self._hooked:
+                self._hooked.add(name)
+                on_gradient(parameter, self._on_gradient(name))
+                parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
 
-        self.optimizer.step = watched
+    def end_microbatch(self) -> None:
+        """Write what the backward of this micro-batch added to each gradient."""
+        for name, grad in self.contributions.items():
+            self._add("param_grad", name, grad, partial=self.partial_axes[name])
+        self.contributions.clear()
 
-    def _on_gradient(self, name: str) -> Any:
+    def end_step(self) -> bool:
+        """Write parameters and optimizer state; say whether the optimizer stepped."""
+        self._write_main_grads()
+        for name, parameter in self.parameters.items():
+            self._add("param", name, parameter)
+            self._add_master(name, parameter)
+            for key, value in states(self.optimizer, parameter):
+                if value.shape == parameter.shape:
+                    self._add("optimizer_state", name, value, suffix=f".{key}")
+                elif value.numel() == 1 or not self.layouts[name][0]:
+                    self._add("optimizer_state", name, value, suffix=f".{key}", whole=True)
+                # else: no layout says how a factored or packed state of a shard is cut
+        return self.optimizer_stepped
+
+    def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter in several parts (reentrant recomputation).
             if self.clock.microbatch is None or not self.spec.records("param_grad"):
@@ -80,61 +104,35 @@ class ParameterRecorder:
 
         return hook
 
-    def end_microbatch(self) -> None:
-        """Write what the backward of this micro-batch added to each gradient."""
-        for name, grad in self.contributions.items():
-            partial = tuple(Partial(axis) for axis in self.partial_axes[name])
-            self._add("param_grad", name, grad, suffix="", partial=partial)
-        self.contributions.clear()
-
-    def before_optimizer(self) -> None:
-        """Write the gradients the optimizer is about to use."""
-        if self.optimizer_stepped or self.clock.step is None:
-            return  # an inner optimizer of a wrapper that was already seen
+    def _before_optimizer(self, has_closure: bool) -> None:
+        if self.clock.step is None:
+            return
         self.optimizer_stepped = True
-        self._write_main_grads()
-
-    def initial(self) -> None:
-        """Write the parameters' values before the first step."""
-        for name, parameter in self.parameters.items():
-            self._add("param", name, parameter, step=INITIAL)
-
-    def end_step(self) -> bool:
-        """Write parameters and optimizer state; say whether the optimizer stepped."""
-        stepped = self.optimizer_stepped
-        if not stepped:
+        if not has_closure:  # the gradients are there; a closure is yet to compute them
             self._write_main_grads()
-        self.optimizer_stepped = False
-        for name, parameter in self.parameters.items():
-            self._add("param", name, parameter)
-            master = getattr(parameter, "main_param", None)
-            if isinstance(master, torch.Tensor):
-                self._add("master_param", name, master)
-            for key, value in self._state(parameter, master):
-                same = value.shape == parameter.shape
-                self._add("optimizer_state", name, value, suffix=f".{key}", sharded=same)
-        return stepped
+
+    def _after_optimizer(self) -> None:
+        if self.clock.step is not None:
+            self._write_main_grads()
 
     def _write_main_grads(self) -> None:
+        """Write the gradients the optimizer uses, once a step, at its first chance to see any."""
+        if self._main_written:
+            return
         for name, parameter in self.parameters.items():
             grad = getattr(parameter, "main_grad", None)
             if grad is None:
                 grad = parameter.grad
             if grad is not None:
-                name_tensor(grad, f"{name}.grad")
+                self._main_written = True
+                tell_ledger(grad, f"{name}.grad")
                 self._add("main_grad", name, grad)
 
-    def _state(
-        self, parameter: nn.Parameter, master: object
-    ) -> Iterator[tuple[str, torch.Tensor]]:
-        inner = getattr(self.optimizer, "optimizer", self.optimizer)
-        states = getattr(inner, "state", {})
-        for holder in (parameter, master):
-            if isinstance(holder, torch.Tensor) and holder in states:
-                for key, value in states[holder].items():
-                    if isinstance(value, torch.Tensor):
-                        yield str(key), value
-                return
+    def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
+        """Write the master copy, unless it is a piece that the parameter's layout does not fit."""
+        master = getattr(parameter, "main_param", None)
+        if isinstance(master, torch.Tensor) and master.shape == parameter.shape:
+            self._add("master_param", name, master, step=step)
 
     def _add(
         self,
@@ -143,9 +141,9 @@ class ParameterRecorder:
         tensor: torch.Tensor,
         *,
         suffix: str = "",
-        partial: Layout = (),
+        partial: tuple[str, ...] = (),
         step: int | None = None,
-        sharded: bool = True,
+        whole: bool = False,
     ) -> None:
         if not self.spec.records(kind):
             return
@@ -155,27 +153,37 @@ class ParameterRecorder:
         module, leaf = split(name)
         microbatch = self.clock.microbatch if kind == "param_grad" else None
         where = TensorId(step, microbatch, kind, module, leaf + suffix)
-        layout, source = self.layouts[name] if sharded else ((), "default")
-        local = tensor.detach()
-        if hasattr(local, "to_local"):
-            local = local.to_local()
-        self.writer.add_tensor(where, local.clone(), layout + partial, source)
+        given = ((), "default") if whole else self.layouts[name]
+        layout, source = own_layout(tensor, self.sizes) or given
+        self.writer.add_tensor(where, local_values(tensor), _summed(layout, partial), source)
 
 
-def _name_gradient(name: str) -> Any:
+def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:
+    """A layout whose parts are also terms over these axes, where it says nothing of them."""
+    known = {axis for p in layout for axis in getattr(p, "axes", None) or (getattr(p, "axis", ""),)}
+    return layout + tuple(Partial(axis) for axis in axes if axis not in known)
+
+
+def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
     def hook(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            name_tensor(parameter.grad, f"{name}.grad")
+            tell_ledger(parameter.grad, f"{name}.grad")
 
     return hook
 
 
 def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """The parameters by name, tied ones once under their first name."""
-    seen: dict[int, str] = {}
+    """The parameters by canonical name, tied ones once under their first name."""
+    seen: set[int] = set()
     unique: dict[str, nn.Parameter] = {}
     for name, parameter in named:
-        if id(parameter) not in seen:
-            seen[id(parameter)] = name
-            unique[name] = parameter
+        if id(parameter) in seen:
+            continue
+        if name in unique:
+            raise ProgramError(
+                f"two parameters are called {name!r} once the levels that wrappers add "
+                "(`module.` at the root, `_orig_mod.`) are dropped; rename one of the attributes"
+            )
+        seen.add(id(parameter))
+        unique[name] = parameter
     return unique

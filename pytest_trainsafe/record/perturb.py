@@ -8,8 +8,13 @@ backward: each output and each gradient is multiplied by 1 + eps * u, u uniform 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import xxhash
+
+from pytest_trainsafe.record.outputs import replace_tensors
+from pytest_trainsafe.record.tensors import on_gradient, tensor_hash
 
 #: Spacing of the numbers next to 1 in each working dtype: the relative size of the noise.
 EPSILON = {
@@ -19,20 +24,49 @@ EPSILON = {
     "float16": 2.0**-10,
 }
 
+T = TypeVar("T")
+
 
 class Noise:
-    """Multiplies floating tensors by 1 + eps * u, the same u for the same key in every run."""
+    """Multiplies floating tensors by 1 + eps * u.
+
+    Like rounding, u is a function of the values: the same tensor at the same place gets the
+    same noise in every run and when it is recomputed.  Of a key, u is the same in every run.
+    """
 
     def __init__(self, epsilon: float, seed: int) -> None:
         self.epsilon = epsilon
         self.seed = seed
 
     def __call__(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The perturbed values, rounded to the tensor's dtype.  Integers pass unchanged."""
+        """The perturbed values, rounded to the tensor's dtype.
+
+        Zeros, infinities and NaN stay; what is not of a real floating dtype passes unchanged.
+        """
         if not tensor.is_floating_point():
             return tensor
-        seed = xxhash.xxh3_64_intdigest(key.encode(), self.seed) >> 1
+        values = tensor.detach()
+        seed = xxhash.xxh3_64_intdigest(f"{key} {tensor_hash(values)}".encode(), self.seed) >> 1
         generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * 2 - 1
-        factor = 1 + self.epsilon * noise.to(tensor.device)
-        return (tensor.detach().to(torch.float64) * factor).to(tensor.dtype)
+        noise = torch.rand(values.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        factor = 1 + self.epsilon * noise.to(values.device)
+        noisy = (values.to(torch.float64) * factor).to(values.dtype)
+        return torch.where(noisy.isfinite(), noisy, values)
+
+    def output(self, name: str, value: T) -> T:
+        """A module's output with noise on every tensor, and on the gradients that reach them."""
+
+        def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_floating_point() or tensor.layout != torch.strided:
+                return tensor
+            key = f"{name}/{place}"
+            # Added rather than replaced, so that the graph behind the output stays; of infinities
+            # the difference is no number.
+            difference = self(key, tensor) - tensor.detach()
+            noisy = tensor + torch.where(difference.isfinite(), difference, 0)
+            if noisy.requires_grad:
+                on_gradient(noisy, lambda grad: self(f"{key}/grad", grad))
+            return noisy
+
+        result: T = replace_tensors(value, perturbed)
+        return result

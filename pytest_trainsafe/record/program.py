@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
+import torch.distributed as dist
 
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
-from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.writer import RankWriter
+from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
 def run(spec_data: dict[str, Any]) -> dict[str, float]:
@@ -28,28 +31,41 @@ def run(spec_data: dict[str, Any]) -> dict[str, float]:
     Raises ProgramError when the program recorded no step: there is nothing to compare then.
     """
     spec = msgspec.convert(spec_data, RunSpec, strict=False)
-    rank = int(os.environ.get("RANK", "0"))
+    seconds = record(spec, lambda ctx: _train(spec, ctx))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    return {"seconds": seconds}
+
+
+def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
+    """Record what `train` does with a Context, whole; return the seconds it took.
+
+    What it raises passes through, and leaves what was recorded until then, without an end.
+    """
     torch.manual_seed(spec.seed)
-    writer = RankWriter(Path(spec.trace), rank)
+    writer = RankWriter(Path(spec.trace), int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
     began = time.perf_counter()
-    with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
-        _train(spec, Context(spec, recorder))
+    try:
+        with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
+            train(Context(spec, recorder))
+    except BaseException:
+        with contextlib.suppress(TraceWriteError):
+            writer.flush()
+        raise
     seconds = time.perf_counter() - began
     if recorder.clock.steps_done == 0:
         raise ProgramError(
-            f"{spec.program} never called ctx.step, so nothing was recorded; wrap each optimizer "
-            "step in `with ctx.step():` and each forward and backward in "
+            f"{spec.script or spec.program} never called ctx.step, so nothing was recorded; wrap "
+            "each optimizer step in `with ctx.step():` and each forward and backward in "
             "`with ctx.microbatch(index):`"
         )
     if watch is not None and watch.narrowest is not None:
         dtype = str(watch.narrowest).removeprefix("torch.")
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
     writer.close()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    return {"seconds": seconds}
+    return seconds
 
 
 def _train(spec: RunSpec, ctx: Context) -> None:
@@ -64,7 +80,7 @@ def _train(spec: RunSpec, ctx: Context) -> None:
 
 
 @contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Any:
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Tensors a program makes without a dtype follow the rung, so that float64 stays float64."""
     before = torch.get_default_dtype()
     # torch allows low-precision defaults, but factories of constants then lose far more than

@@ -12,8 +12,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     `program` is a task's target ("package.module:function") and `file` where it is defined, for
     modules that cannot be imported by name; where `script` is set, `program` is only a name and
-    the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the noise
-    injected into every leaf module's output and gradient (0 for none); only references are
+    the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the
+    noise injected into every leaf module's output and gradient (0 for none); only references are
     perturbed.  `watch_casts` notes casts out of float64.  `modules` are `fnmatch` patterns; a
     module that matches none leaves no activations.
     """

@@ -79,7 +79,7 @@ class Clock:
         A forward that runs inside a backward is activation recomputation: it has the number of
         the call it repeats, or None where it repeats none.
         """
-        now = torch.autograd._get_sequence_nr()
+        now = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         recomputing = torch._C._current_graph_task_id() != -1
         if recomputing:
             number = self._repeated(module)

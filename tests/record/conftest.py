@@ -1,0 +1,111 @@
+"""Records programs in this process, a world of one rank, and reads back what they left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pytest_trainsafe.record import program
+from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import Kind, Manifest, TensorId
+from pytest_trainsafe.trace.writer import write_manifest
+
+
+class Recorded:
+    """A trace of one rank, with its values at hand."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.rank = trace.ranks[0]
+
+    def get(
+        self, kind: Kind, path: str, *, step: int = 0, microbatch: int | None = None, call: int = 0
+    ) -> torch.Tensor:
+        """The value of one tensor, which must be there once."""
+        if kind in ("activation", "activation_grad", "param_grad", "loss"):
+            microbatch = microbatch or 0
+        wanted = (step, microbatch, kind, path, call)
+        [found] = [id for id in self.rank.tensors if wanted == _key(id)]
+        return self.trace.load(0, self.rank.tensors[found])
+
+    def paths(self, kind: Kind, step: int | None = None) -> list[str]:
+        """The paths recorded of a kind, in the order of dataflow, with their call where not 0."""
+        return [
+            id.path + (f"#{id.call}" if id.call else "")
+            for id in self.rank.tensors
+            if id.kind == kind and step in (None, id.step)
+        ]
+
+    def hashes(self) -> dict[TensorId, str]:
+        """Every tensor's hash, in the order of dataflow."""
+        return {id: event.hash for id, event in self.rank.tensors.items()}
+
+
+def _key(id: TensorId) -> tuple[int, int | None, str, str, int]:
+    return id.step, id.microbatch, id.kind, id.path, id.call
+
+
+Record = Callable[..., Recorded]
+
+
+@pytest.fixture
+def make_spec(tmp_path: Path) -> Callable[..., RunSpec]:
+    """Build a spec of a run with a directory of its own."""
+    made = []
+
+    def make(**changes: Any) -> RunSpec:
+        made.append(changes)
+        defaults: dict[str, Any] = {
+            "program": "a_program:train",
+            "point": {},
+            "dtype": "float32",
+            "device": "cpu",
+            "seed": 0,
+            "trace": str(tmp_path / f"trace{len(made)}"),
+        }
+        spec = RunSpec(**{**defaults, **changes})
+        manifest = Manifest(
+            program=spec.program,
+            point=spec.point,
+            world_size=spec.at.world_size,
+            dtype=spec.dtype,
+            device=spec.device,
+            seed=spec.seed,
+        )
+        write_manifest(Path(spec.trace), manifest)
+        return spec
+
+    return make
+
+
+@pytest.fixture
+def record(make_spec: Callable[..., RunSpec]) -> Record:
+    """Record `train(ctx)` and open its trace; keywords change the spec."""
+
+    def run(train: Callable[[Context], object], **changes: Any) -> Recorded:
+        spec = make_spec(**changes)
+        program.record(spec, train)
+        return Recorded(Trace.open(spec.trace))
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _no_process_group() -> Iterator[None]:
+    """A test that starts torch.distributed does not leave it to the next."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@pytest.fixture(autouse=True)
+def _one_seed() -> None:
+    """Models made outside a run have the same values in every test."""
+    torch.manual_seed(0)

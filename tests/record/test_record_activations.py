@@ -1,0 +1,489 @@
+"""Every module's output and the gradient that reaches it, compared bit by bit with autograd's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_trainsafe.record.context import Context
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+LABELS = torch.linspace(0, 2, 20).reshape(4, 5)
+
+
+def one_step(model: nn.Module, loss: Callable[[Any], Tensor] | None = None, x: Tensor = X) -> Any:
+    """A program of one forward and backward, without an optimizer."""
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            out = model(x)
+            total = out.square().sum() if loss is None else loss(out)
+            if total.requires_grad:
+                total.backward()
+
+    return train
+
+
+class Consumer(nn.Module):
+    """A linear layer whose output a function consumes."""
+
+    def __init__(self, consume: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 5)
+        self.consume = consume
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.consume(self.fc(x))
+
+
+def slice_mul_(y: Tensor) -> Tensor:
+    y[:, :2].mul_(3)
+    return y
+
+
+def view_add_(y: Tensor) -> Tensor:
+    y.view(-1).add_(LABELS.reshape(-1))
+    return y
+
+
+@pytest.mark.parametrize(
+    ("in_place", "plain"),
+    [
+        (torch.relu_, torch.relu),
+        (lambda y: y.add_(LABELS), lambda y: y + LABELS),
+        (slice_mul_, lambda y: torch.cat([y[:, :2] * 3, y[:, 2:]], 1)),
+        (view_add_, lambda y: y + LABELS),
+        (lambda y: y.mul_(2).sigmoid_(), lambda y: (y * 2).sigmoid()),
+        (lambda y: y.t_().t(), lambda y: y),
+    ],
+    ids=["relu_", "add_", "slice mul_", "view add_", "twice", "t_"],
+)
+def test_outputs_modified_in_place_are_recorded_as_they_were(
+    record: Any, in_place: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]
+) -> None:
+    model = Consumer(in_place)
+    y = model.fc(X)
+    loss = plain(y).square().sum()
+    (expected,) = torch.autograd.grad(loss, y)
+    run = record(one_step(model))
+    assert torch.equal(run.get("activation", "fc.output"), y.detach())
+    assert torch.equal(run.get("activation_grad", "fc.output"), expected)
+    assert torch.equal(run.get("activation", "output"), plain(y).detach())
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    cache: list[Tensor]
+    note: str = "text"
+
+
+@dataclass(frozen=True)
+class Frozen:
+    logits: Tensor
+
+
+class Returns(nn.Module):
+    """Computes two tensors and returns them in some structure."""
+
+    def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 5)
+        self.wrap = wrap
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.fc(x)
+        return self.wrap(y * 2, y.exp())
+
+
+class Whole(nn.Module):
+    def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.inner = Returns(wrap)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = flatten(self.inner(x))
+        return first * second
+
+
+def flatten(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    elif not isinstance(value, tuple | list):
+        value = list(vars(value).values())
+    return [t for item in value if not isinstance(item, str) for t in flatten(item)]
+
+
+STRUCTURES = pytest.mark.parametrize(
+    ("wrap", "places"),
+    [
+        (lambda a, b: (a, b), ("output.0", "output.1")),
+        (lambda a, b: [a, b], ("output.0", "output.1")),
+        (lambda a, b: {"logits": a, "hidden": b}, ("output.logits", "output.hidden")),
+        (lambda a, b: {"x": [a, {"y": (b,)}]}, ("output.x.0", "output.x.1.y.0")),
+        (Pair, ("output.first", "output.second")),
+        (lambda a, b: Output(a, [b]), ("output.logits", "output.cache.0")),
+        (lambda a, b: (Frozen(a), b), ("output.0.logits", "output.1")),
+    ],
+    ids=["tuple", "list", "dict", "nested", "NamedTuple", "dataclass", "frozen dataclass"],
+)
+
+
+@STRUCTURES
+def test_tensors_in_any_structure_are_recorded_by_their_place(
+    record: Any, wrap: Callable[[Tensor, Tensor], Any], places: tuple[str, str]
+) -> None:
+    model = Whole(wrap)
+    y = model.inner.fc(X)
+    first, second = y * 2, y.exp()
+    expected = torch.autograd.grad((first * second).square().sum(), (first, second))
+    run = record(one_step(model))
+    for place, value, grad in zip(places, (first, second), expected, strict=True):
+        assert torch.equal(run.get("activation", f"inner.{place}"), value.detach())
+        assert torch.equal(run.get("activation_grad", f"inner.{place}"), grad)
+    assert set(run.paths("activation")) == {
+        "inner.fc.output",
+        *(f"inner.{place}" for place in places),
+        "output",
+    }
+
+
+@STRUCTURES
+def test_structures_survive_noise(
+    record: Any, wrap: Callable[[Tensor, Tensor], Any], places: tuple[str, str]
+) -> None:
+    # The leaf returns the structure itself.
+    class Leaf(nn.Module):
+        def forward(self, x: Tensor) -> Any:
+            return wrap(x * 2, x.exp())
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.leaf = nn.Linear(3, 5), Leaf()
+            self.seen: Any = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = self.leaf(self.fc(x))
+            first, second = flatten(self.seen)
+            return first * second
+
+    model = Model()
+    clean = record(one_step(copy.deepcopy(model)))
+    noisy = record(one_step(model), perturbation=2.0**-10)
+    assert type(model.seen) is type(wrap(X, X))
+    for place in places:
+        one, other = (run.get("activation", f"leaf.{place}") for run in (clean, noisy))
+        assert not torch.equal(one, other)
+        assert torch.allclose(one, other, rtol=2**-7)
+
+
+def test_a_module_called_several_times_has_a_number_for_each_call(record: Any) -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for _ in range(3):
+                x = self.fc(x)
+            return x
+
+    model = Loop()
+    outputs = [X]
+    for _ in range(3):
+        outputs.append(model.fc(outputs[-1]))
+    grads = torch.autograd.grad(outputs[-1].square().sum(), outputs[1:])
+    run = record(one_step(model))
+    for call in range(3):
+        got = run.get("activation", "fc.output", call=call)
+        assert torch.equal(got, outputs[call + 1].detach())
+        assert torch.equal(run.get("activation_grad", "fc.output", call=call), grads[call])
+    assert run.paths("activation_grad") == ["fc.output#2", "output", "fc.output#1", "fc.output"]
+
+
+def test_call_numbers_begin_again_in_every_microbatch(record: Any) -> None:
+    model = nn.Linear(3, 2)
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        for _ in range(2):
+            with ctx.step():
+                for index in range(2):
+                    with ctx.microbatch(index):
+                        model(X * (index + 1)).sum().backward()
+
+    run = record(train)
+    assert run.paths("activation") == ["output"] * 4
+    assert torch.equal(
+        run.get("activation", "output", step=1, microbatch=1), model(X * 2).detach()
+    )
+
+
+def test_a_module_that_is_not_called_leaves_nothing(record: Any) -> None:
+    model = Consumer(torch.relu)
+    model.unused = nn.Linear(2, 2)
+    run = record(one_step(model))
+    assert "unused.output" not in run.paths("activation")
+    assert "unused" in run.rank.modules
+    assert run.paths("param_grad") == ["fc.bias", "fc.weight"]
+
+
+def test_a_tensor_passed_on_is_recorded_under_each_module(record: Any) -> None:
+    class Pass(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.same = nn.Linear(3, 5), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.same(self.fc(x))
+
+    model = Pass()
+    y = model.fc(X)
+    (grad,) = torch.autograd.grad(y.square().sum(), y)
+    run = record(one_step(model))
+    for path in ("fc.output", "same.output", "output"):
+        assert torch.equal(run.get("activation", path), y.detach())
+        assert torch.equal(run.get("activation_grad", path), grad)
+
+
+@pytest.mark.parametrize("value", [None, "text", 3, {"a": None}, object(), []])
+def test_what_holds_no_tensors_leaves_nothing(record: Any, value: object) -> None:
+    class Odd(nn.Module):
+        def forward(self, x: Tensor) -> object:
+            return value
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.odd, self.fc = Odd(), nn.Linear(3, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.odd(x) is value
+            return self.fc(x)
+
+    for perturbation in (0.0, 2.0**-23):
+        run = record(one_step(Model()), perturbation=perturbation)
+        assert run.paths("activation") == ["fc.output", "output"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.arange(5),
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j, -1j]),
+        torch.empty(0, 3),
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.arange(12.0)[::3],
+        torch.tensor(2.5),
+        torch.tensor([1.0, -3.0], dtype=torch.bfloat16),
+        torch.ones(2, 3).expand(4, 2, 3),
+        torch.tensor([float("-inf"), float("nan"), 0.0]),
+    ],
+    ids=["int", "bool", "complex", "empty", "transposed", "strided", "0-d", "bf16", "expanded", "inf"],
+)
+def test_tensors_of_any_kind_are_recorded_as_they_are(record: Any, value: Tensor) -> None:
+    class Gives(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return value
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gives, self.fc = Gives(), nn.Linear(3, 5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.gives(x)
+            return self.fc(x)
+
+    got = record(one_step(Model())).get("activation", "gives.output")
+    assert got.dtype == value.dtype
+    torch.testing.assert_close(got, value, rtol=0, atol=0, equal_nan=True)
+
+
+def test_complex_outputs_have_gradients_too(record: Any) -> None:
+    model = Consumer(lambda y: torch.view_as_real(torch.fft.rfft(y).conj()))
+
+    class Transform(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.rfft(x).conj()
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.transform = model.fc, Transform()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.view_as_real(self.transform(self.fc(x)).resolve_conj())
+
+    z = torch.fft.rfft(model.fc(X)).conj()
+    (grad,) = torch.autograd.grad(torch.view_as_real(z.resolve_conj()).square().sum(), z)
+    run = record(one_step(Model()))
+    assert torch.equal(run.get("activation", "transform.output"), z.detach().resolve_conj())
+    assert torch.equal(run.get("activation_grad", "transform.output"), grad.resolve_conj())
+
+
+def test_a_module_that_returns_its_parameter_is_recorded_in_every_microbatch(record: Any) -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> Tensor:
+            return self.weight
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = Table()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.table()
+
+    model = Model()
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        for _ in range(2):
+            with ctx.step():
+                for index in range(2):
+                    with ctx.microbatch(index):
+                        (model(X).sum() * (index + 1)).backward()
+
+    run = record(train)
+    for step in range(2):
+        for index in range(2):
+            got = run.get("activation_grad", "table.output", step=step, microbatch=index)
+            assert torch.equal(got, X.sum(0) * (index + 1))
+    # The parameter recorder's own is left.
+    assert len(model.table.weight._backward_hooks) == 1
+
+
+def test_two_backward_passes_are_added_up(record: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh())
+    y = model[0](X)
+    z = model[1](y)
+    one = torch.autograd.grad(z.sum(), y, retain_graph=True)[0]
+    two = torch.autograd.grad(z.square().sum(), y)[0]
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            out = model(X)
+            out.sum().backward(retain_graph=True)
+            out.square().sum().backward()
+
+    run = record(train)
+    assert torch.equal(run.get("activation_grad", "0.output"), one + two)
+    assert torch.equal(run.get("param_grad", "0.weight"), model[0].weight.grad)
+
+
+def test_a_backward_after_its_microbatch_counts_for_it(record: Any) -> None:
+    model = nn.Linear(3, 2)
+    x = [X, X * 2]
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step():
+            total = torch.zeros(())
+            for index in range(2):
+                with ctx.microbatch(index):
+                    total = total + model(x[index]).square().sum()
+            total.backward()
+
+    run = record(train)
+    for index in range(2):
+        got = run.get("activation_grad", "output", microbatch=index)
+        assert torch.equal(got, 2 * model(x[index]).detach())
+    assert run.paths("param_grad") == []
+    assert run.paths("main_grad") == ["weight", "bias"]
+
+
+def test_without_gradients_there_are_outputs_only(record: Any) -> None:
+    model = Consumer(torch.relu)
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0), torch.no_grad():
+            model(X)
+
+    run = record(train)
+    assert run.paths("activation") == ["fc.output", "output"]
+    assert run.paths("activation_grad") == run.paths("param_grad") == run.paths("main_grad") == []
+
+
+def test_a_forward_outside_a_microbatch_is_ignored(record: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        model(X).sum().backward()
+        with ctx.step():
+            model(X)
+            with ctx.microbatch(0):
+                model(X).sum().backward()
+            model(X)
+        model(X)
+
+    run = record(train)
+    assert run.paths("activation") == ["0.output", "1.output", "output"]
+    assert len(run.rank.inputs) == 1
+
+
+def test_a_copy_of_the_model_is_not_the_model(record: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 3))
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        average = copy.deepcopy(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(X).sum().backward()
+            average(X)
+
+    run = record(train)
+    assert run.paths("activation") == ["0.output", "output"]
+    assert len(run.rank.inputs) == 1
+
+
+def test_inputs_are_hashed_by_value(record: Any) -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor, *, mask: Tensor, note: str = "") -> Tensor:
+            return x * mask
+
+    model = Model()
+    mask = torch.tensor([True, False, True])
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step():
+            for index, x in enumerate((X, X.clone(), X.t().contiguous().t(), X + 1, X.double())):
+                with ctx.microbatch(index):
+                    model(x, mask=mask)
+
+    first, same, strided, other, wide = (event.hashes for event in record(train).rank.inputs)
+    assert first == same == strided
+    assert len(first) == 2
+    assert len({first, other, wide}) == 3
+    assert first[1] == other[1]
+
+
+def test_modules_are_described(record: Any) -> None:
+    run = record(one_step(Consumer(torch.relu)))
+    assert run.rank.modules[""].cls == "Consumer"
+    assert run.rank.modules[""].source.rpartition(":")[0] == __file__
+    assert run.rank.modules["fc"].parameters == ("weight", "bias")

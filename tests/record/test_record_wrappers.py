@@ -1,0 +1,184 @@
+"""Wrapped models are recorded under the names, and with the values, of the model inside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_trainsafe.record.context import Context
+
+X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(3, 8), nn.Linear(8, 4)])
+        self.norm = nn.LayerNorm(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return self.norm(x)
+
+
+def train_model(model: nn.Module, wrap: Any = lambda model: model) -> Any:
+    """Watch a wrapped model and train it two steps of two micro-batches."""
+
+    def train(ctx: Context) -> None:
+        _ = ctx.mesh
+        wrapped = wrap(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        ctx.watch(wrapped, optimizer)
+        for _ in range(2):
+            with ctx.step():
+                for index in ctx.microbatches(2):
+                    with ctx.microbatch(index):
+                        loss = wrapped(X[index]).square().sum()
+                        ctx.loss(loss)
+                        loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return train
+
+
+@pytest.fixture
+def bare(record: Any) -> Iterator[tuple[nn.Module, Any]]:
+    """A model that is not trained yet, and what training its copy recorded."""
+    model = Small()
+    run = record(train_model(copy.deepcopy(model)))
+    dist.destroy_process_group()
+    yield model, run
+    torch.compiler.reset()
+
+
+def test_distributed_data_parallel(record: Any, bare: Any) -> None:
+    model, expected = bare
+    run = record(train_model(model, DistributedDataParallel))
+    assert run.hashes() == expected.hashes()
+    assert list(run.rank.modules) == list(expected.rank.modules)
+    assert run.rank.modules[""].cls == "Small"
+    assert len(run.rank.inputs) == 4
+
+
+def test_distributed_data_parallel_without_its_reduction(record: Any, bare: Any) -> None:
+    model, expected = bare
+
+    def train(ctx: Context) -> None:
+        _ = ctx.mesh
+        wrapped = DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        ctx.watch(wrapped, optimizer)
+        for _ in range(2):
+            with ctx.step():
+                with ctx.microbatch(0), wrapped.no_sync():
+                    loss = wrapped(X[0]).square().sum()
+                    ctx.loss(loss)
+                    loss.backward()
+                with ctx.microbatch(1):
+                    loss = wrapped(X[1]).square().sum()
+                    ctx.loss(loss)
+                    loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+
+    assert record(train).hashes() == expected.hashes()
+
+
+# torch.compile itself looks at `.grad`, and hides the warning in a way that errors pass by.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("way", ["function", "method", "inside", "eager"])
+def test_compiled_modules(record: Any, bare: Any, way: str) -> None:
+    model, expected = bare
+
+    def wrap(model: nn.Module) -> Any:
+        if way == "method":
+            model.compile(backend="eager")
+            return model
+        if way == "inside":
+            model.layers[0] = torch.compile(model.layers[0], backend="aot_eager")
+            return model
+        return torch.compile(model, backend="aot_eager" if way == "function" else "eager")
+
+    run = record(train_model(model, wrap))
+    assert set(run.rank.tensors) == set(expected.rank.tensors)
+    wrong = [str(id) for id, digest in expected.hashes().items() if run.hashes()[id] != digest]
+    assert wrong == []
+    assert len(run.rank.inputs) == 4
+
+
+def test_checkpoint_wrappers(record: Any, bare: Any) -> None:
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    model, expected = bare
+    model.layers[1] = checkpoint_wrapper(model.layers[1])
+    run = record(train_model(model))
+    assert run.hashes() == expected.hashes()
+    assert list(run.rank.modules) == list(expected.rank.modules)
+
+
+def test_fully_sharded_parameters_are_dtensors_with_their_own_layouts(
+    record: Any, bare: Any
+) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    model, expected = bare
+
+    def wrap(model: nn.Module) -> nn.Module:
+        mesh = torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
+        for layer in model.layers:
+            fully_shard(layer, mesh=mesh)
+        return fully_shard(model, mesh=mesh)
+
+    def train(ctx: Context) -> None:
+        _ = ctx.mesh
+        train_model(wrap(model))(ctx)
+
+    run = record(train)
+    # FSDP2 computes gradients on parameters of its own, so there is nothing to see of one
+    # micro-batch; the main gradients are the parameters' own.
+    assert run.paths("param_grad") == []
+    expected_ids = [id for id in expected.rank.tensors if id.kind != "param_grad"]
+    assert set(run.rank.tensors) == set(expected_ids)
+    wrong = [str(id) for id in expected_ids if run.hashes()[id] != expected.hashes()[id]]
+    assert wrong == []
+    sources = {e.layout_source for id, e in run.rank.tensors.items() if id.kind == "main_grad"}
+    assert sources == {"dtensor"}
+
+
+def test_dtensors_are_recorded_by_their_own_placements(record: Any) -> None:
+    from torch.distributed.tensor import Partial, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    model = nn.Sequential(nn.Linear(3, 4, bias=False))
+
+    def train(ctx: Context) -> None:
+        style = ColwiseParallel(use_local_output=False)
+        parallelize_module(model, ctx.mesh["tp"], {"0": style})
+        assert model[0].weight.placements == (Shard(0),)
+        ctx.watch(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+        with ctx.step(), ctx.microbatch(0):
+            out = model(X[0])
+            assert out.placements == (Shard(1),)
+            loss = out.square().sum()
+            assert isinstance(loss.placements[0], Partial)
+            ctx.loss(loss)
+            loss.backward()
+
+    run = record(train)
+    for id, event in run.rank.tensors.items():
+        assert event.layout_source == "dtensor", id
+    weight = run.get("param", "0.weight")
+    grad = run.get("param_grad", "0.weight")
+    out = X[0] @ weight.t()
+    assert torch.allclose(run.get("activation", "0.output"), out)
+    assert torch.allclose(grad, (2 * out).t() @ X[0])
+    assert torch.equal(run.get("main_grad", "0.weight"), grad)

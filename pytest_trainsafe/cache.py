@@ -1,0 +1,223 @@
+"""The reference cache: recorded references, shared by tests, xdist workers and later runs.
+
+The session asks it for each reference.  A folder below pytest's cache directory holds
+
+    <digest>/trace        a recorded run, filed under the digest of its key
+    <digest>/entry.json   what was hashed into the key, and the hash of every file of the trace
+    <digest>/pin          locked by whoever reads the trace; its time says when it was last used
+    <digest>.lock         locked by whoever looks for the entry, records it or removes it
+    making-<digest>-*     an entry on its way in or out
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from pytest_trainsafe.fingerprint import Key
+from pytest_trainsafe.locks import Lock, try_lock, wait_lock
+from pytest_trainsafe.sources import content_hash
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+FORMAT = "pytest-trainsafe reference 1"
+MAKING = "making-"
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """What `entry.json` says.
+
+    `files` has the size and hash of every file of the trace.  `loaded` has the hashes of the
+    project's files that the program imported without its source saying so.
+    """
+
+    format: str
+    key: dict[str, Any]
+    files: dict[str, tuple[int, str]]
+    loaded: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A recorded reference: its trace, and whether it was there already."""
+
+    trace: Trace
+    reused: bool
+
+
+class ReferenceCache:
+    """References below `directory`, of at most `limit` bytes but for those in use."""
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self.directory = directory
+        self.limit = limit
+        self._pins: dict[str, Lock] = {}
+        self._guard = threading.Lock()
+
+    def get(
+        self,
+        key: Key,
+        make: Callable[[Path], Iterable[str]],
+        *,
+        current: Callable[[], Key | None],
+        stop: threading.Event | None = None,
+    ) -> Entry:
+        """The reference of a key: the one on file, if every byte of it is sound, or a new one.
+
+        `make` records the run into the folder it is given and returns the files of the project
+        that the program imported.  `current` tells the key as it is after that: a run whose
+        sources were written meanwhile serves its caller and nobody else.  Others that want the
+        same reference wait.  The entry stays until `close`.  Raises what `make` raises, and
+        Stopped when `stop` is set while another makes it.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        lock_file = self.directory / f"{key.digest}.lock"
+        with wait_lock(lock_file, stop or threading.Event()):
+            entry = self.directory / key.digest
+            trace = _sound(entry, key)
+            reused = trace is not None
+            try:
+                if trace is None:
+                    self._clear(key.digest)
+                    self._make(entry, key, make, current)
+                    trace = Trace.open(entry / "trace")
+                self._pin(entry)
+            finally:
+                if not entry.exists():
+                    lock_file.unlink(missing_ok=True)
+        if not reused:
+            self._shrink()
+        return Entry(trace, reused)
+
+    def close(self) -> None:
+        """Let the entries go that were handed out."""
+        with self._guard:
+            pins, self._pins = self._pins, {}
+        for pin in pins.values():
+            pin.release()
+        if pins:
+            self._shrink()
+
+    def _make(
+        self,
+        entry: Path,
+        key: Key,
+        make: Callable[[Path], Iterable[str]],
+        current: Callable[[], Key | None],
+    ) -> None:
+        folder = Path(tempfile.mkdtemp(prefix=f"{MAKING}{key.digest}-", dir=self.directory))
+        try:
+            loaded = {*make(folder / "trace")} - set(key.parts.get("code", {}).get("files", ()))
+            if current() == key:
+                seal = Seal(
+                    FORMAT,
+                    key.parts,
+                    _files(folder / "trace"),
+                    {path: content_hash(Path(path)) for path in sorted(loaded)},
+                )
+                (folder / "entry.json").write_bytes(msgspec.json.encode(seal))
+            folder.rename(entry)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _pin(self, entry: Path) -> None:
+        pin = try_lock(entry / "pin", shared=True)
+        assert pin is not None, entry  # who removes entries has the entry's lock first
+        os.utime(entry / "pin")
+        with self._guard:
+            before = self._pins.get(entry.name)
+            self._pins[entry.name] = pin
+        if before is not None:
+            before.release()
+
+    def _clear(self, digest: str) -> None:
+        """Remove a digest's entry and what was left half made.  Under the digest's lock."""
+        entry = self.directory / digest
+        if entry.exists():
+            aside = Path(tempfile.mkdtemp(prefix=f"{MAKING}{digest}-", dir=self.directory))
+            entry.rename(aside / "removed")
+        for left in self.directory.glob(f"{MAKING}{digest}-*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    def _shrink(self) -> None:
+        """Remove what nobody uses, the least recently used first, down to the limit."""
+        entries = []
+        half_made = set()
+        for path in self.directory.iterdir():
+            if path.name.startswith(MAKING):
+                half_made.add(path.name.split("-")[1])
+            elif path.is_dir():
+                with contextlib.suppress(FileNotFoundError):
+                    entries.append(((path / "pin").stat().st_mtime_ns, path, _size(path)))
+        excess = sum(size for _, _, size in entries) - self.limit
+        for _, path, size in sorted(entries):
+            if excess <= 0:
+                break
+            if self._remove(path.name):
+                excess -= size
+        for digest in half_made:
+            if not (self.directory / digest).exists():
+                self._remove(digest)
+
+    def _remove(self, digest: str) -> bool:
+        """Remove an entry, and say so, unless it is in use."""
+        lock_file = self.directory / f"{digest}.lock"
+        lock = try_lock(lock_file)
+        if lock is None:
+            return False
+        with lock:
+            entry = self.directory / digest
+            pin = try_lock(entry / "pin") if entry.exists() else None
+            if pin is None and entry.exists():
+                return False
+            self._clear(digest)
+            lock_file.unlink(missing_ok=True)
+            if pin is not None:
+                pin.release()
+        return True
+
+
+def _sound(entry: Path, key: Key) -> Trace | None:
+    """The entry's trace; None unless everything is there as it was written, and still true."""
+    try:
+        seal = msgspec.json.decode((entry / "entry.json").read_bytes(), type=Seal)
+        if seal.format != FORMAT or seal.files != _files(entry / "trace"):
+            return None
+        if _encoded(seal.key) != _encoded(key.parts):
+            return None
+        if any(content_hash(Path(path)) != known for path, known in seal.loaded.items()):
+            return None
+        return Trace.open(entry / "trace")
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, TraceError):
+        return None
+
+
+def _encoded(parts: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(parts, order="deterministic")
+
+
+def _files(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and hash of every file below a folder, by path."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                digest = xxhash.xxh3_128()
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+            found[str(path.relative_to(folder))] = (path.stat().st_size, digest.hexdigest())
+    return found
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*"))

@@ -1,0 +1,64 @@
+"""Which GPUs the caller may use, in the caller's own words, and which of those are one GPU.
+
+Called by `leases`, which hands ranks some of the words of the caller's CUDA_VISIBLE_DEVICES as
+they were written: indices, UUIDs of GPUs ("GPU-8932f937-...") or of MIG instances ("MIG-...").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible(environ: Mapping[str, str], count: Callable[[], int]) -> tuple[str, ...]:
+    """The caller's GPUs, as words for CUDA_VISIBLE_DEVICES.
+
+    Without that variable they are the indices below `count()`, how many GPUs CUDA finds.  With
+    it the list ends where CUDA ends it: before the first word that is no GPU or of another form
+    than the first; a GPU listed twice leaves none.  `count()` is what remains of it in earnest.
+    """
+    written = environ.get(VARIABLE)
+    if written is None:
+        return tuple(str(index) for index in range(count()))
+    words = [word.strip() for word in written.split(",")]
+    form = _form(words[0])
+    taken: list[str] = []
+    for word in words:
+        if not _form(word) or _form(word) != form:
+            break
+        taken.append(word)
+    names = [_number(word) if form == "index" else word for word in taken]
+    if len(set(names)) < len(names):
+        return ()
+    return tuple(taken[: count()])
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two words of perhaps different processes may name one GPU.
+
+    Words of different forms may: a UUID and an index cannot be told apart without asking the
+    driver, and waiting for a GPU that is free costs less than sharing one.  A UUID may be cut
+    short wherever it is still unique.
+    """
+    form = _form(one)
+    if form != _form(other):
+        return True
+    if form == "index":
+        return _number(one) == _number(other)
+    return one.startswith(other) or other.startswith(one)
+
+
+def _form(word: str) -> str:
+    if re.match(r"\+?\d", word):
+        return "index"
+    found = re.match(r"(GPU|MIG)-.", word)
+    return found[1] if found else ""
+
+
+def _number(word: str) -> str:
+    """The index as CUDA reads it, by its leading digits: "1gpu" is 1."""
+    found = re.match(r"\+?0*(\d+)", word)
+    assert found is not None, word
+    return found[1]

@@ -1,0 +1,184 @@
+"""The key of a reference changes with what determines it, and with nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe import fingerprint
+from pytest_trainsafe.fingerprint import Key, make_key
+from pytest_trainsafe.sources import sources
+
+PROGRAM = """
+import os, json
+import torch
+from typing import TYPE_CHECKING
+from package import parts
+if TYPE_CHECKING:
+    import only_for_types
+
+def train(ctx):
+    from package.deep import layer
+    import_module("package.named")
+"""
+
+FILES = {
+    "program.py": PROGRAM,
+    "package/__init__.py": "",
+    "package/parts.py": "from . import sibling\nfrom .deep.layer import Layer\n",
+    "package/sibling.py": "x = 1\n",
+    "package/named.py": "x = 1\n",
+    "package/deep/layer.py": "from ..uncle import Layer\n",
+    "package/uncle.py": "class Layer: pass\n",
+    "package/not_imported.py": "x = 1\n",
+    "only_for_types.py": "x = 1\n",
+    "unrelated.py": "x = 1\n",
+    "data/tokens.txt": "1 2 3\n",
+}
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def key(project: Path) -> Callable[..., Key]:
+    def make(**options: object) -> Key:
+        arguments = {"module": "program", "device": "cpu", "run": {"seed": 0}, **options}
+        made = make_key(file=str(project / "program.py"), **arguments)  # type: ignore[arg-type]
+        assert made is not None
+        return made
+
+    return make
+
+
+def test_imports_are_followed_through_the_project_and_no_further(project: Path) -> None:
+    found = sources(project / "program.py", "program")
+
+    names = {str(path.relative_to(project)) for path in found.files}
+    assert names == set(FILES) - {
+        "package/not_imported.py",
+        "only_for_types.py",
+        "unrelated.py",
+        "data/tokens.txt",
+    }
+    assert set(found.installed) == {"torch"}
+    assert found.missing == set()
+
+
+@pytest.mark.parametrize("name", ["program.py", "package/named.py", "package/uncle.py"])
+def test_a_changed_line_changes_the_key_and_changing_it_back_restores_it(
+    project: Path, key: Callable[..., Key], name: str
+) -> None:
+    before = key()
+    text = (project / name).read_text()
+
+    (project / name).write_text(text + "y = 2\n")
+    assert key().digest != before.digest
+    (project / name).write_text(text)
+    assert key() == before
+
+
+@pytest.mark.parametrize("name", ["unrelated.py", "package/not_imported.py", "data/tokens.txt"])
+def test_an_unrelated_file_does_not_change_the_key(
+    project: Path, key: Callable[..., Key], name: str
+) -> None:
+    before = key()
+    (project / name).write_text("z = 3\n")
+    assert key() == before
+
+
+def test_touching_a_file_does_not_change_the_key(project: Path, key: Callable[..., Key]) -> None:
+    before = key()
+    os.utime(project / "program.py", (1, 1))
+    assert key() == before
+
+
+def test_a_module_that_appears_changes_the_key(project: Path, key: Callable[..., Key]) -> None:
+    (project / "program.py").write_text(PROGRAM + "import optional_part\n")
+    before = key()
+    assert before.parts["code"]["missing"] == ["optional_part"]
+    (project / "optional_part.py").write_text("x = 1\n")
+    # Within one process names are looked up again only when a file was written.
+    (project / "program.py").write_text(PROGRAM + "import optional_part\n")
+    assert key().digest != before.digest
+
+
+def test_arguments_of_the_run_change_the_key(key: Callable[..., Key]) -> None:
+    assert key(run={"seed": 1}).digest != key(run={"seed": 0}).digest
+
+
+def test_a_numeric_environment_variable_changes_the_key(
+    key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = key()
+    monkeypatch.setenv("SOMETHING_ELSE", "1")
+    assert key() == before
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert key().digest != before.digest
+
+
+def test_declared_files_and_variables_change_the_key(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = [f"{project}/data/*", "$LAYERS"]
+    before = key(inputs=declared)
+    (project / "data/tokens.txt").write_text("1 2 4\n")
+    after = key(inputs=declared)
+    assert after.digest != before.digest
+    monkeypatch.setenv("LAYERS", "8")
+    assert key(inputs=declared).digest != after.digest
+
+
+def test_a_program_without_a_source_file_has_no_key() -> None:
+    assert make_key({}, file="", module="m", device="cpu") is None
+
+
+def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fingerprint._hardware.cache_clear()
+    monkeypatch.setenv("PATH", str(project))
+    assert make_key({}, file=str(project / "program.py"), module="program", device="cuda") is None
+    fingerprint._hardware.cache_clear()
+
+
+def test_our_own_code_counts_by_content_in_a_checkout_and_by_version_always(
+    key: Callable[..., Key],
+) -> None:
+    code = key().parts["code"]
+    import pytest_trainsafe
+
+    recorder = Path(pytest_trainsafe.__file__).parent / "record" / "recorder.py"
+    in_checkout = "site-packages" not in recorder.parts
+    assert (str(recorder) in code["files"]) == in_checkout
+    assert code["installed"]["pytest-trainsafe"]
+
+
+def test_a_nested_namespace_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = f"space{next(_names)}"
+    (tmp_path / top / "inner").mkdir(parents=True)
+    (tmp_path / top / "inner" / "leaf.py").write_text("x = 1\n")
+    (tmp_path / "main.py").write_text(f"import {top}.inner.leaf\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    found = sources(tmp_path / "main.py", "__main__")
+
+    assert tmp_path / top / "inner" / "leaf.py" in found.files
+    assert found.missing == set()
+    assert top not in sys.modules

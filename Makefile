@@ -38,8 +38,8 @@ types: setup
 
 # `make bench ARGS=--quick` for a first look.
 bench: setup
-	@for script in benchmarks/bench_*.py; do \
-		echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@status=0; for script in benchmarks/bench_*.py; do \
+		echo "== $$script"; $(BIN)/python $$script $(ARGS) || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.compare.judge import Comparison, compare
-from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.checks import require_known
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import guard
 from pytest_trainsafe.report.message import Judged, failure_message
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.session import Traces
@@ -26,9 +28,13 @@ if TYPE_CHECKING:
 def climb(
     candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
 ) -> str:
-    """Judge every rung of a test, down to the first that fails; the report, or "" for a pass."""
+    """Judge every rung of a test, down to the first that fails; the report, or "" for a pass.
+
+    A rung that is inconclusive does not end the climb: a failure further down says more.
+    """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
+    require_known(accepted)
     for dtype in case.rungs:
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
@@ -46,12 +52,12 @@ def climb(
         began = time.perf_counter()
         judged.append(_judge(dtype, rung, loosen, accepted))
         spent += time.perf_counter() - began
-        if judged[-1].failed:
+        if judged[-1].comparison.failed:
             break
     if candidate.publish is not None:
         seconds = {**candidate.seconds, "compare": spent}
         candidate.publish(_summary(str(case.point), judged, seconds))
-    if not judged[-1].failed:
+    if not any(entry.failed for entry in judged):
         return ""
     return failure_message(case.program.name, str(case.point), judged, case.nodeid)
 
@@ -64,23 +70,40 @@ def judge_pair(
     loosen: Sequence[Loosen],
     accept: Sequence[str],
 ) -> str:
-    """Judge two recorded Runs; the report, or "" for a pass."""
+    """Judge two recorded Runs; the report, or "" for a pass.
+
+    Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
+    """
+    require_known(accept)
     opened = _opened(reference)
+    dtype = opened.manifest.dtype
+    narrowed = opened.ranks[0].note("narrowed")
     rung = Rung(
-        dtype=opened.manifest.dtype,
-        candidate=_opened(candidate),
+        dtype=narrowed[0].split()[0] if narrowed else dtype,
+        candidate=_of_dtype(_opened(candidate), dtype, "the candidate"),
         reference=opened,
-        perturbed=_opened(perturbed) if perturbed is not None else None,
-        shadow=_opened(shadow) if shadow is not None else None,
+        perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
+        shadow=_of_dtype(_opened(shadow), "float64", "the shadow") if shadow else None,
     )
     # That only equal bits pass is what a caller without measurements asked for.
-    judged = _judge(rung.dtype, rung, loosen, {*accept, "measured"})
+    unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
+    judged = _judge(dtype, rung, loosen, {*accept, *unmeasured})
     if not judged.failed:
         return ""
     return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
 
 
+def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
+    if trace.manifest.dtype != dtype:
+        raise TraceError(
+            f"the trace {trace.path} was recorded in {trace.manifest.dtype}, and {role} of this "
+            f"comparison must be in {dtype}. Record it in {dtype}."
+        )
+    return trace
+
+
 def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str]) -> Judged:
+    require_used(loosen, rung.reference.ids())
     comparison = compare(rung, loosen)
     # A failure is a verdict already; guards speak where there would be a pass.
     doubts = [] if comparison.failed else guard(rung, comparison)
@@ -92,20 +115,26 @@ def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str])
         doubts=[f for f in inconclusive if f.check not in accepted],
         accepted=[f for f in inconclusive if f.check in accepted],
         cast=next(iter(rung.reference.ranks[0].note("narrowed")), ""),
+        reference=_named(rung.reference),
     )
 
 
+def _named(reference: Trace) -> str:
+    alone = reference.manifest.world_size == 1
+    return "a single device" if alone else str(reference.point)
+
+
 def _summary(point: str, judged: Sequence[Judged], seconds: dict[str, float]) -> PointSummary:
-    verdict = "fail" if any(j.comparison.failed for j in judged) else "pass"
+    failed = any(entry.comparison.failed for entry in judged)
+    doubts = [finding for entry in judged for finding in entry.doubts]
     summary: PointSummary = {
         "point": point,
-        "verdict": "fail" if verdict == "fail" else "pass",
+        "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
         "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
         "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
     }
-    if verdict == "pass" and any(j.doubts for j in judged):
-        summary["verdict"] = "inconclusive"
-        summary["reason"] = judged[-1].doubts[0].message
+    if doubts and not failed:
+        summary["reason"] = doubts[0].message
     return summary
 
 

@@ -8,13 +8,18 @@ torch, whose threads would wait for cores that the ranks are using.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 Wide = npt.NDArray[np.float64] | npt.NDArray[np.complex128]
 Norms = npt.NDArray[np.float64]
+
+#: Elements worked on at a time: large tensors are read from memory once, and need no copy.
+BLOCK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +36,102 @@ class Errors:
     along: float
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a tensor's magnitude is distributed.
+
+    power: the sum of the squared magnitudes.
+    slices: for each dimension, the norm within every index.
+    independent: how many elements carry the power (participation ratio), at least 1.
+    """
+
+    power: float
+    slices: tuple[Norms, ...]
+    independent: float
+
+
 def measure(value: Wide, reference: Wide) -> Errors:
     """The errors of `value` against `reference`, both wide and of one shape."""
-    difference = value - reference
-    squared = squares(difference)
-    power = float(squares(reference).sum())
-    along = float((difference * reference.conj()).real.sum()) / power if power else 0.0
-    return Errors(math.sqrt(squared.sum()), slice_norms(squared), along)
+    left, right = _matrix(value), _matrix(reference)
+    sums = _Sums(reference.shape)
+    product = power = 0.0
+    for block in _blocks(*left.shape):
+        origin = right[block]
+        difference = left[block] - origin
+        product += _inner(origin, difference)
+        power += _inner(origin, origin)
+        sums.add(block, squares(difference))
+    return Errors(math.sqrt(sums.total), sums.slices(), product / power if power else 0.0)
 
 
-def slice_norms(squared: Norms) -> tuple[Norms, ...]:
-    """Along each dimension, the norm within every index, from squared magnitudes."""
-    dims = range(squared.ndim)
-    return tuple(np.sqrt(squared.sum(axis=tuple(d for d in dims if d != keep))) for keep in dims)
+def spread(array: Wide) -> Spread:
+    """The distribution of a wide array's magnitude."""
+    matrix = _matrix(array)
+    sums = _Sums(array.shape)
+    fourth = 0.0
+    for block in _blocks(*matrix.shape):
+        squared = squares(matrix[block])
+        sums.add(block, squared)
+        fourth += _inner(squared, squared)
+    independent = sums.total**2 / fourth if fourth else 1.0
+    return Spread(sums.total, sums.slices(), independent)
 
 
-def norm(array: Wide) -> float:
-    """Frobenius norm."""
-    return math.sqrt(squares(array).sum())
+def norm(array: npt.NDArray[np.generic]) -> float:
+    """Frobenius norm; integers and booleans count as floats."""
+    wide = array if array.dtype.kind in "fc" else array.astype(np.float64)
+    flat = np.ascontiguousarray(wide).reshape(-1)
+    return math.sqrt(float(np.vdot(flat, flat).real))
 
 
 def squares(array: Wide) -> Norms:
     """Squared magnitudes."""
-    return np.square(np.abs(array))
+    if array.dtype.kind == "c":
+        return np.square(array.real) + np.square(array.imag)
+    return np.square(array).real
+
+
+class _Sums:
+    """Adds up squared magnitudes over a tensor seen as a matrix of its last dimension's rows."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.rows = np.zeros(math.prod(shape[:-1]))
+        self.columns = np.zeros(shape[-1] if shape else 1)
+
+    def add(self, block: tuple[slice, slice], squared: Norms) -> None:
+        # einsum beats sum() on short rows, and starts no threads as BLAS would.
+        self.rows[block[0]] += np.einsum("ij->i", squared)
+        self.columns[block[1]] += np.einsum("ij->j", squared)
+
+    @property
+    def total(self) -> float:
+        return float(self.rows.sum())
+
+    def slices(self) -> tuple[Norms, ...]:
+        """Along each dimension, the norm within every index."""
+        if not self.shape:
+            return ()
+        leading = self.rows.reshape(self.shape[:-1])
+        dims = range(leading.ndim)
+        sums = [leading.sum(axis=tuple(d for d in dims if d != keep)) for keep in dims]
+        return tuple(np.sqrt(each) for each in (*sums, self.columns))
+
+
+def _matrix(array: Wide) -> Wide:
+    columns = array.shape[-1] if array.ndim else 1
+    rows = math.prod(array.shape[:-1])
+    return cast("Wide", np.ascontiguousarray(array).reshape(rows, columns))
+
+
+def _blocks(rows: int, columns: int) -> Iterator[tuple[slice, slice]]:
+    wide = min(max(columns, 1), BLOCK)
+    high = max(BLOCK // wide, 1)
+    for top in range(0, rows, high):
+        for left in range(0, columns, wide):
+            yield slice(top, top + high), slice(left, left + wide)
+
+
+def _inner(left: Wide | Norms, right: Wide | Norms) -> float:
+    """The real part of the inner product of two blocks."""
+    return float(np.einsum("ij,ij->", left.conj() if left.dtype.kind == "c" else left, right).real)

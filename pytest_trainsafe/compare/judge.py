@@ -1,28 +1,30 @@
 """The compare judge: a candidate's Trace against its reference's, tensor by tensor, in one dtype.
 
 Streams over the reference's tensors in the order of dataflow; in memory is one logical tensor
-with its counterparts at a time.
+with its counterparts at a time.  Called by the ladder.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import norm
+from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
-from pytest_trainsafe.compare.patterns import Wrong, explain
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
-from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.compare.updates import update_of
+from pytest_trainsafe.finding import Finding, Pattern
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
+
+__all__ = ["Comparison", "compare"]
 
 #: Kinds that exist once for every parameter: where a candidate records the kind at all, a
 #: missing tensor is a finding.
@@ -34,30 +36,8 @@ MOST_EXPLAINED = 12
 #: An element of a gradient below this multiple of its share of the allowance has no certain sign.
 UNDETERMINED = 2.0
 
-
-@dataclass(slots=True)
-class Comparison:
-    """What comparing one rung found.
-
-    `compared` and `wrong` count tensors by kind.  `worst` is the largest error over its
-    allowance of all tensors, at `worst_id`.  `uncovered` counts the reference's tensors that
-    have no counterpart, by kind.  `loosened` lists tensors judged with a user's factor.
-    """
-
-    dtype: str
-    findings: list[Finding] = field(default_factory=list)
-    compared: Counter[str] = field(default_factory=Counter)
-    wrong: Counter[str] = field(default_factory=Counter)
-    uncovered: Counter[str] = field(default_factory=Counter)
-    worst: float = 0.0
-    worst_id: TensorId | None = None
-    insensitive: list[TensorId] = field(default_factory=list)
-    moved: int = 0
-    loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
-
-    @property
-    def failed(self) -> bool:
-        return any(finding.verdict == "fail" for finding in self.findings)
+#: What merge found that leaves a tensor with values that nobody recorded.
+_NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
 def compare(rung: Rung, loosen: Sequence[Loosen] = ()) -> Comparison:
@@ -67,7 +47,8 @@ def compare(rung: Rung, loosen: Sequence[Loosen] = ()) -> Comparison:
         return Comparison(rung.dtype, [mismatch])
     judge = _Judge(rung, loosen)
     judge.annotations()
-    for order, id in enumerate(rung.reference.ids()):
+    # Stable: within a step the order stays that of dataflow, also with several reference ranks.
+    for order, id in enumerate(sorted(rung.reference.ids(), key=lambda id: id.step)):
         # What a wrong step leaves behind is wrong afterwards, and tells nothing new.
         if judge.failed_step is not None and id.step > judge.failed_step:
             break
@@ -77,8 +58,9 @@ def compare(rung: Rung, loosen: Sequence[Loosen] = ()) -> Comparison:
 
 
 def _different_steps(rung: Rung) -> Finding | None:
-    counts = [len(trace.ranks[0].steps) for trace in (rung.candidate, rung.reference)]
-    if counts[0] == counts[1]:
+    wanted = len(rung.reference.ranks[0].steps)
+    odd = next((rank for rank in rung.candidate.ranks if len(rank.steps) != wanted), None)
+    if odd is None:
         return None
     return Finding(
         verdict="fail",
@@ -86,13 +68,15 @@ def _different_steps(rung: Rung) -> Finding | None:
         check="steps",
         dtype=rung.dtype,
         message=(
-            f"the candidate recorded {counts[0]} steps and the reference {counts[1]}; a program "
-            "must take the same number of steps at every Point to be compared"
+            f"the candidate recorded {len(odd.steps)} steps and the reference {wanted} (on rank "
+            f"{odd.rank}); a program must take as many steps at every Point, to be compared"
         ),
     )
 
 
 class _Judge:
+    """The state of one comparison."""
+
     def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
         self.rung = rung
         self.loosen = loosen
@@ -102,8 +86,9 @@ class _Judge:
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
         self.failed_step: int | None = None
-        self.shadow = rung.usable_shadow()
-        self.undetermined: dict[tuple[str, int], torch.Tensor] = {}
+        shadow = rung.usable_shadow()
+        self.measures: list[Trace] = [t for t in (rung.perturbed, shadow) if t is not None]
+        self.undetermined: dict[str, torch.Tensor] = {}
 
     def annotations(self) -> None:
         """An annotation that matches nothing on any rank is a mistake, not a choice."""
@@ -118,20 +103,30 @@ class _Judge:
             self.add(-1, finding)
 
     def tensor(self, order: int, id: TensorId) -> None:
-        """Judge one tensor of the reference, and the update it completes."""
+        """Judge one tensor of the reference, or the update it completes."""
         if id not in self.held:
             self.absent(order, id)
             return
-        reference = logical_tensor(self.rung.reference, id).tensor
-        assert reference is not None, id
+        expected = logical_tensor(self.rung.reference, id)
+        if expected.tensor is None or expected.findings:
+            message = f"the reference does not fit together: {expected.findings[0].message}"
+            self.doubt(order, id, "reference", message)
+            return
+        reference = expected.tensor
         merged = logical_tensor(self.rung.candidate, id, tuple(reference.shape))
-        for finding in merged.findings:
-            self.add(order, finding)
-        if id.kind in ("param", "master_param"):
-            self.value(order, id, merged, reference)
+        whole = merged.tensor is not None and not any(
+            finding.check in _NOT_WHOLE for finding in merged.findings
+        )
+        passed = False
+        if not whole:
+            self.count(id)
+        elif id.kind in ("param", "master_param"):
+            passed = self.parameter(order, id, merged, reference)
         else:
-            others = self.others(id)
-            self.judge(order, id, merged, reference, others, self.earlier(id))
+            passed = self.judge(order, id, merged, reference, self.others(id))
+        pattern = self.replicas(id, merged, reference) if passed else None
+        for finding in merged.findings:
+            self.add(order, finding, pattern if finding.check == "replicas" else None)
 
     def absent(self, order: int, id: TensorId) -> None:
         expected = id.kind in PER_PARAMETER or (
@@ -140,7 +135,7 @@ class _Judge:
         if not (expected and id.kind in self.kinds):
             self.result.uncovered[id.kind] += 1
             return
-        self.result.wrong[id.kind] += 1
+        self.count(id)
         message = (
             "the reference has this tensor and no rank of the candidate recorded it: the "
             + ("module was not called" if id.kind == "activation" else "parameter has none")
@@ -148,50 +143,70 @@ class _Judge:
         )
         self.fail(order, id, "missing", message)
 
-    def value(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> None:
-        """Parameters start equal, and are judged by their updates afterwards.
-
-        A parameter moves little in a step, so an error of its update drowns in its value.
-        """
-        if not bool(torch.isfinite(reference).all()):
-            self.add(order, _unusable_reference(id, reference))
-            return
+    def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
+        """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
+        assert merged.tensor is not None
+        if not _is_number(reference) or merged.tensor.shape != reference.shape:
+            return self.judge(order, id, merged, reference, [])
         if id.step == INITIAL:
-            if merged.tensor is not None and merged.tensor.shape == reference.shape:
-                self.count(id)
-                if not torch.equal(merged.tensor, reference):
-                    wrong = int((merged.tensor != reference).sum())
-                    self.fail(
-                        order,
-                        id,
-                        "initial",
-                        f"training starts from different parameters: {wrong} of "
-                        f"{reference.numel()} values differ. Use ctx.initialize(model), or load "
-                        "the same checkpoint at every Point",
-                        error=norm((merged.tensor - reference).numpy()) / norm(reference.numpy()),
-                    )
-            elif merged.tensor is not None:
-                self.judge(order, id, merged, reference, [], None)
-            return
+            return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
-            return
-        candidate, expected = (
-            _update(trace, id) for trace in (self.rung.candidate, self.rung.reference)
+            return self.model_copy(order, id, merged.tensor)
+        return self.update(order, id, merged.tensor, reference)
+
+    def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
+        assert merged.tensor is not None
+        if not _finite(reference):
+            self.doubt(order, id, "reference-finite", _non_finite(reference))
+            return False
+        self.count(id)
+        wrong = int((merged.tensor != reference).sum())
+        if not wrong:
+            return True
+        difference = norm((merged.tensor - reference).numpy())
+        error = difference / (norm(reference.numpy()) or 1.0)
+        message = (
+            f"training starts from different parameters: {wrong} of {reference.numel()} values "
+            "differ. Use ctx.initialize(model), or load the same checkpoint at every Point"
         )
+        judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
+        self.fail_judged(order, id, merged, reference, judged)
+        return False
+
+    def model_copy(self, order: int, id: TensorId, value: torch.Tensor) -> bool:
+        """A parameter with a master copy is that copy, rounded; the copy's update is judged."""
+        if not _rounds(self.rung.reference, id, None):
+            return True  # the reference keeps some other relation between the two
+        if _rounds(self.rung.candidate, id, value):
+            return True
+        message = (
+            "the parameter is not its master copy, rounded, as it is in the reference: the copy "
+            "back into the model is missing, early, or of another part"
+        )
+        self.fail(order, id, "master-copy", message)
+        return False
+
+    def update(
+        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
+    ) -> bool:
+        candidate = update_of(self.rung.candidate, id, value)
+        expected = update_of(self.rung.reference, id, reference)
         if candidate is None or expected is None or candidate.shape != expected.shape:
-            return
-        if expected.numel() and float(expected.abs().max()) > 0:
-            self.result.moved += 1
-        others = [u for trace in self.other_traces() if (u := _update(trace, id)) is not None]
-        undetermined = self.undetermined.get((id.path, id.step))
+            self.result.uncovered["update"] += 1
+            return True
+        self.result.moved += bool(expected.any())
+        updates = (update_of(trace, id) for trace in self.measures)
+        others = [update for update in updates if update is not None]
+        undetermined = self.undetermined.get(id.path)
         if undetermined is not None and undetermined.shape == expected.shape:
             candidate, expected, *others = (
-                values.masked_fill(undetermined, 0) for values in (candidate, expected, *others)
+                values.masked_fill(undetermined, 0) if values.shape == expected.shape else values
+                for values in (candidate, expected, *others)
             )
-        update = msgspec.structs.replace(id, kind="update")
         # A stored value is rounded, and so is the difference of two of them.
         least = 0.5 * _epsilon(self.rung.reference, id) * norm(reference.numpy())
-        self.judge(order, update, Merged(candidate), expected, others, None, least)
+        judged_as = msgspec.structs.replace(id, kind="update")
+        return self.judge(order, judged_as, Merged(candidate), expected, others, least)
 
     def judge(
         self,
@@ -200,103 +215,107 @@ class _Judge:
         merged: Merged,
         reference: torch.Tensor,
         others: list[torch.Tensor],
-        earlier: TensorId | None,
         least: float = 0.0,
-    ) -> None:
-        if merged.tensor is None:
-            self.result.wrong[id.kind] += 1
-            return
-        if not bool(torch.isfinite(reference).all()):
-            self.add(order, _unusable_reference(id, reference))
-            return
-        if merged.tensor.numel() == 0 and reference.numel() == 0:
-            return
+    ) -> bool:
+        """Judge values by the measured rounding; whether they passed."""
+        assert merged.tensor is not None
+        if not _finite(reference):
+            self.doubt(order, id, "reference-finite", _non_finite(reference))
+            return False
+        if merged.tensor.shape == reference.shape and reference.numel() == 0:
+            return True
+        usable = [o for o in others if o.shape == reference.shape and _finite(o)]
+        if self.measures and not usable and _is_number(reference):
+            self.unmeasured(order, id)
+            return False
         loosened = next((entry for entry in self.loosen if entry.matches(id)), None)
         if loosened is not None:
             self.result.loosened.append((id, loosened))
-        factor = loosened.factor if loosened is not None else 1.0
         judged = judge_tensor(
             merged.tensor.numpy(),
             reference.numpy(),
-            [other.numpy() for other in others],
+            [other.numpy() for other in usable],
             self.rung.dtype,
-            loosened=factor,
+            loosened=loosened.factor if loosened is not None else 1.0,
             least=least,
         )
-        if id.kind == "main_grad":
-            self.note_undetermined(id, reference, judged)
+        if id.kind == "main_grad" and usable:
+            self.note_undetermined(id, reference, usable, judged)
         self.count(id)
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
         if judged.passed:
             if judged.allowed >= 1 and id.kind != "update":
                 self.result.insensitive.append(id)
-            return
-        self.result.wrong[id.kind] += 1
-        pattern = None
-        if self.explained < MOST_EXPLAINED and judged.check not in ("shape", "non-finite"):
-            self.explained += 1
-            pattern = explain(self.wrong(id, merged, reference, judged, earlier))
-        event = self.event(id)
-        self.fail(
-            order,
-            id,
-            judged.check,
-            judged.message
-            + (
-                f" (layout from {event.layout_source})" if event and judged.check == "shape" else ""
-            ),
-            error=judged.error,
-            allowed=judged.allowed,
-            pattern=pattern,
-        )
+            return True
+        self.fail_judged(order, id, merged, reference, judged)
+        return False
 
     def note_undetermined(
-        self, id: TensorId, gradient: torch.Tensor, judged: TensorJudgement
+        self,
+        id: TensorId,
+        gradient: torch.Tensor,
+        others: Sequence[torch.Tensor],
+        judged: TensorJudgement,
     ) -> None:
         """Mark the elements whose gradient rounding may turn around.
 
         Adam's step is close to the gradient's sign: where the gradient is within rounding of
         zero, the update may have either sign in a correct program, in this step and, through
-        the moments, in later ones.
+        the moments, in later ones.  A gradient that is zero however it is computed stays so.
         """
-        if not gradient.is_floating_point() or not gradient.numel():
+        if not gradient.numel():
             return
-        allowed = judged.allowed * norm(gradient.numpy()) / gradient.numel() ** 0.5
-        marked = gradient.abs() <= UNDETERMINED * allowed
-        before = self.undetermined.get((id.path, id.step - 1))
-        self.undetermined[id.path, id.step] = marked if before is None else marked | before
+        limit = UNDETERMINED * judged.rounding / gradient.numel() ** 0.5
+        marked = gradient.abs() <= limit
+        certain = gradient == 0
+        for other in others:
+            certain &= other == 0
+        marked &= ~certain
+        before = self.undetermined.get(id.path)
+        same = before is not None and before.shape == marked.shape
+        self.undetermined[id.path] = marked | before if before is not None and same else marked
 
-    def wrong(
+    def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
+        """What the odd replicas of a tensor are whose first replica is right."""
+        odd = any(finding.check == "replicas" for finding in merged.findings)
+        if not odd or not _is_number(reference) or not self.may_explain():
+            return None
+        return explain_replicas(self.rung, id, merged, reference, self.others(id))
+
+    def may_explain(self) -> bool:
+        self.explained += 1
+        return self.explained <= MOST_EXPLAINED
+
+    def unmeasured(self, order: int, id: TensorId) -> None:
+        message = (
+            "no rounding was measured for this tensor: the runs that measure it did not record "
+            "it, or gave values that are not finite"
+        )
+        self.doubt(order, id, "measured", message)
+
+    def doubt(self, order: int, id: TensorId, check: str, message: str) -> None:
+        finding = Finding(
+            verdict="inconclusive", judge="compare", check=check, message=message, where=id
+        )
+        self.add(order, finding)
+
+    def fail_judged(
         self,
+        order: int,
         id: TensorId,
         merged: Merged,
         reference: torch.Tensor,
         judged: TensorJudgement,
-        earlier: TensorId | None,
-    ) -> Wrong:
-        assert merged.tensor is not None
-        before = None
-        if earlier is not None:
-            before = logical_tensor(self.rung.reference, earlier).tensor
+    ) -> None:
+        pattern = None
+        if judged.check != "shape" and self.may_explain():
+            pattern = explain_tensor(self.rung, id, merged, reference, judged)
         event = self.event(id)
-        microbatches = sum(
-            {
-                rank.coordinates["dp"]: rank.steps[0].microbatches
-                for rank in self.rung.candidate.ranks
-            }.values()
-        )
-        return Wrong(
-            value=merged.tensor,
-            reference=reference,
-            parts=[] if id.kind == "update" else merged.parts,
-            sizes=self.rung.candidate.sizes,
-            factors={"microbatches": microbatches},
-            allowed=judged.allowed * (norm(reference.numpy()) or 1.0),
-            kind=id.kind,
-            dtype=event.dtype if event else self.rung.dtype,
-            earlier=before,
-        )
+        message = judged.message
+        if judged.check == "shape" and event is not None:
+            message += f" (layout from {event.layout_source})"
+        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern)
 
     def fail(
         self,
@@ -304,92 +323,73 @@ class _Judge:
         id: TensorId,
         check: str,
         message: str,
-        **evidence: object,
+        error: float | None = None,
+        allowed: float | None = None,
+        pattern: Pattern | None = None,
     ) -> None:
-        module = self.module(id)
         finding = Finding(
             verdict="fail",
             judge="compare",
             check=check,
             message=message,
             where=id,
-            dtype=self.rung.dtype,
-            module_class=module[0],
-            source=module[1],
-            order=order,
+            error=error,
+            allowed=allowed,
         )
-        self.failed_step = id.step
-        self.result.findings.append(msgspec.structs.replace(finding, **evidence))
+        self.add(order, finding, pattern)
 
-    def add(self, order: int, finding: Finding) -> None:
+    def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
+        """Keep a finding, with its place in dataflow and its module as the candidate has it."""
         where = finding.where
         module = self.module(where) if where is not None else ("", "")
         if finding.verdict == "fail" and where is not None:
             self.failed_step = where.step
-        self.result.findings.append(
-            msgspec.structs.replace(
-                finding,
-                order=order,
-                dtype=self.rung.dtype,
-                module_class=module[0],
-                source=module[1],
-            )
+        placed = msgspec.structs.replace(
+            finding,
+            order=order,
+            dtype=self.rung.dtype,
+            pattern=pattern,
+            module_class=module[0],
+            source=module[1],
         )
+        self.result.findings.append(placed)
 
     def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, as the candidate has it."""
         for rank in self.rung.candidate.ranks:
             if id.module in rank.modules:
                 return rank.modules[id.module].cls, rank.modules[id.module].source
         return "", ""
 
     def event(self, id: TensorId) -> TensorEvent | None:
-        recorded = msgspec.structs.replace(id, kind="param") if id.kind == "update" else id
-        holders = self.rung.candidate.holders(recorded)
+        holders = self.rung.candidate.holders(id)
         return holders[0][1] if holders else None
 
     def count(self, id: TensorId) -> None:
         self.result.compared[id.kind] += 1
 
-    def other_traces(self) -> Iterator[Trace]:
-        if self.rung.perturbed is not None:
-            yield self.rung.perturbed
-        if self.shadow is not None:
-            yield self.shadow
-
     def others(self, id: TensorId) -> list[torch.Tensor]:
-        found = []
-        for trace in self.other_traces():
-            if trace.holders(id):
-                tensor = logical_tensor(trace, id).tensor
-                if tensor is not None:
-                    found.append(tensor)
-        return found
+        return [tensor for tensor in self._others(id) if tensor is not None]
 
-    def earlier(self, id: TensorId) -> TensorId | None:
-        before = msgspec.structs.replace(id, step=id.step - 1)
-        return before if self.rung.reference.holders(before) else None
+    def _others(self, id: TensorId) -> Iterator[torch.Tensor | None]:
+        for trace in self.measures:
+            if trace.holders(id):
+                yield logical_tensor(trace, id).tensor
 
     def has_master(self, id: TensorId) -> bool:
         master = msgspec.structs.replace(id, kind="master_param")
-        return bool(self.rung.candidate.holders(master)) and bool(
-            self.rung.reference.holders(master)
-        )
+        traces = (self.rung.candidate, self.rung.reference)
+        return all(trace.holders(master) for trace in traces)
 
 
-def _update(trace: Trace, id: TensorId) -> torch.Tensor | None:
-    """What a step added to a parameter: the master copy's move, where the trace has one."""
-    # A float64 shadow keeps no master copies.
-    after = id if trace.holders(id) else msgspec.structs.replace(id, kind="param")
-    before = msgspec.structs.replace(after, step=id.step - 1)
-    if not trace.holders(before):
-        before = msgspec.structs.replace(before, kind="param")
-    if not trace.holders(after) or not trace.holders(before):
-        return None
-    new, old = logical_tensor(trace, after).tensor, logical_tensor(trace, before).tensor
-    if new is None or old is None or new.shape != old.shape or not new.is_floating_point():
-        return None
-    return new - old
+def _rounds(trace: Trace, id: TensorId, value: torch.Tensor | None) -> bool:
+    """Whether a parameter is its master copy, rounded to the parameter's dtype."""
+    if value is None:
+        value = logical_tensor(trace, id).tensor
+    master = logical_tensor(trace, msgspec.structs.replace(id, kind="master_param")).tensor
+    if value is None or master is None or master.shape != value.shape:
+        return False
+    dtype: torch.dtype = getattr(torch, trace.holders(id)[0][1].dtype)
+    return torch.equal(master.to(dtype).to(value.dtype), value)
 
 
 def _epsilon(trace: Trace, id: TensorId) -> float:
@@ -398,16 +398,18 @@ def _epsilon(trace: Trace, id: TensorId) -> float:
     return torch.finfo(dtype).eps
 
 
-def _unusable_reference(id: TensorId, reference: torch.Tensor) -> Finding:
+def _is_number(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
+def _non_finite(reference: torch.Tensor) -> str:
     wrong = ~torch.isfinite(reference)
     first = [int(i) for i in wrong.nonzero()[0]]
-    return Finding(
-        verdict="inconclusive",
-        judge="compare",
-        check="reference-finite",
-        where=id,
-        message=(
-            f"{int(wrong.sum())} of {reference.numel()} values of the reference are not finite, "
-            f"first at {first}; nothing can be compared with them"
-        ),
+    return (
+        f"{int(wrong.sum())} of {reference.numel()} values of the reference are not finite, first "
+        f"at {first}; nothing can be compared with them"
     )

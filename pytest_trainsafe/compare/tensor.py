@@ -1,4 +1,4 @@
-"""Judges one logical tensor of a candidate against its reference."""
+"""Judges one logical tensor of a candidate against its reference.  Called by the compare judge."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ class TensorJudgement:
     """What was found of one tensor.
 
     `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
-    "exact", or "" when all passed.  `error` and `allowed` are relative to the reference's norm
-    where that is not zero.  `ratio` is the worst error over its allowance of all checks.
+    "exact", or "" when all passed.  `error` and `allowed` are those of that check, relative to
+    the reference's norm where that is not zero.  `ratio` is the worst error over its allowance
+    of all checks.  `rounding` is the absolute norm that rounding explains of the whole tensor,
+    `slices` the same of every index of each dimension.
     """
 
     check: str
@@ -25,6 +27,8 @@ class TensorJudgement:
     error: float
     allowed: float
     ratio: float
+    rounding: float = 0.0
+    slices: tuple[Norms, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -42,8 +46,9 @@ def judge_tensor(
 ) -> TensorJudgement:
     """Judge wide arrays; `others` are the perturbed reference and its float64 shadow.
 
-    Integers and booleans are compared exactly.  `reference` must be finite.  `loosened` and
-    `least` are those of `allowance`.
+    Integers and booleans are compared exactly, and so is everything without `others`.
+    `reference` and `others` must be finite and of one shape.  `loosened` and `least` are those
+    of `allowance`.
     """
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
@@ -53,9 +58,10 @@ def judge_tensor(
         return _non_finite(candidate)
     if not others:
         return _bitwise(candidate, reference)
-    responses = [measure(other, reference) for other in others]
-    allowed = allowance(reference, responses, dtype, loosened=loosened, least=least)
-    return _numeric(measure(candidate, reference), allowed, norm(reference), dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        responses = [measure(other, reference) for other in others]
+        allowed = allowance(reference, responses, dtype, loosened=loosened, least=least)
+        return _numeric(measure(candidate, reference), allowed, norm(reference), dtype)
 
 
 def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> TensorJudgement:
@@ -71,10 +77,7 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
             if ratio > 1 and not check:
                 check = "slice"
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
-                count = int((over > 1).sum())
-                message = (
-                    f"index {worst} of dimension {dim} is the worst of {count} wrong of {over.size}"
-                )
+                message = _slice_message(dim, worst, int((over > 1).sum()), over.size)
     if dtype in LOW_PRECISION:
         scale = _over(abs(errors.along), allowed.along)
         if scale > ratio:
@@ -83,19 +86,25 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
                 check = "projection"
                 error, bound = abs(errors.along), allowed.along
                 message = f"the values are scaled by {1 + errors.along:.4g} as a whole"
-    return TensorJudgement(check, message, error, bound, ratio)
+    return TensorJudgement(check, message, error, bound, ratio, allowed.norm, allowed.slices)
+
+
+def _slice_message(dim: int, worst: int, wrong: int, length: int) -> str:
+    only = f"only index {worst} of dimension {dim} is wrong, of {length}"
+    many = f"index {worst} of dimension {dim} is the worst of {wrong} wrong of {length}"
+    return only if wrong == 1 else many
 
 
 def _over(error: float, allowed: float) -> float:
-    if error == 0:
-        return 0.0
-    return error / allowed if allowed else float("inf")
+    """How many times too large; an allowance of zero is exceeded by any error, and met by none."""
+    return float(_over_each(np.asarray([error]), np.asarray([allowed]))[0])
 
 
 def _over_each(errors: Norms, allowed: Norms) -> Norms:
-    # An allowance of zero is exceeded by any error, and met by none.
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(errors == 0, 0.0, errors / allowed)
+        over = np.where(errors == 0, 0.0, errors / allowed)
+    # Squares overflow above 1e154: what cannot be measured is not passed.
+    return np.where(np.isnan(over), np.inf, over)
 
 
 def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
@@ -105,11 +114,10 @@ def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
 
 def _exact(candidate: Wide, reference: Wide) -> TensorJudgement:
     wrong = int((candidate != reference).sum())
-    message = f"{wrong} of {reference.size} values differ" if wrong else ""
-    share = wrong / max(reference.size, 1)
-    return TensorJudgement(
-        "exact" if wrong else "", message, share, 0.0, float("inf") if wrong else 0.0
-    )
+    if not wrong:
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    message = f"{wrong} of {reference.size} values differ"
+    return TensorJudgement("exact", message, wrong / reference.size, 0.0, float("inf"))
 
 
 def _non_finite(candidate: Wide) -> TensorJudgement:
@@ -121,9 +129,8 @@ def _non_finite(candidate: Wide) -> TensorJudgement:
 
 def _bitwise(candidate: Wide, reference: Wide) -> TensorJudgement:
     """Without a measured response nothing but equality is known to be right."""
-    difference = norm(candidate - reference)
-    unit = norm(reference) or 1.0
-    message = "differs, and no rounding was measured to allow it" if difference else ""
-    return TensorJudgement(
-        "exact" if difference else "", message, difference / unit, 0.0, _over(difference, 0.0)
-    )
+    if np.array_equal(candidate, reference):
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    error = norm(candidate - reference) / (norm(reference) or 1.0)
+    message = "differs, and no rounding was measured to allow it"
+    return TensorJudgement("exact", message, error, 0.0, float("inf"))

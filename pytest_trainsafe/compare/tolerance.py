@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_trainsafe.compare.errors import Errors, Norms, Wide, slice_norms, squares
+from pytest_trainsafe.compare.errors import Errors, Norms, Wide, spread
 from pytest_trainsafe.record.perturb import EPSILON
 
 #: Allowed error over measured response, by working dtype.
@@ -59,21 +59,19 @@ def allowance(
     """
     assert responses, "an allowance needs at least one measured response"
     factor = SAFETY[dtype] * loosened
-    squared = squares(reference)
-    power = float(squared.sum())
-    size = math.sqrt(power)
+    own = spread(reference)
+    size = math.sqrt(own.power)
     least_share = FLOOR[dtype] * EPSILON[dtype]
     response = max(*(r.norm for r in responses), least_share * size, least)
     slices = tuple(
-        factor * _slice_allowance(dim, own, responses, response, least_share, reference.size)
-        for dim, own in enumerate(slice_norms(squared))
+        factor * _slice_allowance(dim, slices, responses, response, least_share, reference.size)
+        for dim, slices in enumerate(own.slices)
     )
     relative = response / size if size else 0.0
     # A tensor dominated by few elements has few independent errors.
-    independent = power**2 / float(np.square(squared).sum()) if power else 1.0
     along = max(
         *(abs(r.along) for r in responses),
-        relative * max(PROJECTION_FLOOR, independent**-0.5),
+        relative * max(PROJECTION_FLOOR, own.independent**-0.5),
     )
     return Allowance(factor * response, slices, factor * along)
 

@@ -1,15 +1,16 @@
 """Guards against checks that could not have failed.  Each gives `inconclusive`, by name.
 
-A green test must mean that something was compared that a bug would have changed.  The guards
-and the real suites that were green without them: DESIGN in docs/design.md, "Vacuity".
+A green test must mean that something was compared that a bug would have changed.
+Called by the ladder for a comparison that found nothing wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 
+from pytest_trainsafe.align.layout import Slices
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.compare.judge import Comparison
+from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -18,11 +19,21 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 #: makes the kind's check vacuous.
 MOST_INSENSITIVE = 0.5
 
+#: More than this share of a kind's tensors without a counterpart leaves the kind unchecked.
+MOST_UNCOVERED = 0.5
+
+#: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
+#: state as they like, and master copies and the gradient's norm are not kept by all.
+COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
+
+Guard = Iterator[tuple[str, str]]
+
 
 def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
     """Every guard that finds the comparison empty of meaning."""
     checks = (
         _compared(comparison),
+        _coverage(comparison),
         _gradients(rung),
         _moved(comparison),
         _inputs(rung.candidate),
@@ -31,23 +42,31 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _sensitive(comparison),
         _measured(rung),
     )
-    return [
-        Finding(
-            verdict="inconclusive", judge="vacuity", check=check, message=text, dtype=rung.dtype
-        )
-        for findings in checks
-        for check, text in findings
-    ]
+    return [_doubt(check, text, rung.dtype) for findings in checks for check, text in findings]
 
 
-Guard = Iterator[tuple[str, str]]
+def _doubt(check: str, message: str, dtype: str) -> Finding:
+    return Finding(
+        verdict="inconclusive", judge="vacuity", check=check, message=message, dtype=dtype
+    )
 
 
 def _compared(comparison: Comparison) -> Guard:
-    if not comparison.compared and not comparison.failed:
+    if not comparison.compared:
         yield "compared", "no tensor was compared: reference and candidate have none in common"
     elif not comparison.compared["main_grad"] and not comparison.compared["param_grad"]:
         yield "gradients-compared", "no gradient was compared; a one-step loss shows few bugs"
+
+
+def _coverage(comparison: Comparison) -> Guard:
+    for kind in COVERED:
+        missing, total = comparison.uncovered[kind], comparison.compared[kind]
+        if missing and missing > MOST_UNCOVERED * (missing + total):
+            text = (
+                f"{missing} of the reference's {missing + total} tensors of kind {kind} have no "
+                "counterpart of the same name in the candidate, so they were not compared"
+            )
+            yield "coverage", text
 
 
 def _gradients(rung: Rung) -> Guard:
@@ -57,65 +76,81 @@ def _gradients(rung: Rung) -> Guard:
             continue
         seen = True
         tensor = logical_tensor(rung.reference, id).tensor
-        if tensor is not None and float(tensor.abs().max() if tensor.numel() else 0) > 0:
+        if tensor is not None and bool(tensor.any()):
             return
     if seen:
         yield "gradients", "every gradient of the reference is zero: nothing was trained"
 
 
 def _moved(comparison: Comparison) -> Guard:
-    judged = comparison.compared["update"]
-    if judged and not comparison.moved:
-        yield "moved", "no parameter of the reference moved in any step"
+    if not comparison.moved and comparison.compared["main_grad"]:
+        if comparison.compared["update"]:
+            yield "moved", "no parameter of the reference moved in any step"
+        else:
+            yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
 
 
 def _inputs(candidate: Trace) -> Guard:
     """dp ranks must see different data, tp ranks the same."""
-    by_dp: dict[tuple[tuple[str, int], ...], dict[tuple[str, ...], int]] = {}
-    by_tp: dict[tuple[tuple[str, int], ...], tuple[str, ...]] = {}
-    for rank in candidate.ranks:
-        hashes = _all_inputs(rank)
-        if not hashes:
-            continue
-        where = tuple(item for item in rank.coordinates.items() if item[0] != "dp")
-        twin = by_dp.setdefault(where, {}).setdefault(hashes, rank.rank)
-        if twin != rank.rank:
-            yield (
-                "dp-inputs",
-                f"ranks {twin} and {rank.rank} of dp saw the same data: a missing average over "
-                "dp would not show",
+    for here, there in _neighbours(candidate, "dp", _inputs_of):
+        if _inputs_of(here) == _inputs_of(there):
+            text = (
+                f"ranks {here.rank} and {there.rank} of dp saw the same data: a missing average "
+                "over dp would not show"
             )
-            return
-        where = tuple(item for item in rank.coordinates.items() if item[0] != "tp")
-        if by_tp.setdefault(where, hashes) != hashes:
-            yield "tp-inputs", f"rank {rank.rank} saw other data than its neighbours of tp"
-            return
-
-
-def _all_inputs(rank: RankTrace) -> tuple[str, ...]:
-    return tuple(digest for event in rank.inputs for digest in event.hashes)
+            yield "dp-inputs", text
+            break
+    for here, there in _neighbours(candidate, "tp", _inputs_of):
+        if _inputs_of(here) != _inputs_of(there):
+            yield (
+                "tp-inputs",
+                f"ranks {here.rank} and {there.rank} of tp saw different data",
+            )
+            break
 
 
 def _in_effect(candidate: Trace) -> Guard:
-    """Each axis of the Point must have done something: split a tensor, or share the data."""
+    """Each axis of the Point must have done something: split a tensor, or share out the work."""
     used = {
         axis
         for rank in candidate.ranks
         for event in rank.tensors.values()
         for placement in event.layout
-        for axis in getattr(placement, "axes", None) or (getattr(placement, "axis", ""),)
+        for axis in (placement.axes if isinstance(placement, Slices) else (placement.axis,))
     }
-    if len({tuple((e.step, e.microbatch) for e in rank.inputs) for rank in candidate.ranks}) > 1:
-        used.add("dp")
-    if len({frozenset(rank.modules) for rank in candidate.ranks}) > 1:
-        used.add("pp")
+    shares = {"dp": _inputs_of, "cp": _inputs_of, "pp": _modules_of}
     for axis, size in candidate.sizes.items():
-        if size > 1 and axis not in used:
-            yield (
-                "in-effect",
-                f"{axis}={size} had no effect: no tensor is split, summed or distributed over "
-                f"{axis}. Either the program ignores the axis, or annotations are missing",
-            )
+        if size == 1 or axis in used:
+            continue
+        share = shares.get(axis)
+        if share and any(share(a) != share(b) for a, b in _neighbours(candidate, axis, share)):
+            continue
+        text = (
+            f"{axis}={size} had no effect: no tensor is split, summed or distributed over {axis}. "
+            "Either the program ignores the axis, or annotations are missing"
+        )
+        yield "in-effect", text
+
+
+def _neighbours(
+    candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[str]]
+) -> Iterator[tuple[RankTrace, RankTrace]]:
+    """Pairs of ranks with a share that differ only in their place along `axis`."""
+    ranks = [rank for rank in candidate.ranks if share(rank)]
+    for place, here in enumerate(ranks):
+        for there in ranks[place + 1 :]:
+            apart = [a for a, at in here.coordinates.items() if there.coordinates[a] != at]
+            if apart == [axis]:
+                yield here, there
+
+
+def _inputs_of(rank: RankTrace) -> tuple[str, ...]:
+    """The hashes of everything a rank was given to train on."""
+    return tuple(digest for event in rank.inputs for digest in event.hashes)
+
+
+def _modules_of(rank: RankTrace) -> frozenset[str]:
+    return frozenset(rank.modules)
 
 
 def _dropout(candidate: Trace) -> Guard:
@@ -130,11 +165,11 @@ def _sensitive(comparison: Comparison) -> Guard:
     for kind, compared in comparison.compared.items():
         blind = [id for id in comparison.insensitive if id.kind == kind]
         if len(blind) > MOST_INSENSITIVE * compared:
-            yield (
-                "sensitive",
+            text = (
                 f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
-                f"large as themselves, {blind[0].path} for one: rounding hides any bug there",
+                f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
             )
+            yield "sensitive", text
 
 
 def _measured(rung: Rung) -> Guard:

@@ -1,23 +1,28 @@
 """The failure message: what differs and where it starts, the likely cause, how to rerun.
 
-Plain text within about 100 columns, for terminals and CI logs alike.
+Plain text within 100 columns, for terminals and CI logs alike; only names that are longer by
+themselves go beyond.  Called by the ladder.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.compare.judge import Comparison
+from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
 
+WIDTH = 100
 LABEL = 14
+MOST_THEN = 3
 MOST_ALSO = 4
 
 #: How the kinds are summed up in the line "not affected".
 _GROUPS = {
+    "initial parameters": ("param", "master_param"),
     "forward activations": ("activation", "loss"),
     "activation gradients": ("activation_grad",),
     "micro-batch gradients": ("param_grad",),
@@ -31,7 +36,8 @@ class Judged:
     """One rung as judged: its comparison, and what stays in doubt.
 
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
-    narrows to it ("float32 model.py:12") if that is not `dtype`.
+    narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
+    candidate was compared with.
     """
 
     dtype: str
@@ -40,6 +46,7 @@ class Judged:
     doubts: list[Finding]
     accepted: list[Finding]
     cast: str = ""
+    reference: str = "a single device"
 
     @property
     def failed(self) -> bool:
@@ -51,34 +58,45 @@ def failure_message(program: str, point: str, judged: Sequence[Judged], nodeid: 
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
-        lines = [f"trainsafe: {program} at {point} differs from its single-device reference", ""]
+        lines = [*_head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
         lines += _difference(failing, last)
     else:
-        lines = [f"trainsafe: {program} at {point}: inconclusive, so not a pass", ""]
-        for entry in judged:
-            lines += _doubts(entry)
+        lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
+        lines += _doubts(judged)
     lines += _context(judged)
     if nodeid:
-        lines += _row("rerun", f"pytest {nodeid!r}")
+        lines += _row("rerun", f"pytest {shlex.quote(nodeid)}", wrap=False)
     return "\n".join(lines)
+
+
+def _whom(judged: Judged) -> str:
+    alone = judged.reference == "a single device"
+    return "its single-device reference" if alone else f"its reference at {judged.reference}"
 
 
 def _difference(failing: Sequence[Finding], judged: Judged) -> list[str]:
     lead = _lead(failing)
     lines = []
-    if lead.where is not None:
+    if lead.where is None:
+        lines += _row("what", lead.message)
+    else:
         lines += _row("starts at", f"{lead.where} · {judged.dtype}")
-    lines += _row("" if lead.where is not None else "what", _size(lead), wrap=False)
-    if lead.message:
+        lines += _row("", _size(lead), wrap=False)
         lines += _row("detail", lead.message)
     if lead.pattern is not None:
-        lines += _row("pattern", lead.pattern.text)
+        lines += _row(_label(lead), lead.pattern.text)
         lines += _row("so", lead.pattern.cause)
     lines += _also(failing, lead)
+    lines += _then(failing, lead)
     lines += _row("not affected", _unaffected(judged.comparison))
     if lead.source:
         lines += _row("look at", f"{_relative(lead.source)} (module class {lead.module_class})")
     return lines
+
+
+def _label(finding: Finding) -> str:
+    assert finding.pattern is not None
+    return "where" if finding.pattern.name == "confined" else "pattern"
 
 
 def _lead(failing: Sequence[Finding]) -> Finding:
@@ -110,63 +128,75 @@ def _times(times: float) -> str:
 
 
 def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
-    """Other checks that broke at the same tensor, then the next tensors, each once."""
+    """Other checks that broke at the same tensor."""
     lines: list[str] = []
-    here = [f for f in failing if f.where == lead.where and f is not lead]
-    for finding in here:
-        if finding.check == "replicas" and lead.pattern and lead.pattern.name == "partial sum":
-            lines += _row("also", "its replicas must be equal and are not: " + finding.message)
-        elif finding.message:
-            lines += _row("also", finding.message)
-    shown = {lead.where}
-    for finding in failing:
-        if finding.where in shown or finding.where is None:
-            continue
-        shown.add(finding.where)
-        if len(shown) <= MOST_ALSO:
-            told = f": {finding.pattern.text}" if finding.pattern is not None else ""
-            lines += _row("then", f"{finding.where}{told or ' ' + _size(finding)}")
-    rest = len({f.where for f in failing}) - min(len(shown), MOST_ALSO)
-    if rest > 0:
-        lines += _row("", f"and {rest} more tensors")
+    here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
+    for finding in here[:MOST_ALSO]:
+        lines += _row("also", finding.message)
+        if finding.pattern is not None and lead.pattern is None:
+            lines += _row(_label(finding), finding.pattern.text)
+    if len(here) > MOST_ALSO:
+        lines += _row("", f"and {len(here) - MOST_ALSO} more")
+    return lines
+
+
+def _then(failing: Sequence[Finding], lead: Finding) -> list[str]:
+    """The next wrong tensors in dataflow, each once."""
+    later = {f.where: f for f in reversed(failing) if f.where not in (None, lead.where)}
+    lines: list[str] = []
+    for where, finding in list(reversed(later.items()))[:MOST_THEN]:
+        if finding.pattern is not None:
+            lines += _row("then", f"{where}: {finding.pattern.text}")
+        else:
+            lines += _row("then", f"{where} {_size(finding) or finding.message}")
+    if len(later) > MOST_THEN:
+        more = len(later) - MOST_THEN
+        lines += _row("", f"and {more} more tensor{'s' if more > 1 else ''}")
     return lines
 
 
 def _unaffected(comparison: Comparison) -> str:
     parts = []
+    wrong = comparison.wrong
     for name, kinds in _GROUPS.items():
         total = sum(comparison.compared[kind] for kind in kinds)
-        wrong = sum(comparison.wrong[kind] for kind in kinds)
         if total:
-            parts.append(f"{max(total - wrong, 0)} of {total} {name}")
+            parts.append(f"{total - sum(wrong[kind] for kind in kinds)} of {total} {name}")
     return ", ".join(parts)
 
 
-def _doubts(judged: Judged) -> list[str]:
+def _doubts(judged: Sequence[Judged]) -> list[str]:
+    """Each doubt once, with the dtypes in which it arose."""
+    checks = dict.fromkeys(finding.check for entry in judged for finding in entry.doubts)
     lines = []
-    for finding in judged.doubts:
-        where = f"{finding.where}: " if finding.where is not None else ""
-        lines += _row(finding.check, f"{where}{finding.message} ({judged.dtype})")
-    if judged.doubts:
-        names = ", ".join(dict.fromkeys(repr(finding.check) for finding in judged.doubts))
-        lines += _row("to accept", f"accept=[{names}] in the marker, if this is meant")
+    for check in checks:
+        found = {e.dtype: [f for f in e.doubts if f.check == check] for e in judged}
+        dtypes = [dtype for dtype, findings in found.items() if findings]
+        first = found[dtypes[0]][0]
+        where = f"{first.where}: " if first.where is not None else ""
+        others = len(found[dtypes[0]]) - 1
+        more = f", and so {others} more tensor{'s' if others > 1 else ''}" if others else ""
+        lines += _row(check, f"{where}{first.message}{more} ({', '.join(dtypes)})")
+    if checks:
+        lines += _row("to accept", f"accept={list(checks)} in the marker, if this is meant")
     return lines
 
 
 def _context(judged: Sequence[Judged]) -> list[str]:
-    lines = []
+    lines = _row("compared", _compared(judged))
     for entry in judged:
         if entry.rounding != entry.dtype:
-            where = entry.cast.split(" ", 1)[-1]
+            where = entry.cast.partition(" ")[2]
             lines += _row(
                 "precision",
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
-                f"narrows at {_relative(where)}",
+                f"narrows at {_relative(where) or 'a place unknown'}",
             )
-        for finding in entry.accepted:
-            lines += _row("accepted", f"{finding.check}: {finding.message}")
-    loosened = {e.reason: (e, id) for j in judged for id, e in j.comparison.loosened}
-    for entry_loosen, id in loosened.values():
+    accepted = {f.check: f for entry in judged for f in entry.accepted}
+    for finding in accepted.values():
+        lines += _row("accepted", f"{finding.check}: {finding.message}")
+    loosened = {entry: id for each in judged for id, entry in each.comparison.loosened}
+    for entry_loosen, id in loosened.items():
         lines += _row(
             "loosened",
             f"{entry_loosen.tensors} by {entry_loosen.factor:g} ({id.path} for one): "
@@ -175,16 +205,38 @@ def _context(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
+def _compared(judged: Sequence[Judged]) -> str:
+    """`142 tensors in float64, 58 in float32, with a single device`."""
+    counts = [sum(entry.comparison.compared.values()) for entry in judged]
+    told = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
+    told += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
+    return f"{', '.join(told)}, with {judged[-1].reference}"
+
+
+def _head(text: str) -> list[str]:
+    return _wrap(text, WIDTH, indent="  ")
+
+
 def _row(label: str, text: str, wrap: bool = True) -> list[str]:
     if not text:
         return []
-    pieces = textwrap.wrap(text, 84, break_long_words=False) if wrap else [text]
+    pieces = _wrap(text, WIDTH - LABEL - 2) if wrap else [text]
     pad = " " * (2 + LABEL)
-    return [f"  {label:<{LABEL}}{pieces[0]}", *(pad + piece for piece in pieces[1:])]
+    # A label that fills its column still stands apart from its text.
+    first = f"  {label:<{LABEL - 1}} {pieces[0]}"
+    return [first, *(pad + piece for piece in pieces[1:])]
+
+
+def _wrap(text: str, width: int, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
+    )
 
 
 def _relative(source: str) -> str:
-    """A path relative to the working directory, where that is shorter."""
-    path, _, line = source.rpartition(":")
+    """A path with its line, relative to the working directory where that is shorter."""
+    path, colon, line = source.rpartition(":")
+    if not (colon and path and line.isdigit()):
+        return source  # no place in a file: "the backward pass"
     relative = os.path.relpath(path)
     return f"{relative if len(relative) < len(path) else path}:{line}"

@@ -1,0 +1,51 @@
+"""What comparing one rung found.  Made by the judge; read by the guards and the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.trace.schema import INITIAL, TensorId
+
+
+@dataclass(slots=True)
+class Comparison:
+    """What comparing one rung found.
+
+    `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
+    that have no counterpart.  `worst` is the largest error over its allowance of all tensors,
+    at `worst_id`.  `insensitive` lists the tensors whose allowance is as large as themselves,
+    `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
+    the tensors judged with a user's factor.
+    """
+
+    dtype: str
+    findings: list[Finding] = field(default_factory=list)
+    compared: Counter[str] = field(default_factory=Counter)
+    uncovered: Counter[str] = field(default_factory=Counter)
+    worst: float = 0.0
+    worst_id: TensorId | None = None
+    insensitive: list[TensorId] = field(default_factory=list)
+    moved: int = 0
+    loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
+
+    @property
+    def failed(self) -> bool:
+        return any(finding.verdict == "fail" for finding in self.findings)
+
+    @property
+    def wrong(self) -> Counter[str]:
+        """How many tensors have a failing finding, by kind; those not comparable included."""
+        ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
+        return Counter(id.kind for id in {_as_judged(id) for id in ids})
+
+
+def _as_judged(id: TensorId) -> TensorId:
+    """Parameters are judged by their updates, whatever of them is wrong."""
+    if id.kind in ("param", "master_param") and id.step != INITIAL:
+        return msgspec.structs.replace(id, kind="update")
+    return id

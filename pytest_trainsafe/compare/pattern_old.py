@@ -1,0 +1,18 @@
+"""Values of another time: of the step or the micro-batch before."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.compare.wrong import Wrong
+from pytest_trainsafe.finding import Pattern
+
+
+def stale(wrong: Wrong) -> Pattern | None:
+    """The value is one that the reference had earlier."""
+    for when, earlier in wrong.earlier.items():
+        if earlier.shape == wrong.value.shape and wrong.explains(wrong.value, earlier):
+            return Pattern(
+                "stale",
+                f"the value is the reference's {when}",
+                cause="a buffer, a copy or an input is not refreshed in time",
+            )
+    return None

@@ -1,0 +1,57 @@
+"""What a step added to a parameter.  Called by the compare judge.
+
+A parameter moves little in a step, so an error of its update drowns in its value.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorId
+
+
+def update_of(trace: Trace, id: TensorId, after: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The parameter (or master copy) `id` after its step minus before it; None if it lacks one.
+
+    `after` is its value after the step, where the caller has loaded it.
+    """
+    ids = _ends(trace, id)
+    if ids is None:
+        return None
+    new = after if after is not None and ids[1] == id else logical_tensor(trace, ids[1]).tensor
+    old = logical_tensor(trace, ids[0]).tensor
+    if new is None or old is None or new.shape != old.shape:
+        return None
+    return new - old
+
+
+def update_parts(trace: Trace, id: TensorId) -> list[Part]:
+    """The same, rank by rank."""
+    ids = _ends(trace, id)
+    if ids is None:
+        return []
+    before = {part.rank: part for part in parts_of(trace, ids[0])}
+    return [
+        Part(
+            part.rank,
+            part.coordinates,
+            part.tensor.to(torch.float64) - before[part.rank].tensor.to(torch.float64),
+            part.layout,
+            part.layout_source,
+        )
+        for part in parts_of(trace, ids[1])
+        if part.rank in before and before[part.rank].tensor.shape == part.tensor.shape
+    ]
+
+
+def _ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:
+    # A float64 shadow keeps no master copies, and nothing has one before the first step.
+    after = id if trace.holders(id) else msgspec.structs.replace(id, kind="param")
+    before = msgspec.structs.replace(after, step=id.step - 1)
+    if not trace.holders(before):
+        before = msgspec.structs.replace(before, kind="param")
+    return (before, after) if trace.holders(before) and trace.holders(after) else None

@@ -22,7 +22,7 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout
+from pytest_trainsafe.record.tensors import local_values, on_output_gradient, own_layout
 from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -103,7 +103,7 @@ class ActivationRecorder:
                     self.writer.add_tensor(where, values, layout, source)
                 if tensor.requires_grad and self.spec.records("activation_grad"):
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
-                    handle = on_gradient(tensor, self._hold(gradient))
+                    handle = on_output_gradient(tensor, self._hold(gradient))
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
 

@@ -37,6 +37,44 @@ def on_gradient(
     return handle
 
 
+def on_output_gradient(
+    tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
+) -> RemovableHandle:
+    """Call `hook` with the gradient that reaches an output, as it was when it was returned.
+
+    An in-place operation on a view gives the view's base a new history, in which the view's
+    own node has no part (`nn.Linear` returns views of what it computes from 3-d inputs).
+    Then the gradient is the view's part of the base's.
+    """
+    base = tensor._base
+    if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:
+        return on_gradient(tensor, hook)
+    if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
+        return on_gradient(tensor, hook)
+    # Without the graph: a hook that holds its own graph would never be freed.
+    alias, version = tensor.detach(), tensor._version
+    shape, strides = base.shape, base.stride()
+    offset = tensor.storage_offset() - base.storage_offset()
+
+    output = tensor.output_nr
+
+    def own(grads: tuple[torch.Tensor | None, ...]) -> None:
+        grad = grads[output]
+        if grad is not None and alias._version == version:
+            hook(grad)
+
+    def of_base(grad: torch.Tensor) -> None:
+        if alias._version != version:
+            whole = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
+            whole.copy_(grad)
+            hook(whole.as_strided(alias.shape, alias.stride(), offset))
+
+    on_gradient(base, of_base)
+    # Not on the tensor: once modified in place, a view loses the hooks that it gets later.
+    assert tensor.grad_fn is not None
+    return tensor.grad_fn.register_prehook(own)
+
+
 def tensor_hash(tensor: torch.Tensor) -> str:
     """xxh3_128 of a tensor's dtype, shape and values on this rank."""
     local = local_values(tensor)

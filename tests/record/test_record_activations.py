@@ -34,9 +34,9 @@ def one_step(model: nn.Module, loss: Callable[[Any], Tensor] | None = None, x: T
 class Consumer(nn.Module):
     """A linear layer whose output a function consumes."""
 
-    def __init__(self, consume: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, consume: Callable[[Tensor], Tensor], bias: bool = True) -> None:
         super().__init__()
-        self.fc = nn.Linear(3, 5)
+        self.fc = nn.Linear(3, 5, bias)
         self.consume = consume
 
     def forward(self, x: Tensor) -> Tensor:
@@ -44,38 +44,114 @@ class Consumer(nn.Module):
 
 
 def slice_mul_(y: Tensor) -> Tensor:
-    y[:, :2].mul_(3)
+    y[..., :2].mul_(3)
     return y
 
 
 def view_add_(y: Tensor) -> Tensor:
-    y.view(-1).add_(LABELS.reshape(-1))
+    y.view(-1)[:20].add_(LABELS.reshape(-1))
     return y
 
 
+def used_before(y: Tensor) -> Tensor:
+    early = y * 2
+    y.add_(1)
+    return y.square() + early
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("shape", [(4, 3), (2, 2, 3)], ids=["2d", "3d"])
 @pytest.mark.parametrize(
     ("in_place", "plain"),
     [
         (torch.relu_, torch.relu),
-        (lambda y: y.add_(LABELS), lambda y: y + LABELS),
-        (slice_mul_, lambda y: torch.cat([y[:, :2] * 3, y[:, 2:]], 1)),
-        (view_add_, lambda y: y + LABELS),
+        (lambda y: y.add_(LABELS.view(y.shape)), lambda y: y + LABELS.view(y.shape)),
+        (slice_mul_, lambda y: torch.cat([y[..., :2] * 3, y[..., 2:]], -1)),
+        (view_add_, lambda y: y + LABELS.view(y.shape)),
         (lambda y: y.mul_(2).sigmoid_(), lambda y: (y * 2).sigmoid()),
-        (lambda y: y.t_().t(), lambda y: y),
+        (lambda y: y.transpose_(0, 1).mul_(2), lambda y: y.transpose(0, 1) * 2),
+        (used_before, lambda y: (y + 1).square() + y * 2),
+        (lambda y: y, lambda y: y),
     ],
-    ids=["relu_", "add_", "slice mul_", "view add_", "twice", "t_"],
+    ids=["relu_", "add_", "slice", "view", "twice", "transpose_", "used before", "not at all"],
 )
 def test_outputs_modified_in_place_are_recorded_as_they_were(
-    record: Any, in_place: Callable[[Tensor], Tensor], plain: Callable[[Tensor], Tensor]
+    record: Any,
+    in_place: Callable[[Tensor], Tensor],
+    plain: Callable[[Tensor], Tensor],
+    shape: tuple[int, ...],
+    bias: bool,
 ) -> None:
-    model = Consumer(in_place)
-    y = model.fc(X)
-    loss = plain(y).square().sum()
-    (expected,) = torch.autograd.grad(loss, y)
-    run = record(one_step(model))
+    """Also where they are views: a linear layer with a bias gives a view of its 2-d product."""
+    model = Consumer(in_place, bias)
+    x = X.reshape(shape)
+    y = model.fc(x)
+    (expected,) = torch.autograd.grad(plain(y).square().sum(), y)
+    run = record(one_step(model, x=x))
     assert torch.equal(run.get("activation", "fc.output"), y.detach())
     assert torch.equal(run.get("activation_grad", "fc.output"), expected)
     assert torch.equal(run.get("activation", "output"), plain(y).detach())
+
+
+@pytest.mark.parametrize("modify", [True, False])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda y: y[1:, ::2],
+        lambda y: y.t()[1:3],
+        lambda y: y.diagonal(),
+        lambda y: y.unsqueeze(0),
+        lambda y: y.as_strided((2, 2), (1, 3), 4),
+    ],
+    ids=["slice", "transposed", "diagonal", "unsqueezed", "strided"],
+)
+def test_outputs_that_are_views_have_their_own_gradients(
+    record: Any, view: Callable[[Tensor], Tensor], modify: bool
+) -> None:
+    class Views(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return view(x + 1)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.views = nn.Linear(3, 5), Views()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.views(self.fc(x))
+            return y.mul_(3) if modify else y * 3
+
+    model = Model()
+    y = model.views(model.fc(X))
+    (expected,) = torch.autograd.grad((y * 3).square().sum(), y)
+    run = record(one_step(model))
+    assert torch.equal(run.get("activation", "views.output"), y.detach())
+    assert torch.equal(run.get("activation_grad", "views.output"), expected)
+
+
+def test_a_graph_is_freed_with_its_outputs(record: Any) -> None:
+    import gc
+    import weakref
+
+    model = Consumer(lambda y: y.add_(1))
+    alive: list[weakref.ref[Any]] = []
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            out = model(X.reshape(2, 2, 3))
+            # Kept alive by the graph, through a hook.
+            marker = type("Marker", (), {})()
+            out.register_hook(lambda grad, marker=marker: None)
+            alive.append(weakref.ref(marker))
+            del out, marker
+
+    gc.disable()
+    try:
+        record(train)
+        assert [ref() for ref in alive] == [None]
+    finally:
+        gc.enable()
 
 
 class Pair(NamedTuple):
@@ -229,9 +305,7 @@ def test_call_numbers_begin_again_in_every_microbatch(record: Any) -> None:
 
     run = record(train)
     assert run.paths("activation") == ["output"] * 4
-    assert torch.equal(
-        run.get("activation", "output", step=1, microbatch=1), model(X * 2).detach()
-    )
+    assert torch.equal(run.get("activation", "output", step=1, microbatch=1), model(X * 2).detach())
 
 
 def test_a_module_that_is_not_called_leaves_nothing(record: Any) -> None:
@@ -295,7 +369,18 @@ def test_what_holds_no_tensors_leaves_nothing(record: Any, value: object) -> Non
         torch.ones(2, 3).expand(4, 2, 3),
         torch.tensor([float("-inf"), float("nan"), 0.0]),
     ],
-    ids=["int", "bool", "complex", "empty", "transposed", "strided", "0-d", "bf16", "expanded", "inf"],
+    ids=[
+        "int",
+        "bool",
+        "complex",
+        "empty",
+        "transposed",
+        "strided",
+        "0-d",
+        "bf16",
+        "expanded",
+        "inf",
+    ],
 )
 def test_tensors_of_any_kind_are_recorded_as_they_are(record: Any, value: Tensor) -> None:
     class Gives(nn.Module):

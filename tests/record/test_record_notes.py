@@ -103,7 +103,7 @@ def test_only_the_chosen_kinds_are_recorded(record: Any) -> None:
     for kind in ("activation", "activation_grad", "param_grad", "main_grad", "loss", "grad_norm"):
         run = record(train_model(nn.Linear(3, 2)), kinds=(kind,))
         assert {id.kind for id in run.rank.tensors} == {kind}
-        assert [id for id in run.rank.tensors] == [id for id in every.rank.tensors if id.kind == kind]
+        assert list(run.rank.tensors) == [id for id in every.rank.tensors if id.kind == kind]
 
 
 def test_only_the_chosen_modules_leave_activations(record: Any) -> None:
@@ -122,9 +122,7 @@ def test_selecting_changes_no_call_numbers_and_no_values(record: Any) -> None:
 
     every = record(train_model(model())).hashes()
     some = record(train_model(model()), modules=("0",), kinds=("activation",)).hashes()
-    assert some == {
-        id: every[id] for id in every if id.kind == "activation" and id.module == "0"
-    }
+    assert some == {id: every[id] for id in every if id.kind == "activation" and id.module == "0"}
     assert {id.call for id in some} == {0, 1}
 
 

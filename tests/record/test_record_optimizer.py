@@ -103,9 +103,12 @@ def test_master_copies_and_their_state_are_recorded_before_and_after(record: Any
 def test_a_master_copy_that_is_only_a_piece_is_left_out(record: Any) -> None:
     model = nn.Linear(3, 2)
     model.weight.main_param = torch.zeros(3)
-    assert record(train_with(model, None, torch.optim.SGD(model.parameters(), lr=0.1))).paths(
-        "master_param"
-    ) == []
+    assert (
+        record(train_with(model, None, torch.optim.SGD(model.parameters(), lr=0.1))).paths(
+            "master_param"
+        )
+        == []
+    )
 
 
 class Wrapper:

@@ -1,0 +1,242 @@
+"""A program that marks time wrongly is told so, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.record import program
+from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+def watched(ctx: Context) -> nn.Module:
+    model = nn.Linear(3, 2)
+    ctx.watch(model)
+    return model
+
+
+def step_without_watch(ctx: Context) -> None:
+    with ctx.step():
+        pass
+
+
+def step_in_step(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step(), ctx.step():
+        pass
+
+
+def microbatch_outside(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.microbatch(0):
+        pass
+
+
+def microbatch_in_microbatch(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step(), ctx.microbatch(0), ctx.microbatch(1):
+        pass
+
+
+def microbatch_twice(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step():
+        for _ in range(2):
+            with ctx.microbatch(7):
+                pass
+
+
+def loss_outside(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step():
+        ctx.loss(torch.tensor(1.0))
+
+
+def loss_twice(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step(), ctx.microbatch(3):
+        ctx.loss(torch.tensor(1.0))
+        ctx.loss(torch.tensor(1.0))
+
+
+def norm_outside(ctx: Context) -> None:
+    watched(ctx)
+    ctx.grad_norm(1.0)
+
+
+def norm_twice(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step():
+        ctx.grad_norm(1.0)
+        ctx.grad_norm(torch.tensor(1.0))
+
+
+def watch_twice(ctx: Context) -> None:
+    watched(ctx)
+    watched(ctx)
+
+
+def watch_meta(ctx: Context) -> None:
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    ctx.watch(model)
+
+
+def initialize_meta(ctx: Context) -> None:
+    ctx.initialize(nn.Linear(3, 2, device="meta"))
+
+
+def unknown_axis(ctx: Context) -> None:
+    ctx.group("ep")
+
+
+def uneven_microbatches(ctx: Context) -> None:
+    ctx.microbatches(3)
+
+
+def no_step(ctx: Context) -> None:
+    watched(ctx)(X).sum().backward()
+
+
+def two_of_a_name(ctx: Context) -> None:
+    model = nn.Linear(3, 2)
+    model.module = nn.Linear(3, 2)
+    ctx.watch(model)
+
+
+@pytest.mark.parametrize(
+    ("misuse", "message", "advice"),
+    [
+        (step_without_watch, "ctx.step came before ctx.watch", r"call ctx.watch\(model"),
+        (step_in_step, "ctx.step was entered inside step 0", "leave `with ctx.step"),
+        (microbatch_outside, "ctx.microbatch was entered outside ctx.step", "put it inside"),
+        (
+            microbatch_in_microbatch,
+            r"ctx.microbatch\(1\) was entered inside micro-batch 0",
+            "leave",
+        ),
+        (microbatch_twice, r"ctx.microbatch\(7\) was entered twice in step 0", "number"),
+        (loss_outside, "ctx.loss was called outside ctx.microbatch", "call it once in each"),
+        (loss_twice, "ctx.loss was called twice in one micro-batch", "report one value"),
+        (norm_outside, "ctx.grad_norm was called outside ctx.step", "call it once in each"),
+        (norm_twice, "ctx.grad_norm was called twice in one step", "report one value"),
+        (watch_twice, "ctx.watch was called twice", "one model, before the steps"),
+        (watch_meta, r"meta device \(weight", r"call model.to_empty"),
+        (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
+        (unknown_axis, r"ctx.group\('ep'\): there is no such axis", "use one of tp, cp, dp, pp"),
+        (uneven_microbatches, "3 micro-batches cannot be shared evenly by dp=2", "a multiple of 2"),
+        (no_step, "a_program:train never called ctx.step", "wrap each optimizer step in"),
+        (two_of_a_name, "two parameters are called 'weight'", "rename"),
+    ],
+)
+def test_misuse_is_an_error_that_says_what_to_do(
+    record: Any, misuse: Callable[[Context], None], message: str, advice: str
+) -> None:
+    point = {"dp": 2} if misuse is uneven_microbatches else {}
+    with pytest.raises(ProgramError, match=f"{message}.*{advice}"):
+        record(misuse, point=point)
+
+
+@pytest.mark.parametrize("error", [ValueError("my own"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_exception_passes_through_and_leaves_what_was_recorded(
+    make_spec: Any, error: BaseException
+) -> None:
+    spec = make_spec()
+
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 2)
+        ctx.watch(model)
+        for step in range(2):
+            with ctx.step(), ctx.microbatch(0):
+                model(X).sum().backward()
+                if step == 1:
+                    raise error
+
+    with pytest.raises(type(error)) as raised:
+        program.record(spec, train)
+    assert raised.value is error
+    with pytest.raises(TraceError, match="has no end"):
+        Trace.open(spec.trace)
+    rank = Trace.open(spec.trace, allow_incomplete=True).ranks[0]
+    assert [event.step for event in rank.steps] == [0]
+    assert [id.kind for id in rank.tensors if id.step == 1] == ["activation"]
+
+
+def test_a_program_that_cannot_write_hears_its_own_error(make_spec: Any, tmp_path: Path) -> None:
+    spec = make_spec()
+
+    def train(ctx: Context) -> None:
+        watched(ctx)
+        events = Path(spec.trace) / "rank0" / "events.jsonl"
+        events.mkdir()  # nothing can be appended to a folder
+        raise ValueError("my own")
+
+    with pytest.raises(ValueError, match="my own"):
+        program.record(spec, train)
+
+
+def test_a_program_may_catch_what_ends_a_step(record: Any) -> None:
+    """As where the data run out: the next step has a number of its own."""
+
+    def train(ctx: Context) -> None:
+        model = watched(ctx)
+        for step in range(3):
+            try:
+                with ctx.step(), ctx.microbatch(0):
+                    model(X).sum().backward()
+                    if step == 1:
+                        raise StopIteration
+            except StopIteration:
+                continue
+
+    run = record(train)
+    assert [event.step for event in run.rank.steps] == [0, 2]
+
+
+def test_leaving_a_step_early_is_no_error(record: Any) -> None:
+    def train(ctx: Context) -> None:
+        model = watched(ctx)
+        for _ in range(3):
+            with ctx.step():
+                with ctx.microbatch(0):
+                    model(X).sum().backward()
+                break
+
+    assert [event.step for event in record(train).rank.steps] == [0]
+
+
+def test_the_global_state_of_torch_is_given_back(record: Any) -> None:
+    seen = []
+
+    def train(ctx: Context) -> None:
+        seen.append(torch.get_default_dtype())
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        record(train, dtype="float64", watch_casts=True)
+    assert seen == [torch.float64]
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_run_needs_a_directory_of_its_own(make_spec: Callable[..., RunSpec]) -> None:
+    from pytest_trainsafe.trace.writer import TraceWriteError
+
+    spec = make_spec()
+
+    def train(ctx: Context) -> None:
+        watched(ctx)
+        with ctx.step():
+            pass
+
+    program.record(spec, train)
+    with pytest.raises(TraceWriteError, match="already holds a trace"):
+        program.record(spec, train)

@@ -1,0 +1,202 @@
+"""Noise of the size of rounding, and none at all where none is asked for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.current import context
+from pytest_trainsafe.record.perturb import EPSILON, Noise
+
+X = torch.linspace(-1, 1, 96).reshape(2, 4, 12)
+
+
+class Mixed(nn.Module):
+    """In-place consumers, shared modules, dropout, recomputation, tuples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(12, 12)
+        self.act = nn.ReLU(inplace=True)
+        self.norm = nn.LayerNorm(12)
+        self.drop = nn.Dropout(0.25)
+        self.lstm = nn.LSTM(12, 12, batch_first=True)
+        self.attend = nn.MultiheadAttention(12, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        x.add_(1)
+        x = self.act(x)
+        x = checkpoint(lambda y: self.first(self.norm(y)), x, use_reentrant=False)
+        x[:, :2].mul_(2)
+        x = self.drop(x)
+        x, _ = self.lstm(x)
+        y, weights = self.attend(x, x, x)
+        return self.first(y).relu_() + weights.sum()
+
+
+def steps(model: nn.Module, ctx: Any) -> list[Tensor]:
+    """Train; return every loss and every parameter."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    ctx.watch(model, optimizer)
+    losses = []
+    for _ in range(2):
+        with ctx.step():
+            for index in range(2):
+                with ctx.microbatch(index):
+                    loss = model(X * (index + 1)).square().mean()
+                    loss.backward()
+                    losses.append(loss.detach())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return [*losses, *(p.detach() for p in model.parameters())]
+
+
+def test_recording_does_not_change_training(record: Any) -> None:
+    model = Mixed()
+    bare = copy.deepcopy(model)
+    recorded: list[Tensor] = []
+    record(lambda ctx: recorded.extend(steps(model, ctx)), seed=5)
+    torch.manual_seed(5)
+    expected = steps(bare, context())  # outside a run: records nothing, installs nothing
+    assert len(recorded) == len(expected) > 10
+    assert all(torch.equal(a, b) for a, b in zip(recorded, expected, strict=True))
+
+
+def test_noise_changes_every_value_a_little(record: Any) -> None:
+    model = Mixed().eval()
+    same, size = copy.deepcopy(model), 2.0**-13
+    runs = [
+        record(lambda ctx, m=m: steps(m, ctx), perturbation=eps)
+        for m, eps in ((model, 0.0), (same, size))
+    ]
+    clean, noisy = runs
+    assert set(clean.rank.tensors) == set(noisy.rank.tensors)
+    assert clean.rank.inputs[0] == noisy.rank.inputs[0]
+    for id in clean.rank.tensors:
+        if id.step == 0 and id.kind in ("activation", "activation_grad", "param_grad"):
+            one, other = (run.trace.load(0, run.rank.tensors[id]) for run in runs)
+            assert not torch.equal(one, other), id
+            assert float((one - other).norm() / one.norm()) < 100 * size, id
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
+    """A leaf's output and gradient, by themselves, deviate by 0.2 to 1.2 epsilon."""
+    kind = getattr(torch, dtype)
+    x = torch.linspace(-2, 3, 400).reshape(20, 20).to(kind)
+    model = nn.Sequential(nn.Identity())
+    weights = torch.linspace(1, 2, 400).reshape(20, 20).to(kind)
+    got: dict[float, Tensor] = {}
+
+    def train(ctx: Context) -> None:
+        leaf = x.clone().requires_grad_()
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(leaf).backward(weights)
+        assert leaf.grad is not None
+        got[len(got)] = leaf.grad
+
+    clean = record(train, dtype=dtype)
+    noisy = record(train, dtype=dtype, perturbation=EPSILON[dtype])
+    pairs = [
+        (
+            run.get("activation", "0.output").double(),
+            run.get("activation_grad", "0.output").double(),
+        )
+        for run in (clean, noisy)
+    ]
+    assert torch.equal(got[0], weights)
+    pairs = [(*pair, grad.double()) for pair, grad in zip(pairs, got.values(), strict=True)]
+    for exact, perturbed in zip(*pairs, strict=True):
+        size = float((perturbed - exact).norm() / exact.norm()) / EPSILON[dtype]
+        assert 0.2 <= size <= 1.2, size
+
+
+def test_the_same_values_at_the_same_place_have_the_same_noise() -> None:
+    values = torch.linspace(1, 2, 50)
+    noise = Noise(2.0**-10, seed=0)
+    first = noise("a", values)
+    assert torch.equal(first, Noise(2.0**-10, seed=0)("a", values.clone()))
+    others = [noise("b", values), noise("a", values + 1) - 1, Noise(2.0**-10, seed=1)("a", values)]
+    for other in others:
+        assert float((first - other).abs().max()) > 2.0**-12
+    before = torch.get_rng_state()
+    noise("a", values)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_zeros_infinities_and_integers_stay() -> None:
+    noise = Noise(2.0**-3, seed=0)
+    special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan")])
+    torch.testing.assert_close(noise("a", special), special, rtol=0, atol=0, equal_nan=True)
+    largest = torch.full((64,), torch.finfo(torch.float32).max)
+    assert bool(noise("a", largest).isfinite().all())
+    for whole in (torch.arange(5), torch.tensor([True]), torch.tensor([1j])):
+        assert noise("a", whole) is whole
+
+
+def test_masked_outputs_stay_masked_under_noise(record: Any) -> None:
+    class Mask(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.masked_fill(x > 0, float("-inf"))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.mask = nn.Linear(12, 12), Mask()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.softmax(self.mask(self.fc(x)), -1)
+
+    def train(ctx: Context) -> None:
+        model = Model()
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(X).square().sum().backward()
+
+    run = record(train, perturbation=2.0**-10)
+    masked = run.get("activation", "mask.output")
+    assert bool(masked.isneginf().any())
+    assert not bool(masked.isnan().any())
+    for path in ("fc.weight", "fc.bias"):
+        assert bool(run.get("param_grad", path).isfinite().all())
+
+
+def test_packed_sequences_survive_noise(record: Any) -> None:
+    from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+    kept: list[Any] = []
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(12, 3, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            packed = pack_padded_sequence(x, torch.tensor([4, 2]), batch_first=True)
+            out, (hidden, _) = self.lstm(packed)
+            kept.append(out)
+            return out.data.sum() + hidden.sum()
+
+    def train(ctx: Context) -> None:
+        model = Model()
+        ctx.initialize(model)
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(X).backward()
+
+    run = record(train, perturbation=2.0**-10)
+    assert type(kept[0]) is PackedSequence
+    assert kept[0].batch_sizes.tolist() == [2, 2, 1, 1]
+    assert {"lstm.output.0.data", "lstm.output.0.batch_sizes", "lstm.output.1.0"} <= set(
+        run.paths("activation")
+    )

@@ -36,7 +36,7 @@ def message(result: GroupResult) -> str:
     parts += _others(result)
     parts += _stacks(result)
     if result.problem and result.launcher_log:
-        parts += ["torchrun said:", _quote(result.launcher_log, 30)]
+        parts += ["the launcher said:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")
     return "\n".join(parts)
 
@@ -67,8 +67,8 @@ def _sentence(rank: RankResult, world: int) -> str:
 
 
 def _death(code: int | None) -> str:
-    if code is None:
-        return "ended without a result, and torchrun saw no failure; did it call os._exit(0)?"
+    if not code:
+        return "ended without a result, and the launcher saw no failure; did it call os._exit(0)?"
     if code < 0:
         return f"was killed by {signal.Signals(-code).name} (signal {-code})"
     return f"ended without a result, with exit code {code}"

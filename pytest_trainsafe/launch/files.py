@@ -1,12 +1,13 @@
 """The files of a group: where a rank writes and its supervisor reads.
 
 task.msgpack                 the Task
-launcher.log                 what torchrun said
+launcher.log                 what torchrun, or the process that forks the ranks, said
 rank0/stdout.txt stderr.txt  what the program printed
 rank0/started                the rank's process id; the program begins
 rank0/ledger.jsonl           the rank's collectives, one a line, written before each call
 rank0/stacks.txt             Python stacks, dumped on SIGUSR1 and SIGTERM
 rank0/result.msgpack         the Outcome, whole or absent
+rank0/imported.json          what a forked rank had to import of installed packages
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class RankFiles:
         self.ledger = self.folder / "ledger.jsonl"
         self.stacks = self.folder / "stacks.txt"
         self.result = self.folder / "result.msgpack"
+        self.imported = self.folder / "imported.json"
 
     def write_outcome(self, outcome: Outcome) -> None:
         """Write the outcome whole; raises OSError where the disk does not take it."""

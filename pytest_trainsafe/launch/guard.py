@@ -1,15 +1,15 @@
 """The guard: a small process that makes sure no process of a group outlives it.
 
-Started by `supervise` as a file, never imported; imports neither torch nor this package, so that
-it stands within some 30 ms.  It adopts every orphan below it (PR_SET_CHILD_SUBREAPER), also
-those in sessions of their own.  When the supervisor asks, or goes away however violently, the
-guard kills all that is below it until nothing is left.
+Started as a file, it imports neither torch nor this package, so that it stands within some
+30 ms; the warm launcher's processes import it for the same duties.  It adopts every orphan below
+it (PR_SET_CHILD_SUBREAPER), also those in sessions of their own.  When the supervisor asks, or
+goes away however violently, the guard kills all that is below it until nothing is left.
 
     python guard.py CONTROL_FD SUPERVISOR_PID COMMAND...
 
-On the control socket it writes one JSON line when the command ends, {"exit": code}, and one when
-all is swept, {"leftovers": ["pid name", ...]}.  Anything it reads there, or its end, is the
-request to sweep.
+On the control socket it writes one JSON line when a child ends, {"exit": code}, and one when all
+is swept, {"leftovers": ["pid name", ...]}; then it ends.  Anything it reads there, or its end, is
+the request to sweep.
 """
 
 import contextlib
@@ -28,8 +28,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 def main(control_fd: int, supervisor: int, command: list[str]) -> None:
     """Run the command, report its end, and sweep when asked or left alone."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+    stay()
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     try:
@@ -37,23 +36,42 @@ def main(control_fd: int, supervisor: int, command: list[str]) -> None:
         alive = [control.fileno(), os.pidfd_open(supervisor)]
     except ProcessLookupError:
         return
-    child = start(command)
-    ended = False
+    watch(control, alive, {start(command): {}})
+
+
+def stay() -> None:
+    """Ignore what ends other processes: whoever guards goes last."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str, object]]) -> None:
+    """Tell how each child ends, sweep when asked or left alone, and tell what was left.
+
+    `alive` are descriptors that become readable when the supervisor asks or is gone; `children`
+    says what the message of a child holds beside its exit code.
+    """
+    wakeup = wake_on_children()
+    while True:
+        for pid, status in reap():
+            if pid in children:
+                tell(control, {**children.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
+        # a child may have ended before there was anything to wake us
+        ready, _, _ = select.select([*alive, wakeup], [], [], 1.0 if children else None)
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        if set(ready) & set(alive):
+            break
+    tell(control, {"leftovers": sweep()})
+
+
+def wake_on_children() -> int:
+    """A descriptor that becomes readable when a child of this process ends."""
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    while True:
-        for pid, status in reap():
-            if pid == child:
-                ended = True
-                tell(control, {"exit": os.waitstatus_to_exitcode(status)})
-        ready, _, _ = select.select([*alive, wakeup_read], [], [], None if ended else 1.0)
-        if wakeup_read in ready:
-            os.read(wakeup_read, 4096)
-        if set(ready) & set(alive):
-            break
-    tell(control, {"leftovers": sweep()})
+    return wakeup_read
 
 
 def prctl(option: int, value: int) -> None:
@@ -75,6 +93,8 @@ def start(command: list[str]) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if os.getppid() == guard:
             os.execvp(command[0], command)
     except OSError as error:

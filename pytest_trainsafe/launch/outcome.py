@@ -102,6 +102,8 @@ def _first_failed(seen: Supervision, statuses: list[Status]) -> int | None:
 
 
 def _problem(seen: Supervision, startup_timeout: float) -> str:
+    if seen.problem:
+        return seen.problem
     if seen.reason == "startup":
         late = [str(rank.rank) for rank in seen.ranks if not rank.pid]
         return f"rank {', '.join(late)} did not begin within {startup_timeout:g} s"

@@ -1,5 +1,7 @@
 """The rank's side: `python -m pytest_trainsafe.launch.rank TASKFILE`, started by torchrun.
 
+`warm_rank` calls the same `main` in a process that was forked.
+
 Runs the task, writes its outcome where the supervisor reads it, and waits for the other ranks
 before it leaves.
 """
@@ -14,8 +16,9 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -30,8 +33,11 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-def main(task_file: Path) -> int:
-    """Run the task of `task_file` as the rank that torchrun's environment names."""
+def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
+    """Run the task of `task_file` as the rank that torchrun's environment names.
+
+    `prepared` is called once torch.distributed is instrumented, before the program is imported.
+    """
     _die_with_the_agent()
     rank = int(os.environ["RANK"])
     files = RankFiles(task_file.parent, rank)
@@ -39,7 +45,7 @@ def main(task_file: Path) -> int:
     try:
         _redirect(files)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
-        outcome = _run(task, rank, files)
+        outcome = _run(task, rank, files, prepared)
         sys.stdout.flush()
         sys.stderr.flush()
         files.write_outcome(outcome)
@@ -69,9 +75,13 @@ def _redirect(files: RankFiles) -> None:
     atexit.register(stacks.close)
 
 
-def _run(task: Task, rank: int, files: RankFiles) -> Outcome:
+def _run(
+    task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] | None
+) -> Outcome:
     try:
         ledger = _prepare(task, files)
+        if prepared is not None:
+            prepared()
         value = data.encode(run_task(task), f"what rank {rank} returned")
         ledger.finish()
     except BaseException as error:
@@ -154,7 +164,7 @@ def _last_words(stderr: int, rank: int, error: OSError) -> None:
     os.write(stderr, line)
 
 
-def _leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End the process without the destructors of process groups, which may wait for peers."""
     try:
         atexit._run_exitfuncs()
@@ -165,4 +175,4 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    _leave(main(Path(sys.argv[1])))
+    leave(main(Path(sys.argv[1])))

@@ -47,7 +47,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     they hung together.  `mismatches` says where ranks disagreed on their collectives;
     `problem` why the group as a whole came to nothing, if no rank can tell;
     `leftovers` the processes which outlived their rank and were ended with the group.
-    `launcher_log` is the end of what torchrun said.
+    `launcher_log` is the end of what torchrun, or the process that forked the ranks, said.
     """
 
     task: str

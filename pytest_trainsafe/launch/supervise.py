@@ -12,12 +12,8 @@ import os
 import re
 import select
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +21,7 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
+from pytest_trainsafe.launch.processes import Processes
 
 _POLL = 0.05
 #: how long all remaining ranks must be idle before the grace after a failure is cut short
@@ -55,6 +52,7 @@ class Supervision:
 
     `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
     ranks never began ("startup"), the "launcher" itself ended, or the caller's "request".
+    `problem` says how the guard died, if it did; `refused` why it did not start the group.
     """
 
     began: float
@@ -63,41 +61,25 @@ class Supervision:
     ranks: list[RankState] = field(default_factory=list)
     leftovers: tuple[str, ...] = ()
     log: str = ""
+    problem: str = ""
+    refused: str = ""
 
 
 class Group:
     """A running group.  Leaving the `with` block ends every process of it."""
 
-    def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], cwd: str, folder: Path, world: int
-    ) -> None:
+    def __init__(self, processes: Processes, folder: Path, world: int) -> None:
         self.state = Supervision(time.monotonic())
         self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
         self._log_path = folder / "launcher.log"
         self._launcher_exit: int | None = None
         self._messages = b""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._control = ours
-            guard = [sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py"))]
-            try:
-                self._guard = subprocess.Popen(
-                    [*guard, str(theirs.fileno()), str(os.getpid()), *command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    cwd=cwd,
-                    env=dict(env),
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
-        assert self._guard.stdout is not None
-        self._output = self._guard.stdout
-        os.set_blocking(self._output.fileno(), False)
-        ours.setblocking(False)
+        self._left_alone = False
+        self._silent = False
+        self._processes = processes
+        self._control = processes.control
+        self._control.setblocking(False)
+        os.set_blocking(processes.output, False)
 
     def __enter__(self) -> Group:
         return self
@@ -112,8 +94,6 @@ class Group:
         for rank in self.state.ranks:
             if rank.pidfd is not None:
                 os.close(rank.pidfd)
-        self._control.close()
-        self._output.close()
         self.state.ended = time.monotonic()
 
     def wait(
@@ -142,8 +122,8 @@ class Group:
                 failed_at = now
             if not running:
                 state.reason = "failed" if failed else "done"
-            elif self._launcher_exit is not None:
-                state.reason = "failed" if failed else "launcher"
+            elif self._launcher_exit is not None or self._left_alone:
+                state.reason = "failed" if failed and not self._left_alone else "launcher"
             elif failed_at is not None and (
                 now > failed_at + grace or idle.since(running, now) > _IDLE
             ):
@@ -156,24 +136,25 @@ class Group:
                 self._sleep()
         self._collect_stacks()
         if state.reason == "failed":
-            # torchrun says how a rank ended; give it the time to
-            self._wait_for_launcher(3.0 if any(r.gone for r in state.ranks) else 0.0)
+            # torchrun says only at its own end how a rank ended; give it the time to
+            self._wait_for_exits(3.0)
         elif state.reason == "done":
             self._wait_for_launcher(5.0)
+        if self._left_alone and not state.refused:
+            state.problem = self._processes.obituary()
 
     def _sleep(self) -> None:
-        fds = [self._control.fileno(), self._output.fileno()]
-        fds += [r.pidfd for r in self.state.ranks if r.pidfd is not None and r.running]
-        if self._launcher_exit is not None or self._output.closed:
-            fds = fds[:1]
+        fds = [] if self._left_alone else [self._control.fileno()]
+        if self._launcher_exit is None:
+            fds += [] if self._silent else [self._processes.output]
+            fds += [r.pidfd for r in self.state.ranks if r.pidfd is not None and r.running]
         select.select(fds, [], [], _POLL)
 
     def _look(self) -> None:
         """Take in what has changed since the last look."""
         self._read_output()
         for message in self._read_control():
-            if "exit" in message:
-                self._launcher_exit = int(str(message["exit"]))
+            self._take(message)
         for rank in self.state.ranks:
             if rank.pid == 0 and (pid := rank.files.read_pid()) is not None:
                 rank.pid = pid
@@ -181,12 +162,29 @@ class Group:
                     rank.pidfd = os.pidfd_open(pid)
                 except ProcessLookupError:
                     rank.gone = time.monotonic()
-            ended = rank.gone is None and rank.pidfd is not None and _has_ended(rank.pidfd)
+            ended = rank.exit_code is not None
+            if rank.gone is None and rank.pidfd is not None:
+                ended = ended or _has_ended(rank.pidfd)
             # in this order: an outcome is written before the process ends
             if rank.outcome is None:
                 rank.outcome = rank.files.read_outcome()
-            if ended:
+            if ended and rank.gone is None:
                 rank.gone = time.monotonic()
+
+    def _take(self, message: dict[str, object]) -> None:
+        """Take in one line of the guard."""
+        state = self.state
+        if "rank" in message:
+            state.ranks[int(str(message["rank"]))].exit_code = int(str(message["exit"]))
+            if all(rank.exit_code is not None for rank in state.ranks):
+                self._launcher_exit = 0
+        elif "exit" in message:
+            self._launcher_exit = int(str(message["exit"]))
+        elif "refused" in message:
+            state.refused = str(message["refused"])
+            self._launcher_exit = 0
+        elif "guard" in message:
+            self._processes.guard = int(str(message["guard"]))
 
     def _collect_stacks(self) -> None:
         asked = []
@@ -207,7 +205,15 @@ class Group:
 
     def _wait_for_launcher(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while self._launcher_exit is None and time.monotonic() < until:
+        while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
+            self._sleep()
+            self._look()
+
+    def _wait_for_exits(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
+            if all(rank.exit_code is not None for rank in self.state.ranks if rank.gone):
+                return
             self._sleep()
             self._look()
 
@@ -217,15 +223,13 @@ class Group:
         with contextlib.suppress(OSError):
             self._control.send(b"sweep\n")
         until = time.monotonic() + 20.0
-        while self._guard.poll() is None and time.monotonic() < until:
+        self._take_leftovers(tolerated)
+        while not self._left_alone and time.monotonic() < until:
+            select.select([self._control.fileno()], [], [], _POLL)
             self._read_output()
             self._take_leftovers(tolerated)
-            select.select([self._control.fileno()], [], [], _POLL)
-        self._take_leftovers(tolerated)
-        if self._guard.poll() is None:  # a process that the kernel does not let go
-            self._guard.kill()
-            self._guard.wait()
         self._read_output()
+        self._processes.reap(by_force=not self._left_alone)
         for rank, code in _exit_codes(self.state.log).items():
             if rank < len(self.state.ranks):
                 self.state.ranks[rank].exit_code = code
@@ -240,8 +244,11 @@ class Group:
         try:
             while chunk := self._control.recv(65536):
                 self._messages += chunk
-        except (BlockingIOError, ConnectionResetError):
+            self._left_alone = True
+        except BlockingIOError:
             pass
+        except ConnectionResetError:
+            self._left_alone = True
         *lines, self._messages = self._messages.split(b"\n")
         return [json.loads(line) for line in lines]
 
@@ -250,10 +257,11 @@ class Group:
         chunks = []
         while True:
             try:
-                chunk = os.read(self._output.fileno(), 65536)
+                chunk = os.read(self._processes.output, 65536)
             except BlockingIOError:
                 break
             if not chunk:
+                self._silent = True
                 break
             chunks.append(chunk)
         if not chunks:

@@ -14,6 +14,7 @@ import msgspec
 
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.outcome import group_result
+from pytest_trainsafe.launch.processes import Guarded
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise import Group
 from pytest_trainsafe.launch.task import Task
@@ -53,13 +54,12 @@ class TorchrunLauncher:
         folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
         task_file = folder / "task.msgpack"
         write_whole(task_file, msgspec.msgpack.encode(task))
-        with Group(
+        processes = Guarded(
             command(task.world_size, task_file),
             environment(task, os.environ),
             task.cwd or os.getcwd(),
-            folder,
-            task.world_size,
-        ) as group:
+        )
+        with Group(processes, folder, task.world_size) as group:
             group.wait(
                 timeout=timeout,
                 startup_timeout=self.startup_timeout,

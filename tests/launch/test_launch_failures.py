@@ -85,7 +85,7 @@ def test_a_rank_without_a_device_says_what_there_is(failure: Failure) -> None:
 def test_a_process_that_ends_itself_is_no_success(launch: Launch) -> None:
     result = launch(launch_programs.leave_quietly)
     assert [rank.status for rank in result.ranks] == ["stopped", "died"]
-    with pytest.raises(GroupFailure, match=r"^rank 1 of 2 ended without a result, and torchrun"):
+    with pytest.raises(GroupFailure, match=r"^rank 1 of 2 ended without a result, and the launcher saw"):
         result.raise_for_failure()
 
 

@@ -1,0 +1,41 @@
+"""What torchrun's agent adds to a worker's environment, for ranks that it does not start.
+
+Called by `warm_rank`; a test compares it with what a real torchrun adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def worker_environment(
+    base: Mapping[str, str], *, rank: int, world_size: int, port: int, run_id: str
+) -> dict[str, str]:
+    """The environment of one rank on this machine: `base`, and torchrun's variables.
+
+    As `LocalElasticAgent._start_workers` and `run.main` of torch set them; the store on `port`
+    is the agent's.
+    """
+    return {
+        **base,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "ROLE_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "ROLE_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_ERROR_FILE": "",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": base.get(
+            "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+        ),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }

@@ -1,0 +1,183 @@
+"""WarmLauncher: ranks forked from a process that has imported torch already."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.launch.files import RankFiles, write_whole
+from pytest_trainsafe.launch.outcome import group_result
+from pytest_trainsafe.launch.protocol import Launcher
+from pytest_trainsafe.launch.result import GroupResult
+from pytest_trainsafe.launch.supervise import Group
+from pytest_trainsafe.launch.task import Task
+from pytest_trainsafe.launch.torchrun import TorchrunLauncher, environment
+from pytest_trainsafe.launch.warm_start import connect, teach
+
+
+class WarmLauncher:
+    """Runs a task in ranks forked for it alone; as torchrun does, within a fraction of a second.
+
+    `address` is a `WarmServer`'s.  Every group is fresh: its ranks have what a new process has,
+    except that string hashes are seeded alike in all ranks, and that a variable which a
+    preloaded module reads when it is imported (DeepSpeed: DS_ACCELERATOR) has the value it had
+    when the server started.  Where that is known to matter, and where there is no server that is
+    safe to fork from, the group is left to `fallback`, and `warn` is told why, once per reason.
+    `grace` and `startup_timeout` are as in `TorchrunLauncher`.
+    """
+
+    name = "warm"
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        grace: float = 3.0,
+        startup_timeout: float = 180.0,
+        fallback: Launcher | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.grace = grace
+        self.startup_timeout = startup_timeout
+        self.fallback = fallback or TorchrunLauncher(grace=grace, startup_timeout=startup_timeout)
+        self._warn = warn or _warn
+        self._warned: set[str] = set()
+        self._taught: set[str] = set()
+
+    def run(
+        self,
+        task: Task,
+        *,
+        timeout: float,
+        workdir: Path,
+        stop: threading.Event | None = None,
+    ) -> GroupResult:
+        """Run the task in a new folder below `workdir`; see `Launcher.run`."""
+        workdir.mkdir(parents=True, exist_ok=True)
+        stop = stop or threading.Event()
+        why = ""
+        for _ in range(2):
+            folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
+            try:
+                processes = Forked(self.address, task, folder)
+            except OSError as error:
+                why = f"there is no fork server: {_given_up(self.address) or error}"
+                folder.rmdir()
+                break
+            with Group(processes, folder, task.world_size) as group:
+                group.wait(
+                    timeout=timeout,
+                    startup_timeout=self.startup_timeout,
+                    grace=self.grace,
+                    stop=stop,
+                )
+            seen = group.state
+            why = seen.refused or (seen.problem if not processes.guard else "")
+            if not why or seen.reason == "request":
+                self._teach(folder, task.world_size)
+                return group_result(task, folder, seen, timeout, self.startup_timeout)
+            if seen.refused:
+                break
+        if why not in self._warned:
+            self._warned.add(why)
+            self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
+        return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop)
+
+    def _teach(self, folder: Path, world_size: int) -> None:
+        """Pass on what the ranks had to import."""
+        names: dict[str, None] = {}
+        for rank in range(world_size):
+            try:
+                names |= dict.fromkeys(json.loads(RankFiles(folder, rank).imported.read_bytes()))
+            except FileNotFoundError:
+                continue
+        news = [name for name in names if name not in self._taught]
+        if news:
+            self._taught.update(news)
+            teach(self.address, news)
+
+
+class Forked:
+    """The processes of a group that the fork server forks; see `Processes`."""
+
+    def __init__(self, address: str, task: Task, folder: Path) -> None:
+        self.guard = 0
+        self._address = address
+        task_file = folder / "task.msgpack"
+        request = {
+            "task": str(task_file),
+            "world_size": task.world_size,
+            "environ": environment(task, os.environ),
+            "cwd": task.cwd or os.getcwd(),
+            "sys_path": list(task.sys_path),
+        }
+        self.control = connect(address)
+        try:
+            write_whole(task_file, msgspec.msgpack.encode(task))
+            self.output, write = os.pipe()
+            try:
+                content = json.dumps(request).encode() + b"\n"
+                sent = socket.send_fds(self.control, [content], [write])
+                self.control.sendall(content[sent:])
+            except BaseException:
+                os.close(self.output)
+                raise
+            finally:
+                os.close(write)
+        except BaseException:
+            self.control.close()
+            raise
+
+    def reap(self, *, by_force: bool) -> None:
+        """Close what we hold; the server waits for its children."""
+        if by_force and self.guard:
+            os.kill(self.guard, 9)
+        self.control.close()
+        os.close(self.output)
+
+    def obituary(self) -> str:
+        """How the part of the fork server that was to guard this group ended."""
+        note = Path(self._address) / f"guard-{self.guard}"
+        until = time.monotonic() + 2.0
+        while self.guard and time.monotonic() < until:
+            try:
+                how = note.read_text()
+            except OSError:
+                time.sleep(0.01)
+                continue
+            note.unlink(missing_ok=True)
+            return f"the fork server died ({how})"
+        return _last_death(self._address) or "the fork server died"
+
+
+def _last_death(address: str) -> str:
+    """What the keeper noted of the last server that died."""
+    try:
+        lines = (Path(address) / "log.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    deaths = [line for line in lines if line.startswith("the fork server died")]
+    return deaths[-1] if deaths else ""
+
+
+def _given_up(address: str) -> str:
+    """Why there is no server any more, if the keeper says so."""
+    folder = Path(address)
+    if not (folder / "gave-up").exists():
+        return ""
+    lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+    return " / ".join(lines[-4:])
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

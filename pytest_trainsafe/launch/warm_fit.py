@@ -1,0 +1,76 @@
+"""Whether a forked rank would be what an exec'd one is, or what stands against it.
+
+A preloaded process has read some of its environment and chosen its modules already.  Called for
+each group before its ranks are forked; what it names makes the launcher start them afresh.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+
+#: Variables with these beginnings are read when Python, torch or their libraries are loaded,
+#: or when DeepSpeed is imported (DS_ACCELERATOR).
+_READ_AT_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
+    *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_"),
+    *("TORCH", "PYTORCH_", "ATEN_", "CUBLAS_", "DS_"),
+)
+#: Of those, the ones that `warm_rank` reads again, or that torch reads only when it needs them.
+_READ_AGAIN = {
+    *("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_LOGS", "TORCH_LOGS_OUT"),
+    *("TORCH_LOGS_FORMAT", "TORCH_TRACE"),
+}
+_READ_LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_")
+
+
+def misfits(
+    base: Mapping[str, str], environ: Mapping[str, str], sys_path: Iterable[str]
+) -> list[str]:
+    """Why a process preloaded under `base` cannot stand for one started under `environ`.
+
+    `sys_path` is the module search path of the ranks: a folder of it may hold another module of
+    the name of a preloaded one.  Empty where nothing stands against it.
+    """
+    names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
+    reasons = [f"{name} is read when a process starts" for name in names if _at_start(name)]
+    return reasons + [f"{file} hides a preloaded module" for file in _hiding(sys_path)]
+
+
+def _at_start(name: str) -> bool:
+    if name in _READ_AGAIN or name.startswith(_READ_LATE):
+        return False
+    return name.startswith(_READ_AT_START)
+
+
+def _hiding(sys_path: Iterable[str]) -> list[str]:
+    """Modules in folders that were not searched for the preload and now come first."""
+    known = {os.path.realpath(entry) for entry in sys.path}
+    preloaded = {name for name in sys.modules if "." not in name}
+    found = []
+    for entry in sys_path:
+        if os.path.realpath(entry) in known:
+            continue
+        try:
+            files = os.listdir(entry)
+        except OSError:  # a zip file, or nothing
+            continue
+        for file in files:
+            path = os.path.join(entry, file)
+            name = file.partition(".")[0]
+            if name in preloaded and _is_module(path) and not _is_it(name, path):
+                found.append(path)
+    return found
+
+
+def _is_module(path: str) -> bool:
+    if os.path.isdir(path):
+        return os.path.exists(os.path.join(path, "__init__.py"))
+    return path.endswith((".py", ".so"))
+
+
+def _is_it(name: str, path: str) -> bool:
+    file = getattr(sys.modules[name], "__file__", None) or ""
+    here = os.path.join(path, "__init__.py") if os.path.isdir(path) else path
+    return bool(file) and os.path.realpath(file) == os.path.realpath(here)

@@ -56,7 +56,10 @@ def climb(
             break
     if candidate.publish is not None:
         seconds = {**candidate.seconds, "compare": spent}
-        candidate.publish(_summary(str(case.point), judged, seconds))
+        summary = _summary(str(case.point), judged, seconds)
+        if reference.reused:
+            summary["references"] = dict(reference.reused)
+        candidate.publish(summary)
     if not any(entry.failed for entry in judged):
         return ""
     return failure_message(case.program.name, str(case.point), judged, case.nodeid)

@@ -40,6 +40,12 @@ _OPTIONS = {
     ),
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
     "keep-traces": ("DIR", "Keep every trace below this directory"),
+    "slots": ("N", "Ranks that may train on this machine at once (default one a core, 2 at least)"),
+    "cache-size": ("SIZE", "Most space for references of earlier runs (default 2GB)"),
+    "cache-inputs": (
+        "PATTERNS",
+        "Files that programs read, and $VARIABLES: a reference is run anew when one changes",
+    ),
 }
 
 
@@ -58,6 +64,13 @@ def add_options(parser: pytest.Parser) -> None:
         key = "trainsafe_" + name.replace("-", "_")
         group.addoption(f"--trainsafe-{name}", metavar=metavar, dest=key, default=None, help=text)
         parser.addini(key, f"{text} (see --trainsafe-{name})", default="")
+    no_cache = "Run every reference, rather than take it from an earlier run"
+    group.addoption(
+        "--trainsafe-no-cache", action="store_true", dest="trainsafe_no_cache", help=no_cache
+    )
+    parser.addini(
+        "trainsafe_no_cache", f"{no_cache} (see --trainsafe-no-cache)", type="bool", default=False
+    )
 
 
 def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:

@@ -1,33 +1,35 @@
 """Joins the stages: makes the Runs that a test needs, and hands out their Traces.
 
-One Session per pytest process.  Runs are launched ahead in threads, never with more ranks at
-once than the machine has cores for; a reference is run once for all the tests that share it.
+One Session per pytest process.  Runs are launched ahead in threads, each under a lease of room
+for its ranks; a reference is run once for all the tests, processes and later runs that share it.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
+from pytest_trainsafe.cache import ReferenceCache
+from pytest_trainsafe.fingerprint import Key, make_key
 from pytest_trainsafe.launch import GroupResult, Launcher, Task, TorchrunLauncher
+from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.slots import Slots
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 from pytest_trainsafe.trace.reader import Trace
@@ -40,28 +42,38 @@ PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished Run: its Trace, and seconds by stage (launch, train)."""
+    """A finished Run: its Trace, and seconds by stage (launch, train).
+
+    `filed` is the key under which the Run is cached, "" for none; `reused` says that it was
+    there already.
+    """
 
     trace: Trace
     seconds: Mapping[str, float]
+    filed: str = ""
+    reused: bool = False
 
 
 @dataclass(slots=True, repr=False)
 class Traces:
-    """A test's Runs of one role at every rung, made when they are asked for."""
+    """A test's Runs of one role at every rung, made when they are asked for.
+
+    `reused` says of those that are cached, by key, whether they were there already.
+    """
 
     case: Case
     role: str
     session: Session
     publish: Callable[[PointSummary], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    reused: dict[str, bool] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
         """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
-        run = self.session.run(self._key(dtype)).result()
+        run = self._run(self._key(dtype))
         for stage, spent in run.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
         return run.trace
@@ -70,7 +82,7 @@ class Traces:
         """The reference's response to noise of the size of rounding in `dtype`."""
         assert self.role == "reference", self.role
         narrowed = self.rounding(dtype)
-        return self.session.run(self._key(dtype, EPSILON[narrowed])).result().trace
+        return self._run(self._key(dtype, EPSILON[narrowed])).trace
 
     def rounding(self, dtype: str) -> str:
         """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
@@ -86,6 +98,12 @@ class Traces:
     def keys(self) -> set[RunKey]:
         """The Runs at every rung."""
         return {self._key(dtype) for dtype in self.case.rungs}
+
+    def _run(self, key: RunKey) -> Run:
+        run = self.session.run(key).result()
+        if run.filed:
+            self.reused[run.filed] = run.reused
+        return run
 
     def _key(self, dtype: str, perturbation: float = 0.0) -> RunKey:
         candidate = self.role == "candidate"
@@ -141,13 +159,19 @@ def reference_point(point: Point) -> Point:
 
 
 class Session:
-    """Runs programs for tests; `basetemp` holds traces and logs."""
+    """Runs programs for tests; `basetemp` holds traces and logs.
 
-    def __init__(self, settings: Settings, basetemp: Path) -> None:
+    `cache_folder` is where references are kept for later runs; None keeps none.
+    """
+
+    def __init__(
+        self, settings: Settings, basetemp: Path, cache_folder: Path | None = None
+    ) -> None:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
         self.launcher: Launcher = TorchrunLauncher()
-        self.slots = Slots(max(2, os.cpu_count() or 1))
+        self.leases = Leases(settings.slots)
+        self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self._runs: dict[RunKey, Future[Run]] = {}
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
@@ -174,6 +198,8 @@ class Session:
         self.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._drop_retired(keep=set())
+        if self.cache is not None:
+            self.cache.close()
 
     def run(self, key: RunKey) -> Future[Run]:
         """The Run of a key, launched unless it was before."""
@@ -210,7 +236,8 @@ class Session:
 
     def launch(self, task: Task, timeout: float, workdir: Path) -> GroupResult:
         """Run a task when there is room for its ranks."""
-        with self.slots.take(task.world_size):
+        with self.leases.take(task.world_size, task.device, self.stop) as lease:
+            task = msgspec.structs.replace(task, env={**task.env, **lease.env})
             return self.launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
@@ -224,6 +251,41 @@ class Session:
         role = "perturbed" if key.perturbation else "run"
         workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
         device = self.device(key.device, key.point.world_size)
+        filed = self._filing_key(key, device)
+        if self.cache is None or filed is None:
+            recorded = self._record(key, device, workdir, workdir / "trace")
+            return Run(Trace.open(workdir / "trace"), recorded.seconds)
+        seconds: dict[str, float] = {}
+
+        def make(trace: Path) -> list[str]:
+            recorded = self._record(key, device, workdir, trace)
+            seconds.update(recorded.seconds)
+            return recorded.loaded
+
+        entry = self.cache.get(
+            filed, make, current=lambda: self._filing_key(key, device), stop=self.stop
+        )
+        trace = entry.trace
+        if self.settings.keep_traces:
+            trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
+        return Run(trace, seconds, filed.digest, entry.reused)
+
+    def _filing_key(self, key: RunKey, device: Device) -> Key | None:
+        """The key under which later pytest runs find this Run; None for what is no reference."""
+        if self.cache is None or key.point != reference_point(key.point):
+            return None
+        run = {name: value for name, value in asdict(key).items() if name != "timeout"}
+        search = [str(Path(key.script).parent), *sys.path] if key.script else None
+        return make_key(
+            run,
+            file=key.script or key.file,
+            module="__main__" if key.script else key.program.partition(":")[0],
+            device=device,
+            inputs=self.settings.cache_inputs,
+            search=search,
+        )
+
+    def _record(self, key: RunKey, device: Device, workdir: Path, trace: Path) -> Recorded:
         spec = RunSpec(
             program=key.program,
             file=key.file,
@@ -234,13 +296,13 @@ class Session:
             dtype=key.dtype,
             device=device,
             seed=key.seed,
-            trace=str(workdir / "trace"),
+            trace=str(trace),
             kinds=key.record_kinds,
             modules=key.record_modules,
             perturbation=key.perturbation,
             watch_casts=key.watch_casts,
         )
-        write_manifest(workdir / "trace", _manifest(spec, key))
+        write_manifest(trace, _manifest(spec, key))
         task = Task.of(
             "pytest_trainsafe.record.program:run",
             msgspec.to_builtins(spec),
@@ -251,7 +313,15 @@ class Session:
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
-        return Run(Trace.open(workdir / "trace"), seconds)
+        return Recorded(seconds, result.values[0]["loaded"])
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a Run beside its trace: seconds by stage, the files its program imported."""
+
+    seconds: Mapping[str, float]
+    loaded: list[str]
 
 
 class Group:

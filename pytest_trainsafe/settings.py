@@ -33,6 +33,9 @@ class Settings:
     `sweep_from_ini` tells which.  `dtypes` names the rungs of the precision ladder, empty for
     the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record_kinds`
     empty records every kind.  `keep_traces` is a directory, or "" to keep none.
+    `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
+    runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
+    absolute patterns of files, and "$NAME" for environment variables, that references depend on.
     """
 
     sweep: SweepWords = ()
@@ -47,6 +50,10 @@ class Settings:
     record_kinds: tuple[str, ...] = ()
     record_modules: tuple[str, ...] = ("*",)
     keep_traces: str = ""
+    slots: int = 0
+    no_cache: bool = False
+    cache_size: int = 2 * 10**9
+    cache_inputs: tuple[str, ...] = ()
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -75,6 +82,15 @@ def read_settings(config: pytest.Config) -> Settings:
         record_kinds=_value(config, "record", _kinds, default.record_kinds),
         record_modules=_value(config, "record-modules", _listed, default.record_modules),
         keep_traces=_value(config, "keep-traces", lambda _source, text: text, default.keep_traces),
+        slots=_value(config, "slots", _positive_int, default.slots),
+        no_cache=bool(
+            config.getoption("trainsafe_no_cache") or config.getini("trainsafe_no_cache")
+        ),
+        cache_size=_value(config, "cache-size", _bytes, default.cache_size),
+        cache_inputs=tuple(
+            entry if entry.startswith("$") else str(config.rootpath / entry)
+            for entry in _value(config, "cache-inputs", _listed, default.cache_inputs)
+        ),
     )
 
 
@@ -137,6 +153,14 @@ def _seconds(source: str, text: str) -> float:
     if not 0 < seconds < math.inf:
         raise SweepError(f"{source} takes a positive number of seconds, not {text!r}")
     return seconds
+
+
+def _bytes(source: str, text: str) -> int:
+    units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]B|)", text.upper())
+    if found is None:
+        raise SweepError(f"{source} takes a size such as 500MB or 2GB, not {text!r}")
+    return int(float(found[1]) * units[found[2]])
 
 
 def _one_of(source: str, text: str, choices: tuple[str, ...]) -> str:

@@ -186,6 +186,7 @@ class _Place:
         if fits:
             self.path = self.path.rename(self.path.with_suffix(HELD))
             return []
+        assert held, self.claim  # with nobody else there, every group fits
         return [path for path, _ in held]
 
     def _others(self) -> list[tuple[Path, Claim]]:

@@ -21,12 +21,13 @@ from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.sources import loaded_files
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
-def run(spec_data: dict[str, Any]) -> dict[str, float]:
-    """Record one Run into `spec.trace`; return the seconds this rank spent.
+def run(spec_data: dict[str, Any]) -> dict[str, Any]:
+    """Record one Run into `spec.trace`; return the seconds it took and the files it imported.
 
     Raises ProgramError when the program recorded no step: there is nothing to compare then.
     """
@@ -34,7 +35,7 @@ def run(spec_data: dict[str, Any]) -> dict[str, float]:
     seconds = record(spec, lambda ctx: _train(spec, ctx))
     if dist.is_initialized():
         dist.destroy_process_group()
-    return {"seconds": seconds}
+    return {"seconds": seconds, "loaded": loaded_files()}
 
 
 def record(spec: RunSpec, train: Callable[[Context], object]) -> float:

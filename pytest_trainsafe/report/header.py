@@ -22,6 +22,10 @@ def header(settings: Settings) -> str | None:
         parts.append(f"seed {settings.seed}")
     if settings.accept:
         parts.append(f"accepting {','.join(settings.accept)}")
+    if settings.slots:
+        parts.append(f"{settings.slots} slots")
+    if settings.no_cache:
+        parts.append("no reference cache")
     if settings.keep_traces:
         parts.append(f"traces in {settings.keep_traces}")
     return "trainsafe: " + ", ".join(parts)

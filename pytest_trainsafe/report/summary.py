@@ -33,7 +33,8 @@ class PointSummary(TypedDict, total=False):
     """What became of one test at one Point.
 
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
-    skipped or is inconclusive.
+    skipped or is inconclusive.  `references` says, by the key of each reference it was judged
+    by, whether that was reused from an earlier run.
     """
 
     point: Required[str]
@@ -41,6 +42,7 @@ class PointSummary(TypedDict, total=False):
     reason: NotRequired[str]
     rungs: NotRequired[list[RungSummary]]
     seconds: NotRequired[dict[str, float]]
+    references: NotRequired[dict[str, bool]]
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
@@ -115,10 +117,24 @@ def totals(summaries: Sequence[PointSummary]) -> list[str]:
         if seconds:
             spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
             lines[-1] += f"; {spent}"
+    lines += _references(summaries)
     if skipped:
         reasons = Counter(s.get("reason", "") for s in summaries if s["verdict"] == "skipped")
         lines.append(f"{plural(skipped, 'point')} skipped: {reason_counts(reasons)}")
     return lines
+
+
+def _references(summaries: Sequence[PointSummary]) -> list[str]:
+    """`references: 3 reused, 1 run`; nothing where none was looked for in the cache.
+
+    What one xdist worker ran and another took from it was run.
+    """
+    reused: dict[str, bool] = {}
+    for summary in summaries:
+        for key, value in summary.get("references", {}).items():
+            reused[key] = value and reused.get(key, True)
+    count = sum(reused.values())
+    return [f"references: {count} reused, {len(reused) - count} run"] if reused else []
 
 
 def plural(count: int, noun: str) -> str:

@@ -9,9 +9,10 @@ RECORDER = """
             self.session, self.role, self.case = session, role, case
 
     class Session:
-        def __init__(self, settings, basetemp):
+        def __init__(self, settings, basetemp, cache_folder):
             assert settings.seed == 5
             assert basetemp.is_dir()
+            assert cache_folder.is_dir()
             self.discarded = []
 
         def reference(self, case):

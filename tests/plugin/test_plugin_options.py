@@ -24,6 +24,9 @@ CASES = [
     ("record", "record_kinds", "loss", ("loss",), "param,loss", ("param", "loss")),
     ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
     ("keep-traces", "keep_traces", "one", "one", "two", "two"),
+    ("slots", "slots", "3", 3, "4", 4),
+    ("cache-size", "cache_size", "1.5 GB", 1_500_000_000, "20mb", 20_000_000),
+    ("cache-inputs", "cache_inputs", "$A", ("$A",), "$A,/data/*", ("$A", "/data/*")),
 ]
 
 
@@ -50,6 +53,8 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("dtype", "float64,float64", "lists an entry twice: float64,float64"),
         ("launcher", "mpirun", "takes one of torchrun, not 'mpirun'*"),
         ("device", "gpu", "takes one of auto, cpu, cuda, not 'gpu'*"),
+        ("slots", "0", "takes an integer >= 1, not '0'"),
+        ("cache-size", "big", "takes a size such as 500MB or 2GB, not 'big'"),
         ("timeout", "soon", "takes a positive number of seconds, not 'soon'"),
         ("timeout", "nan", "takes a positive number of seconds, not 'nan'"),
         ("seed", "-1", "takes an integer from 0 to 2[*][*]32 - 1, not '-1'"),

@@ -78,7 +78,7 @@ def _wrong(
         allowed=judged.rounding,
         kind=id.kind,
         dtype=holders[0][1].dtype if holders else rung.dtype,
-        factors={"microbatches": _microbatches(rung, id.step)},
+        factors={"micro-batches": _microbatches(rung, id.step)},
         slices=judged.slices,
         earlier=_earlier(rung, id),
         terms=_terms(rung, id),

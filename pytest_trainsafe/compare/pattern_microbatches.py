@@ -41,6 +41,8 @@ def other_weights(wrong: Wrong) -> Pattern | None:
     named = dict(zip(wrong.terms, ratios, strict=True))
     missing = [str(index) for index, ratio in named.items() if abs(ratio) <= BLUR]
     right = [index for index, ratio in named.items() if abs(ratio - 1) <= BLUR]
+    if len(missing) == count:
+        return None
     if missing:
         batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
         text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} not in it"
@@ -48,7 +50,7 @@ def other_weights(wrong: Wrong) -> Pattern | None:
     elif right and len(right) < count:
         listed = ", ".join(f"{i}: {r:.3g}" for i, r in named.items() if i not in right)
         text = f"micro-batches count with other weights than in the reference ({listed} times)"
-        cause = "the loss of a micro-batch is weighted by the wrong number of tokens or samples"
+        cause = "a micro-batch is counted again, or weighted by the wrong number of tokens"
     else:
         return None
     return Pattern("other micro-batches", text, cause=cause)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.compare.wrong import Wrong
+from pytest_trainsafe.compare.wrong import Wrong, by_few
 from pytest_trainsafe.finding import Pattern
 
 
 def stale(wrong: Wrong) -> Pattern | None:
-    """The value is one that the reference had earlier."""
+    """The value is one that the reference had earlier; of a few elements that would be chance."""
+    if by_few(wrong.value - wrong.reference):
+        return None
     for when, earlier in wrong.earlier.items():
         if earlier.shape == wrong.value.shape and wrong.explains(wrong.value, earlier):
             return Pattern(

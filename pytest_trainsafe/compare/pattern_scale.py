@@ -6,15 +6,20 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from pytest_trainsafe.compare.wrong import FEW, Wrong
+from pytest_trainsafe.compare.wrong import Wrong, by_few
 from pytest_trainsafe.finding import Pattern
 
 #: How far a measured factor may be from the one it is named by; rounding blurs it.
 BLUR = 0.02
 
-#: The axes by which a kind of value is scaled in practice, the likeliest first.
-_FORWARD = ("tp", "cp", "dp", "pp", "microbatches")
-_BACKWARD = ("dp", "cp", "microbatches", "tp", "pp")
+#: What a kind of value is scaled by in practice, the likeliest first, where sizes are equal.
+_REDUCED = ("dp", "cp", "micro-batches", "tp", "pp")
+_LIKELY = {
+    "activation": ("tp", "cp", "dp", "pp", "micro-batches"),
+    "loss": ("cp", "micro-batches", "dp", "tp", "pp"),
+    "activation_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
+    "param_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
+}
 
 MOST_NAMES = 3
 
@@ -22,8 +27,8 @@ MOST_NAMES = 3
 def scaled(wrong: Wrong) -> Pattern | None:
     """The value is a multiple of the reference.
 
-    A few elements are always nearly a multiple of something: they must be so by the size of an
-    axis, or its inverse.
+    A few elements, or a few that outweigh the others, are always nearly a multiple of something:
+    they must be so by the size of an axis, or its inverse.
     """
     power = float(wrong.reference.abs().square().sum())
     if power == 0:
@@ -35,7 +40,7 @@ def scaled(wrong: Wrong) -> Pattern | None:
             if factor < 0:
                 break
             return _named(factor, found, wrong)
-    if int((wrong.reference != 0).sum()) < FEW or factor == 0:
+    if factor == 0 or by_few(wrong.reference):
         return None
     if not wrong.explains(wrong.value, wrong.reference * factor):
         return None
@@ -64,7 +69,7 @@ def _or(names: list[str]) -> str:
 
 def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
     """The sizes near a factor with what they are the size of: axes, or else products."""
-    order = _BACKWARD if "grad" in wrong.kind or wrong.kind == "update" else _FORWARD
+    order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}
     ranked = sorted(every, key=lambda name: order.index(name) if name in order else len(order))
     large = {name: every[name] for name in ranked if every[name] > 1}

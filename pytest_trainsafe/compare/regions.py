@@ -15,8 +15,10 @@ from pytest_trainsafe.align.layout import Partial, Slices
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.compare.wrong import Wrong
 
-#: A dimension of which more than this share is in the region says little.
+#: A dimension of which more than this share is in the region says little; where its rows are
+#: single elements, half of them are within rounding by chance.
 MOST = 0.75
+MOST_ELEMENTS = 0.5
 
 #: Runs of indices that are listed one by one.
 MOST_RUNS = 3
@@ -34,7 +36,8 @@ def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
     """The region in words and the mesh axis it follows; ("", "") for no real part of the tensor."""
     words, axes = [], []
     for dim, mask in enumerate(region):
-        if not 0 < int(mask.sum()) <= MOST * len(mask):
+        most = MOST if wrong.reference.numel() > len(mask) else MOST_ELEMENTS
+        if not 0 < int(mask.sum()) <= most * len(mask):
             continue
         owner, axis = _owner(dim, mask, wrong)
         words.append(_rows(dim, mask) + owner)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.compare.errors import Norms
+from pytest_trainsafe.compare.errors import Norms, spread
 from pytest_trainsafe.compare.errors import norm as array_norm
 
 #: An explanation may leave this share of the error unexplained, whatever rounding allows.
@@ -24,7 +24,7 @@ class Wrong:
 
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
     ranks' own, `sizes` the mesh axes' sizes, `factors` other numbers a value may be scaled by
-    ("microbatches").  `allowed` is the absolute norm that rounding explains, `slices` the same
+    ("micro-batches").  `allowed` is the absolute norm that rounding explains, `slices` the same
     by index of each dimension (empty: none known).  `dtype` is the reference's recorded dtype.
     `earlier` holds the reference's values that came before, by what they are ("of step 0");
     `terms` the gradients of each micro-batch that a gradient is the sum of.
@@ -55,6 +55,11 @@ class Wrong:
         """Whether what an explanation leaves of the error is rounding, or a hundredth."""
         share = 0.25 if self.value.numel() >= FEW else 0.05
         return left <= max(min(3 * self.allowed, share * self.error), LEFT_OVER * self.error)
+
+
+def by_few(tensor: torch.Tensor) -> bool:
+    """Whether a few elements carry the tensor's norm; such a tensor is like others by chance."""
+    return spread(tensor.numpy()).few > FEW**-0.5
 
 
 def norm(tensor: torch.Tensor) -> float:

@@ -1,0 +1,337 @@
+"""Each pattern tells its own faults, in every dtype, and no others'; nothing is told of garbage."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compare_faults import (
+    FAULTS,
+    ROWS_OVER_TP,
+    drawn,
+    like,
+    planted,
+    reference_tensor,
+    with_rows,
+    wrong_tensor,
+)
+
+from pytest_trainsafe.align.layout import Shard
+from pytest_trainsafe.compare.patterns import PATTERNS, explain
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.sweep.point import Point
+
+DTYPES = ("float64", "float32", "bfloat16")
+
+#: Patterns further down the list that explain a fault as well, in other words.
+ALSO = {
+    "zero": {"zero_in_part"},
+    "no update": {"zero_in_part"},
+    "another shard": {"permuted"},
+    "two shards exchanged": {"permuted", "confined"},
+    "rows copied": {"confined"},
+    "rolled by two": {"permuted"},
+    "part of tp rank 2 zero": {"confined"},
+    "rows zero": {"confined"},
+}
+
+TEXTS = {
+    "zero": ("every value is zero", "nothing reaches this tensor"),
+    "no update": ("the parameter did not move", "the parameter is not stepped"),
+    "sum over dp": (
+        "the ranks of dp hold partial sums: rank0 + rank4 equals the reference",
+        "an all-reduce over dp is missing for this gradient",
+    ),
+    "mean over dp": (
+        "the mean over the ranks of dp (rank0 + rank4, divided) equals the reference",
+        "an average over dp is missing for this gradient",
+    ),
+    "sum over tp and dp": (
+        "rank0 + rank1 + rank2 + rank3 + rank4 + rank5 + rank6 + rank7 equals the reference",
+        "an all-reduce over tp and dp is missing for this gradient",
+    ),
+    "times tp": (
+        "the value is 4 times the reference, which is tp",
+        "a division by tp is missing, or a sum over tp counts replicas",
+    ),
+    "over dp": (
+        "the value is 0.5 times the reference, which is 1/dp",
+        "it is divided by dp once too often, or a sum over dp is missing",
+    ),
+    "times dp*tp": ("the value is 8 times the reference, which is dp*tp", "a division by dp*tp"),
+    "over micro-batches": ("which is 1/micro-batches", "divided by micro-batches once too often"),
+    "sign": ("the value is -1 times the reference", "the sign is wrong"),
+    "factor": ("the value is 1.37 times the reference", "a factor is wrong"),
+    "another shard": (
+        "rank 0 holds the part of tp rank 1 instead of tp rank 0, and 7 more ranks another's",
+        "the order or the offset of the parts along tp is wrong",
+    ),
+    "rows interleaved": (
+        "22 of 24 rows of dimension 0 are in another order: row 1 holds what belongs to row 12",
+        "gathered or reordered wrongly along dimension 0",
+    ),
+    "rows copied": (
+        "12 of 24 rows of dimension 0 are copies of others: row 12 holds what belongs to row 0",
+        "copied from the wrong places",
+    ),
+    "one row on": (
+        "the rows of dimension 0 are shifted on by one row: row 1 holds what belongs to row 0",
+        "an index or an offset along dimension 0 is off by 1",
+    ),
+    "stale": ("the value is the reference's of the step before", "not refreshed in time"),
+    "part of tp rank 2 zero": (
+        "rows 12-17 of dimension 0, of 24 (the part of tp rank 2): zero there, and right elsewhere",
+        "nothing reaches this part",
+    ),
+    "masked": ("of 384 values are zero, and the others are right", "a mask, or dropout"),
+    "one left out": ("micro-batch 5 of 6 is not in it", "before every micro-batch is in"),
+    "one twice": ("with other weights than in the reference (1: 2 times)", "counted again"),
+    "garbage in tp rank 1": (
+        "wrong only in rows 6-11 of dimension 0, of 24 (the part of tp rank 1)",
+        "",
+    ),
+    "garbage in a row": ("wrong only in row 7 of dimension 0, of 24", ""),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_told_by_its_own_pattern_and_axis_alone(name: str, dtype: str) -> None:
+    wrong = planted(name, dtype)
+    found = {pattern.__name__: told for pattern in PATTERNS if (told := pattern(wrong))}
+    names = [(told.name, told.axis) for told in found.values()]
+    expected = FAULTS[name].pattern, FAULTS[name].axis
+    assert names[:1] == ([expected] if expected[0] else []), found
+    assert set(list(found)[1:]) <= ALSO.get(name, set()), found
+    assert explain(wrong) == next(iter(found.values()), None)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_pattern_says_what_it_saw_and_the_likely_cause(name: str) -> None:
+    found = explain(planted(name, "float32"))
+    assert found is not None
+    text, cause = TEXTS[name]
+    assert text in found.text
+    assert cause in found.cause
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_no_pattern_fires_on_rounding_noise(pattern, dtype: str) -> None:
+    for sample in range(10):
+        noise = 2 * EPSILON[dtype] * torch.rand_like(reference_tensor())
+        wrong = wrong_tensor(
+            reference_tensor(),
+            lambda r, at, n=noise: r * (1 + n),
+            ROWS_OVER_TP if sample % 2 else (),
+            dtype=dtype,
+            noisy=False,
+            earlier={"before": like("before", reference_tensor())},
+        )
+        assert pattern(wrong) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2,), (8,), (64,), (2, 2), (3, 5), (16, 64)])
+def test_garbage_of_any_shape_is_seldom_explained(shape: tuple[int, ...], dtype: str) -> None:
+    """Small tensors resemble something by chance; confinement is true whatever the cause."""
+    explained = []
+    for sample in range(40):
+        reference, value, before = (drawn(f"{what} {sample}", *shape) for what in "rvb")
+        if sample % 2:
+            reference, value = reference**5, value**5
+        wrong = wrong_tensor(
+            reference, lambda r, at, v=value: v, dtype=dtype, earlier={"before": before}
+        )
+        found = explain(wrong)
+        if found is not None and found.name != "confined":
+            explained.append(found)
+    assert len(explained) <= 2, explained
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_single_element_is_scaled_only_by_the_size_of_an_axis(shape: tuple[int, ...]) -> None:
+    one = torch.full(shape, 0.7, dtype=torch.float64)
+    factors = {4.0: "tp", 0.25: "tp", 2.0: "dp", 8.0: "", 6.0: "", 1.37: None, -1.0: None}
+    for factor, axis in factors.items():
+        found = explain(wrong_tensor(one, lambda r, at, f=factor: f * r, kind="main_grad"))
+        assert (found and found.axis) == axis, (factor, found)
+
+
+def test_scalar_whose_replicas_are_terms_is_a_partial_sum() -> None:
+    loss = torch.tensor(2.5, dtype=torch.float64)
+    found = explain(wrong_tensor(loss, lambda r, at: r - 1 if at["dp"] else r * 0 + 1, kind="loss"))
+    assert found is not None
+    assert (found.name, found.axis) == ("partial sum", "dp")
+    assert found.cause == "an all-reduce over dp is missing for this loss"
+
+
+def test_equal_replicas_are_scaled_and_not_partial() -> None:
+    """Replicas that each hold half add up to the reference as well."""
+    found = explain(wrong_tensor(reference_tensor(), lambda r, at: r / 2))
+    assert found is not None
+    assert (found.name, found.axis) == ("scaled", "dp")
+
+
+def test_sizes_that_are_equal_are_all_named_the_likeliest_first() -> None:
+    point = Point.of(tp=2, cp=2, dp=2)
+    kinds = {
+        "main_grad": "dp or cp or tp",
+        "param_grad": "cp or tp or dp",
+        "activation": "tp or cp",
+    }
+    for kind, names in kinds.items():
+        wrong = wrong_tensor(reference_tensor(), lambda r, at: 2 * r, point=point, kind=kind)
+        found = explain(wrong)
+        assert found is not None
+        assert f"which is {names}" in found.text
+        assert found.axis == names[:2]
+
+
+def test_terms_may_be_summed_along_one_axis_and_averaged_along_another() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        share = like("share", r)
+        mine = share if at["tp"] == 0 else (r - share) / 3
+        return mine * (1.5 if at["dp"] else 0.5)
+
+    found = explain(wrong_tensor(reference_tensor(), view))
+    assert found is not None
+    assert found.name == "partial sum"
+    assert "divided by the size of dp, equals the reference" in found.text
+
+
+def test_value_narrowed_on_its_way_names_the_dtype() -> None:
+    reference = reference_tensor().float().double()
+    for dtype in (torch.bfloat16, torch.float16):
+        wrong = wrong_tensor(reference, lambda r, at, d=dtype: r.to(d).double(), noisy=False)
+        found = explain(wrong)
+        assert found is not None
+        assert found.name == "narrower dtype"
+        assert f"every value fits {str(dtype).removeprefix('torch.')} exactly" in found.text
+
+
+def test_float32_inside_a_float64_run_is_named() -> None:
+    wrong = wrong_tensor(
+        reference_tensor(), lambda r, at: r.float().double(), dtype="float64", noisy=False
+    )
+    found = explain(wrong)
+    assert found is not None
+    assert "every value fits float32 exactly" in found.text
+
+
+def test_plain_numbers_are_not_called_narrowed() -> None:
+    """0, 1 and 0.5 fit every dtype; a mask that is slightly off is not a cast."""
+    reference = torch.ones(8, 4, dtype=torch.float64) + 1e-4 * drawn("off", 8, 4)
+    found = explain(wrong_tensor(reference, lambda r, at: torch.ones_like(r), noisy=False))
+    assert found is None or found.name != "narrower dtype"
+
+
+def test_integers_that_fit_bfloat16_in_the_reference_too_are_not_called_narrowed() -> None:
+    reference = torch.arange(64.0, dtype=torch.float64).view(8, 8)
+    found = explain(wrong_tensor(reference, lambda r, at: r.flip(0), noisy=False))
+    assert found is not None
+    assert found.name == "permuted rows"
+
+
+def test_constant_rows_do_not_hide_a_permutation_nor_make_one() -> None:
+    reference = reference_tensor()
+    reference[4:12] = 1.0  # the moves of equal rows cannot be seen
+    moved = wrong_tensor(reference, lambda r, at: r[torch.tensor([1, 0, *range(2, 24)])])
+    found = explain(moved)
+    assert found is not None
+    assert found.text.startswith("2 of 24 rows of dimension 0 are in another order")
+    constant = torch.ones(24, 16, dtype=torch.float64)
+    assert explain(wrong_tensor(constant, lambda r, at: r + like("off", r))) is None
+
+
+def test_zero_rows_of_the_reference_do_not_count_as_zeroed() -> None:
+    reference = reference_tensor()
+    reference[:20] = 0
+    found = explain(wrong_tensor(reference, lambda r, at: like("garbage", r)))
+    assert found is None
+
+
+def test_shift_of_equal_rows_explains_nothing() -> None:
+    reference = torch.ones(24, 1, dtype=torch.float64) * drawn("row", 1, 16)
+    wrong = wrong_tensor(reference, lambda r, at: torch.cat([like("x", r)[:1], r[1:]]))
+    found = explain(wrong)
+    assert found is not None
+    assert (found.name, found.text) == ("confined", "wrong only in row 0 of dimension 0, of 24")
+
+
+def test_shifted_elements_of_a_vector_are_told() -> None:
+    vector = drawn("vector", 40)
+    found = explain(wrong_tensor(vector, lambda r, at: r.roll(-1)))
+    assert found is not None
+    assert "shifted back by one row: row 0 holds what belongs to row 1" in found.text
+
+
+def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        changed = r.clone()
+        changed[2:4, 12:16] += like("noise", r)[2:4, 12:16]
+        return changed
+
+    found = explain(wrong_tensor(reference_tensor(), view, (Shard(1, "tp"),)))
+    assert found is not None
+    assert found.text == (
+        "wrong only in rows 2-3 of dimension 0, of 24 and "
+        "rows 12-15 of dimension 1, of 16 (the part of tp rank 3)"
+    )
+    assert found.axis == "tp"
+
+
+def test_rows_inside_a_part_are_not_called_the_part() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        changed = r.clone()
+        changed[13:15] += like("noise", r)[13:15]
+        return changed
+
+    found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP))
+    assert found is not None
+    assert found.text.endswith("rows 13-14 of dimension 0, of 24 (inside the part of tp rank 2)")
+
+
+def test_many_scattered_rows_are_counted() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        changed = r.clone()
+        changed[1::4] += like("noise", r)[1::4]
+        return changed
+
+    found = explain(wrong_tensor(reference_tensor(), view))
+    assert found is not None
+    assert found.text == "wrong only in 6 of 24 rows of dimension 0 (the first is 1)"
+
+
+def test_values_that_are_not_finite_are_placed() -> None:
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        return r / 0 if at["tp"] == 3 else r
+
+    found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP, noisy=False))
+    assert found is not None
+    assert found.text == (
+        "not finite only in rows 18-23 of dimension 0, of 24 (the part of tp rank 3)"
+    )
+
+
+def test_complex_values_are_explained_too() -> None:
+    reference = torch.complex(drawn("real", 24, 16), drawn("imaginary", 24, 16))
+    faults = {
+        "scaled": lambda r, at: r / 2,
+        "permuted rows": lambda r, at: r[torch.tensor([1, 0, *range(2, 24)])],
+        "zero": lambda r, at: r * 0,
+    }
+    for name, view in faults.items():
+        found = explain(wrong_tensor(reference, view, noisy=False))
+        assert found is not None
+        assert found.name == name
+    conjugate = explain(wrong_tensor(reference, lambda r, at: r.conj().resolve_conj(), noisy=False))
+    assert conjugate is None
+
+
+def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
+    reference = reference_tensor()
+    changed = with_rows(reference, 3, 9, like("noise", reference))
+    wrong = wrong_tensor(reference, lambda r, at: changed, point=Point.of(), kind="update")
+    found = explain(wrong)
+    assert found is not None
+    assert (found.text, found.axis) == ("wrong only in rows 3-8 of dimension 0, of 24", "")

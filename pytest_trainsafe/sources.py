@@ -170,8 +170,11 @@ def loaded_files() -> list[str]:
     found = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(_SUFFIXES) and is_project(Path(file)):
-            found.add(os.path.abspath(file))
+        # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
+        if isinstance(file, str) and file.endswith(_SUFFIXES) and os.path.isfile(file):
+            path = os.path.abspath(file)
+            if is_project(Path(path)):
+                found.add(path)
     return sorted(found)
 
 

@@ -34,7 +34,7 @@ def message(result: GroupResult) -> str:
     if first is not None:
         parts += _evidence(first)
     parts += _others(result)
-    parts += _stacks(result)
+    parts += [*result.waiting, *_stacks(result)]
     if result.problem and result.launcher_log:
         parts += ["the launcher said:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")

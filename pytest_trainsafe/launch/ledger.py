@@ -3,7 +3,8 @@
 `install` runs in the ranks before the user's program is imported, and replaces the public
 functions of `torch.distributed` by ones that write a line first.  gloo and NCCL pair calls by
 their order alone and answer some mismatches with garbage or silence; `ledger_check` compares the
-lines of all ranks.  Not seen: what C++ calls by itself (the gradient buckets of DDP).
+lines of all ranks.  Not seen: what C++ calls by itself (the gradient buckets of DDP); that is in
+`flight`, which knows less of each call.
 """
 
 from __future__ import annotations

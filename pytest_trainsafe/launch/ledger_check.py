@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from pytest_trainsafe.launch.collective import Collective
 
@@ -20,8 +21,15 @@ _Lane = tuple[str, int, int, int]
 _BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", "gather", "scatter")
 
 
-def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[str]:
-    """The first mismatch of every group, as sentences; empty where all ranks agree.
+class Mismatch(NamedTuple):
+    """One disagreement, as a sentence, and the group in which it is; None for a send or recv."""
+
+    text: str
+    group: _GroupKey | None = None
+
+
+def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
+    """The first mismatch of every group; empty where all ranks agree.
 
     `finished` says which ranks' programs returned.  What a rank did not call counts only if it
     finished: one that was stopped may just not have come so far.
@@ -29,17 +37,17 @@ def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[str]:
     return [*_check_collectives(ledgers, finished), *_check_p2p(ledgers, finished)]
 
 
-def _check_collectives(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[str]:
+def _check_collectives(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]:
     calls: dict[_GroupKey, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
     for rank, ledger in enumerate(ledgers):
         for call in ledger:
             if not call.is_p2p:
                 calls[call.group, call.ranks][rank].append(call)
-    for (_, members), by_rank in calls.items():
+    for (name, members), by_rank in calls.items():
         known = [rank for rank in members if rank < len(ledgers)]
         found = _first_mismatch(members, {rank: by_rank[rank] for rank in known}, finished)
         if found:
-            yield f"collective mismatch: {found}"
+            yield Mismatch(f"collective mismatch: {found}", (name, members))
 
 
 def _first_mismatch(
@@ -120,7 +128,7 @@ def _swapped(a: str, b: str, all_of_a: set[str], all_of_b: set[str]) -> bool:
     return bool(a and b) and a != b and (a in all_of_b or b in all_of_a)
 
 
-def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[str]:
+def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]:
     lanes: dict[_Lane, tuple[list[Collective], list[Collective]]] = defaultdict(lambda: ([], []))
     any_source = set()
     for rank, ledger in enumerate(ledgers):
@@ -136,7 +144,7 @@ def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[str]:
             continue
         found = _first_p2p(source, target, sends, recvs, finished)
         if found:
-            yield f"collective mismatch: {found}"
+            yield Mismatch(f"collective mismatch: {found}")
 
 
 def _first_p2p(

@@ -9,6 +9,8 @@ from typing import Any
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.collective import read_ledger
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
+from pytest_trainsafe.launch.flight import read_flight
+from pytest_trainsafe.launch.flight_check import check_flights, waiting
 from pytest_trainsafe.launch.ledger_check import check_ledgers
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise import RankState, Supervision
@@ -20,13 +22,20 @@ _BEREFT = re.compile(
     r"|Socket closed|remote process (has )?exited|failed to recv|recvValue failed"
 )
 
+#: How a rank ended whose program did not wait for others when the group was ended.
+_ENDED: dict[Status, str] = {"ok": "finished", "raised": "raised", "died": "died"}
+
 
 def group_result(
     task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
 ) -> GroupResult:
-    """What became of the group, with the ledgers compared."""
+    """What became of the group, with the ledgers and flight records compared."""
     statuses = _statuses(seen)
     ledgers = [read_ledger(rank.files.ledger) for rank in seen.ranks]
+    finished = [done for _, done in ledgers]
+    flights = [read_flight(rank.files.flight) for rank in seen.ranks]
+    found = check_ledgers([calls for calls, _ in ledgers], finished)
+    unseen = check_flights(flights, finished, [each.group for each in found])
     return GroupResult(
         task=str(task),
         folder=folder,
@@ -37,9 +46,8 @@ def group_result(
         seconds=seen.ended - seen.began,
         timeout=timeout,
         first_failed=_first_failed(seen, statuses),
-        mismatches=tuple(
-            check_ledgers([calls for calls, _ in ledgers], [done for _, done in ledgers])
-        ),
+        mismatches=(*(each.text for each in found), *unseen),
+        waiting=tuple(waiting(flights, [_ENDED.get(status, "") for status in statuses])),
         problem=_problem(seen, startup_timeout),
         leftovers=seen.leftovers,
         launcher_log=seen.log[-8000:],

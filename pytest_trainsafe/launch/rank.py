@@ -28,6 +28,7 @@ from pytest_trainsafe.launch.loading import run_task
 from pytest_trainsafe.launch.task import Task
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.launch.flight_save import FlightRecorder
     from pytest_trainsafe.launch.ledger import Ledger
 
 _PR_SET_PDEATHSIG = 1
@@ -75,11 +76,10 @@ def _redirect(files: RankFiles) -> None:
     atexit.register(stacks.close)
 
 
-def _run(
-    task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] | None
-) -> Outcome:
+def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] | None) -> Outcome:
+    recorder = None
     try:
-        ledger = _prepare(task, files)
+        ledger, recorder = _prepare(task, files)
         if prepared is not None:
             prepared()
         value = data.encode(run_task(task), f"what rank {rank} returned")
@@ -87,7 +87,7 @@ def _run(
     except BaseException as error:
         text = "".join(traceback.format_exception(_without_our_frames(error)))
         sys.stderr.write(text)
-        return Outcome(
+        outcome = Outcome(
             rank=rank,
             status="raised",
             at=time.monotonic(),
@@ -95,16 +95,20 @@ def _run(
             error=str(error),
             traceback=text,
         )
-    return Outcome(rank=rank, status="ok", at=time.monotonic(), value=value)
+    else:
+        outcome = Outcome(rank=rank, status="ok", at=time.monotonic(), value=value)
+    if recorder is not None:
+        recorder.save()
+    return outcome
 
 
-def _prepare(task: Task, files: RankFiles) -> Ledger:
+def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     import torch
 
-    from pytest_trainsafe.launch import ledger
+    from pytest_trainsafe.launch import flight_save, ledger
 
-    # before the program is imported, lest it binds the functions that the ledger replaces
-    installed = ledger.install(files.ledger)
+    # before the program is imported, lest it binds the functions that these replace
+    installed = ledger.install(files.ledger), flight_save.install(files)
     if task.device == "cuda":
         local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= found:

@@ -45,6 +45,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
     `first_failed` is the rank whose failure came first; None when every rank is ok, or when
     they hung together.  `mismatches` says where ranks disagreed on their collectives;
+    `waiting` says of each process group in which a rank waited where its ranks stood;
     `problem` why the group as a whole came to nothing, if no rank can tell;
     `leftovers` the processes which outlived their rank and were ended with the group.
     `launcher_log` is the end of what torchrun, or the process that forked the ranks, said.
@@ -57,6 +58,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float
     first_failed: int | None = None
     mismatches: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     problem: str = ""
     leftovers: tuple[str, ...] = ()
     launcher_log: str = ""

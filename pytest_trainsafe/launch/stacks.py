@@ -41,13 +41,15 @@ def main_thread(dump: str) -> list[tuple[str, int, str]]:
 
 
 def without_ours(dump: str) -> str:
-    """The dump without the frames that every rank has below its program."""
+    """The dump without the frames that every rank has below its program, and threads of those."""
     kept = []
-    for line in dump.splitlines():
-        found = _FRAME.match(line)
-        if found is None or not _is_ours(found["file"]):
-            kept.append(line)
-    return "\n".join(kept)
+    for section in dump.split("\n\n"):
+        lines = section.splitlines()
+        frames = [found for line in lines if (found := _FRAME.match(line))]
+        theirs = [f.string for f in frames if not _is_ours(f["file"])]
+        if theirs or not frames:
+            kept.append("\n".join(s for s in lines if not _FRAME.match(s) or s in theirs))
+    return "\n\n".join(kept)
 
 
 def place_of(dump: str) -> Place | None:

@@ -94,6 +94,8 @@ class Group:
         for rank in self.state.ranks:
             if rank.pidfd is not None:
                 os.close(rank.pidfd)
+            with contextlib.suppress(OSError):  # whoever copies the folder would wait on it
+                rank.files.ask.unlink()
         self.state.ended = time.monotonic()
 
     def wait(
@@ -134,7 +136,7 @@ class Group:
                 state.reason = "deadline" if begun else "startup"
             else:
                 self._sleep()
-        self._collect_stacks()
+        self._collect_evidence()
         if state.reason == "failed":
             # torchrun says only at its own end how a rank ended; give it the time to
             self._wait_for_exits(3.0)
@@ -186,11 +188,14 @@ class Group:
         elif "guard" in message:
             self._processes.guard = int(str(message["guard"]))
 
-    def _collect_stacks(self) -> None:
-        asked = []
+    def _collect_evidence(self) -> None:
+        """Have every rank that still runs leave its stacks and its flight record, if it can."""
+        asked, records = [], []
         for rank in self.state.ranks:
             if rank.running and rank.pidfd is not None:
                 before = _size(rank.files.stacks)
+                if _ask(rank.files.ask):
+                    records.append(rank.files.flight)
                 try:
                     signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
                 except ProcessLookupError:
@@ -199,7 +204,7 @@ class Group:
         until, sizes = time.monotonic() + 2.0, [0]
         while asked and time.monotonic() < until:
             last, sizes = sizes, [_size(path) - before for path, before in asked]
-            if all(sizes) and sizes == last:
+            if all(sizes) and sizes == last and all(path.exists() for path in records):
                 return
             time.sleep(0.02)
 
@@ -304,6 +309,19 @@ def _ticks(pid: int) -> int:
 
 def _has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _ask(pipe: Path) -> bool:
+    """Ask a rank for its flight record; False if nobody listens there."""
+    try:
+        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # it has made no group, or its torch has no recorder
+        return False
+    try:
+        os.write(fd, b"?")
+    finally:
+        os.close(fd)
+    return True
 
 
 def _size(path: Path) -> int:

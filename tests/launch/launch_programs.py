@@ -165,7 +165,10 @@ def full_result() -> str:
 
 
 def every_collective() -> None:
-    """Every collective, used as it is meant to be; four ranks, in the world and in pairs."""
+    """Every collective, used as it is meant to be; four ranks, in the world and in pairs.
+
+    Some are issued by C++: those of DDP, also with fewer batches on some ranks.
+    """
     rank = join()
     low, high = dist.new_group([0, 1]), dist.new_group([2, 3])
     for group in (None, low if rank < 2 else high):
@@ -206,6 +209,71 @@ def every_collective() -> None:
     if rank == 3:
         dist.recv(torch.zeros(3), tag=7)  # from any source
     functional_collectives(rank)
+    wrapped_models(rank)
+    dist.monitored_barrier()
+    dist.destroy_process_group()
+
+
+def wrapped_models(rank: int) -> None:
+    """DDP and FSDP2 as their users use them, with gradients of several dtypes."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.nn.parallel import DistributedDataParallel
+
+    layers = (torch.nn.Linear(3, 5), torch.nn.Linear(5, 1), torch.nn.Linear(3, 1))
+    model: Any = torch.nn.ModuleDict(dict(zip("abc", layers, strict=True)))
+    model["c"].double()
+    wrapped = DistributedDataParallel(Branches(model), find_unused_parameters=True)
+    with wrapped.no_sync():
+        wrapped(torch.ones(2, 3)).sum().backward()
+    with wrapped.join():
+        for batch in range(1 + rank % 2):
+            wrapped(torch.ones(2, 3) + batch).sum().backward()
+    sharded: Any = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 1))
+    for layer in (*sharded, sharded):
+        fully_shard(layer)  # 5 rows and 1 row on four ranks
+    sharded(torch.ones(2, 3)).sum().backward()
+
+
+class Branches(torch.nn.Module):
+    """Uses one branch of two on odd batches."""
+
+    def __init__(self, layers: Any) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.layers["b"](self.layers["a"](x)).double()
+        total: torch.Tensor = hidden if x[0, 0] > 1 else hidden + self.layers["c"](x.double())
+        return total
+
+
+def ddp_of_two_dtypes() -> None:
+    """A parameter is bfloat16 on rank 0 and float16 on rank 1: gloo moves the bytes as they are."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    rank = join()
+    model = torch.nn.Linear(3, 5).to([torch.bfloat16, torch.float16][rank])
+    DistributedDataParallel(model)
+
+
+def ddp_backward_too_many() -> None:
+    """Rank 0 reduces its gradients three times, rank 1 fails before its third."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    rank = join()
+    model = DistributedDataParallel(torch.nn.Linear(3, 5))
+    for _ in range(3 - rank):
+        model(torch.ones(2, 3)).sum().backward()
+    if rank == 1:
+        raise ValueError("no third batch")
+
+
+def no_flight_recorder() -> None:
+    """As in a torch that has no flight recorder."""
+    inner: Any = getattr(torch._C, "_distributed_c10d")  # noqa: B009 - mypy does not know it
+    del inner._dump_fr_trace_json
+    join()
+    dist.all_reduce(torch.ones(4))
 
 
 def functional_collectives(rank: int) -> None:

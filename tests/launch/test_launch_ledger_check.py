@@ -48,7 +48,8 @@ DISAGREE: list[tuple[str, Collective, Collective, str]] = [
     ("a", "b", "why"), [row[1:] for row in DISAGREE], ids=[r[0] for r in DISAGREE]
 )
 def test_a_disagreement_is_named(a: Collective, b: Collective, why: str) -> None:
-    (text,) = check_ledgers([[call(), a], [call(), b]], DONE)
+    ((text, group),) = check_ledgers([[call(), a], [call(), b]], DONE)
+    assert group == ("0", (0, 1))
     head = "collective mismatch: collective 2 of the group of ranks [0, 1] differs"
     assert text == f"{head} {why}: rank 0 {a}; rank 1 {b}"
 
@@ -72,12 +73,12 @@ def test_a_call_that_a_stopped_rank_did_not_make_is_no_mismatch() -> None:
 
 
 def test_a_call_that_a_finished_rank_did_not_make_is_one() -> None:
-    (text,) = check_ledgers([[call(), call()], [call()]], [False, True])
+    ((text, _),) = check_ledgers([[call(), call()], [call()]], [False, True])
     assert "collective 2 of the group of ranks [0, 1] is made by rank 0 but not by rank 1" in text
 
 
 def test_a_call_that_a_finished_rank_never_began_is_one() -> None:
-    (text,) = check_ledgers([[call()], []], [False, True])
+    ((text, _),) = check_ledgers([[call()], []], [False, True])
     assert "rank 1, which finished after 0" in text
 
 
@@ -111,8 +112,9 @@ MISSING: list[tuple[str, list[Collective], list[Collective]]] = [
 
 @pytest.mark.parametrize(("text", "zero", "one"), MISSING)
 def test_half_a_transfer_is_named(text: str, zero: list[Collective], one: list[Collective]) -> None:
-    (found,) = check_ledgers([zero, one], DONE)
+    ((found, group),) = check_ledgers([zero, one], DONE)
     assert text in found
+    assert group is None
     assert check_ledgers([zero, one], [False, False]) == []
 
 

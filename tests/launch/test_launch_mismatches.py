@@ -8,6 +8,8 @@ from collections.abc import Callable
 import launch_programs
 from launch_programs import Launch
 
+from pytest_trainsafe.launch.flight import read_flight
+
 Failure = Callable[..., str]
 SAME = "collective mismatch: collective {} of the group of ranks [0, 1] differs"
 
@@ -55,4 +57,44 @@ def test_ranks_that_believe_in_different_worlds_are_named(failure: Failure) -> N
 
 
 def test_collectives_used_as_they_are_meant_to_be_pass(launch: Launch) -> None:
-    assert launch(launch_programs.every_collective, world_size=4).values == [None] * 4
+    result = launch(launch_programs.every_collective, world_size=4)
+    assert result.values == [None] * 4
+    # nor is that so because nothing was seen
+    for rank in result.ranks:
+        flight = read_flight(rank.folder / "flight.json")
+        assert flight is not None
+        pairs = [ranks for (_, ranks), issued in flight.items() if len(ranks) == 2 and issued]
+        assert len(pairs) >= 2
+        assert len(flight["0", (0, 1, 2, 3)]) > 30
+
+
+def test_what_cpp_issues_is_compared_too(launch: Launch) -> None:
+    """DDP's broadcast of its parameters, which no function of Python makes."""
+    result = launch(launch_programs.ddp_of_two_dtypes)
+    assert [rank.status for rank in result.ranks] == ["ok", "ok"]
+    (text,) = result.mismatches
+    assert re.fullmatch(
+        r"collective mismatch: collective #(\d+) of the group of ranks \[0, 1\], as torch counts "
+        r"them, differs \(dtype\): rank 0 broadcast #\1 of 20 bfloat16; "
+        r"rank 1 broadcast #\1 of 20 float16",
+        text,
+    )
+
+
+def test_a_rank_that_lags_behind_a_gradient_bucket_is_named(failure: Failure) -> None:
+    """No ledger has the bucket; the record is saved while rank 0 is stuck in C++."""
+    lines = failure(launch_programs.ddp_backward_too_many).splitlines()
+    assert lines[0] == "rank 1 of 2 raised ValueError: no third batch"
+    (found,) = (line for line in lines if line.startswith("group of ranks"))
+    bucket = r"all_reduce #(\d+) of 20 float32"
+    match = re.fullmatch(
+        rf"group of ranks \[0, 1\]: rank 0 waits in {bucket}; rank 1 raised after {bucket}", found
+    )
+    assert match is not None
+    assert int(match[1]) == int(match[2]) + 1
+
+
+def test_a_torch_without_a_flight_recorder_does_no_harm(launch: Launch) -> None:
+    result = launch(launch_programs.no_flight_recorder)
+    result.raise_for_failure()
+    assert not list(result.folder.glob("rank*/flight.json"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.launch import ledger_check
-from pytest_trainsafe.launch.stacks import Place, main_thread, odd_ranks, place_of
+from pytest_trainsafe.launch.stacks import Place, main_thread, odd_ranks, place_of, without_ours
 
 DUMP = f"""\
 Thread 0x00007f01 (most recent call first):
@@ -31,6 +31,19 @@ def test_of_several_dumps_the_last_one_counts() -> None:
     later = DUMP.replace("line 12", "line 13")
     assert ("/home/me/train.py", 13, "reduce_gradients") in main_thread(DUMP + later)
     assert ("/home/me/train.py", 12, "reduce_gradients") not in main_thread(DUMP + later)
+
+
+def test_a_dump_is_shown_without_our_frames_and_threads() -> None:
+    ours = f"""\
+Thread 0x00007f02 (most recent call first):
+  File "{ledger_check.__file__}", line 100 in _answer
+
+"""
+    shown = without_ours(ours + DUMP)
+    assert ledger_check.__file__ not in shown
+    assert "Thread 0x00007f02" not in shown
+    assert shown.count("Thread 0x00007f01") == shown.count("Current thread 0x00007f00") == 1
+    assert "line 12 in reduce_gradients" in shown
 
 
 def test_no_dump_is_no_place() -> None:

@@ -1,0 +1,204 @@
+"""What flight records of two ranks tell: disagreements, who lags, and nothing they cannot know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pytest_trainsafe.launch.flight import Flight, GroupKey, Issued, read_flight
+from pytest_trainsafe.launch.flight_check import check_flights, waiting
+
+DONE, STOPPED = [True, True], [False, False]
+RUN = ["", ""]
+WORLD: GroupKey = ("0", (0, 1))
+
+
+def issued(number: int, op: str = "all_reduce", *sizes: tuple[int, ...], **fields: Any) -> Issued:
+    """An entry of the recorder: float32 of 4 elements, over, unless told otherwise."""
+    told: dict[str, Any] = {
+        "record_id": number - 1,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "input_sizes": sizes or ((4,),),
+        "output_sizes": sizes or ((4,),),
+        "input_dtypes": ("Float",),
+        "output_dtypes": ("Float",),
+        "retired": True,
+    }
+    told |= {"collective_seq_id": number, "profiling_name": f"gloo:{op}"}
+    return Issued(**(told | fields))
+
+
+def half(**fields: Any) -> dict[str, Any]:
+    """The fields of a bfloat16 entry."""
+    return {"input_dtypes": ("BFloat16",), "output_dtypes": ("BFloat16",), **fields}
+
+
+DISAGREE: list[tuple[str, Issued, Issued, str]] = [
+    ("op", issued(2), issued(2, "broadcast"), "(operation)"),
+    ("dtype", issued(2), issued(2, **half()), "(dtype)"),
+    ("dtype of parts", issued(2, "all_to_all"), issued(2, "all_to_all", **half()), "(dtype)"),
+    ("numel", issued(2), issued(2, "all_reduce", (5,)), "(number of elements)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "why"), [row[1:] for row in DISAGREE], ids=[row[0] for row in DISAGREE]
+)
+def test_a_disagreement_is_named(a: Issued, b: Issued, why: str) -> None:
+    flights = [{WORLD: [issued(1), a]}, {WORLD: [issued(1), b]}]
+    (text,) = check_flights(flights, STOPPED)
+    head = "collective mismatch: collective #2 of the group of ranks [0, 1], as torch counts them,"
+    assert text == f"{head} differs {why}: rank 0 {a}; rank 1 {b}"
+    assert check_flights(flights, STOPPED, told=[WORLD]) == []
+
+
+def test_a_collective_is_told_with_its_shapes_in_pythons_words() -> None:
+    assert str(issued(7, "all_reduce", (64, 64))) == "all_reduce #7 of 64x64 float32"
+    assert str(issued(7, "all_reduce", (2,), ())) == "all_reduce #7 of 2 and one float32"
+    assert str(issued(7, "broadcast", **half())) == "broadcast #7 of 4 bfloat16"
+    nothing = {"input_sizes": (), "output_sizes": (), "input_dtypes": (), "output_dtypes": ()}
+    assert str(issued(7, "barrier", **nothing)) == "barrier #7"
+
+
+AGREE: list[tuple[str, Issued, Issued]] = [
+    ("shape", issued(1, "all_reduce", (2, 2)), issued(1, "all_reduce", (4,))),
+    ("coalesced", issued(1, "all_reduce", (3,), (1,)), issued(1, "all_reduce", (1,), (3,))),
+    ("uneven parts", issued(1, "all_to_all", (3,)), issued(1, "all_to_all", (5,))),
+    (
+        "root of a scatter",
+        issued(1, "scatter", input_sizes=((2, 4),)),
+        issued(1, "scatter", input_sizes=(), input_dtypes=()),
+    ),
+    (
+        "root of a gather",
+        issued(1, "gather", output_sizes=((2, 4),)),
+        issued(1, "gather", output_sizes=(), output_dtypes=()),
+    ),
+    ("unfinished", issued(1), issued(1, retired=False)),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), [row[1:] for row in AGREE], ids=[row[0] for row in AGREE])
+def test_what_may_differ_is_no_mismatch(a: Issued, b: Issued) -> None:
+    assert check_flights([{WORLD: [a]}, {WORLD: [b]}], DONE) == []
+
+
+def test_what_a_finished_rank_did_not_issue_is_a_mismatch() -> None:
+    flights = [{WORLD: [issued(1), issued(2)]}, {WORLD: [issued(1)]}]
+    (text,) = check_flights(flights, [False, True])
+    assert "#2 of the group of ranks [0, 1], as torch counts them, is made by rank 0 but" in text
+    assert "not by rank 1, which finished after #1: rank 0 all_reduce #2 of 4 float32" in text
+    assert check_flights(flights, [True, False]) == []
+
+
+def test_numbers_that_one_record_lacks_in_between_are_not_judged() -> None:
+    """Overwritten, or of a kind that the recorder does not see."""
+    flights = [{WORLD: [issued(1), issued(3)]}, {WORLD: [issued(2, "barrier"), issued(3)]}]
+    assert check_flights(flights, DONE) == []
+
+
+def test_a_rank_without_a_record_is_not_judged() -> None:
+    assert check_flights([{WORLD: [issued(1)]}, None], DONE) == []
+    assert check_flights([{WORLD: [issued(1)]}, {}], DONE) == []
+
+
+def test_a_group_of_ranks_that_there_are_not_is_not_judged() -> None:
+    larger: GroupKey = ("0", (0, 1, 2))
+    flight = {larger: [issued(1, retired=False)]}
+    assert check_flights([flight, {larger: []}], DONE) == []
+    assert waiting([flight, flight], RUN) == []
+
+
+STANDS: list[tuple[Flight | None, str]] = [
+    ({WORLD: [issued(6)]}, "rank 1 lags after all_reduce #6 of 4 float32"),
+    ({WORLD: []}, "rank 1 lags with none issued"),
+    ({WORLD: [issued(7)]}, "rank 1 passed all_reduce #7 of 4 float32"),
+    (None, "rank 1 left no record"),
+    ({}, "rank 1 has no record of it"),
+]
+
+
+@pytest.mark.parametrize(("other", "stands"), STANDS)
+def test_it_is_told_for_whom_a_rank_waits(other: Flight | None, stands: str) -> None:
+    waits = {WORLD: [issued(6), issued(7, retired=False), issued(8, retired=False)]}
+    first = "group of ranks [0, 1]: rank 0 waits in all_reduce #7 of 4 float32; "
+    assert waiting([waits, other], RUN) == [first + stands]
+
+
+def test_ranks_that_stand_together_are_told_together() -> None:
+    group: GroupKey = ("3", (4, 5, 6))
+    waits, ahead = {group: [issued(1, retired=False)]}, {group: [issued(1)]}
+    flights: list[Flight | None] = [None, None, None, None, waits, ahead, waits]
+    assert waiting(flights, [*[""] * 5, "finished", ""]) == [
+        (
+            "group of ranks [4, 5, 6]: ranks 4, 6 wait in all_reduce #1 of 4 float32; "
+            "rank 5 finished after all_reduce #1 of 4 float32"
+        )
+    ]
+
+
+def test_a_rank_that_ended_does_not_wait() -> None:
+    """What is over a moment before the program is may not be retired in its record."""
+    flights = [{WORLD: [issued(1, retired=False)]}, {WORLD: [issued(1), issued(2, retired=False)]}]
+    assert waiting(flights, ["raised", "finished"]) == []
+    assert waiting(flights, ["raised", ""]) == [
+        (
+            "group of ranks [0, 1]: rank 0 raised after all_reduce #1 of 4 float32; "
+            "rank 1 waits in all_reduce #2 of 4 float32"
+        )
+    ]
+
+
+def test_where_nobody_waits_nothing_is_told() -> None:
+    assert waiting([{WORLD: [issued(1), issued(2)]}, {WORLD: [issued(1)]}], RUN) == []
+
+
+def saved(path: Path, groups: dict[str, Any], *entries: Issued) -> Path:
+    """A file as a rank saves it."""
+    content = {"groups": groups, "recorder": {"version": "2.10", "entries": entries}}
+    path.write_bytes(msgspec.json.encode(content))
+    return path
+
+
+def test_a_record_is_read_by_groups_in_order(tmp_path: Path) -> None:
+    one, two = issued(1), issued(2)
+    other = issued(1, process_group=("1", "undefined"), pg_id=1)
+    groups = {"0": [0, 1], "1": [1, 0], "2": [1]}
+    read = read_flight(saved(tmp_path / "flight.json", groups, one, other, two))
+    assert read == {WORLD: [one, two], ("1", (1, 0)): [other], ("2", (1,)): []}
+
+
+UNRELIABLE: list[tuple[str, Any, list[Issued]]] = [
+    ("a name that two groups bore", None, [issued(1)]),
+    ("two groups of one name", [0, 1], [issued(1), issued(2, pg_id=3)]),
+    ("a number twice", [0, 1], [issued(1), issued(1)]),
+    ("another backend", [0, 1], [issued(1, profiling_name="nccl:all_reduce")]),
+    ("all overwritten", [0, 1], [issued(9, process_group=("5", ""))]),
+]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "entries"), [row[1:] for row in UNRELIABLE], ids=[row[0] for row in UNRELIABLE]
+)
+def test_a_group_whose_record_is_unreliable_is_left_out(
+    ranks: Any, entries: list[Issued], tmp_path: Path
+) -> None:
+    assert read_flight(saved(tmp_path / "flight.json", {"0": ranks}, *entries)) == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b'{"groups": {}, "recorder": {"entries": [1]}}'])
+def test_a_record_of_an_unknown_form_is_no_record(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "flight.json"
+    assert read_flight(path) is None
+    path.write_bytes(content)
+    assert read_flight(path) is None
+
+
+def test_torch_leaves_the_entries_out_where_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "flight.json"
+    path.write_bytes(b'{"groups": {"0": [0, 1]}, "recorder": {"version": "2.10"}}')
+    assert read_flight(path) == {WORLD: []}

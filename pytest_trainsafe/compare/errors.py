@@ -42,12 +42,15 @@ class Spread:
 
     power: the sum of the squared magnitudes.
     slices: for each dimension, the norm within every index.
-    independent: how many elements carry the power (participation ratio), at least 1.
+    few: 1 over the square root of the number of elements that carry the power (participation
+    ratio): 1 for a single element, near 0 for many of equal size.
+    slices_few: the same within every index of each dimension; 1 where all is zero.
     """
 
     power: float
     slices: tuple[Norms, ...]
-    independent: float
+    few: float
+    slices_few: tuple[Norms, ...]
 
 
 def measure(value: Wide, reference: Wide) -> Errors:
@@ -67,14 +70,20 @@ def measure(value: Wide, reference: Wide) -> Errors:
 def spread(array: Wide) -> Spread:
     """The distribution of a wide array's magnitude."""
     matrix = _matrix(array)
-    sums = _Sums(array.shape)
-    fourth = 0.0
+    second, fourth = _Sums(array.shape), _Sums(array.shape)
     for block in _blocks(*matrix.shape):
         squared = squares(matrix[block])
-        sums.add(block, squared)
-        fourth += _inner(squared, squared)
-    independent = sums.total**2 / fourth if fourth else 1.0
-    return Spread(sums.total, sums.slices(), independent)
+        second.add(block, squared)
+        fourth.add(block, np.square(squared))
+    norms = second.slices()
+    few = math.sqrt(fourth.total) / second.total if second.total else 1.0
+    return Spread(
+        second.total, norms, few, tuple(map(_few, fourth.slices(), map(np.square, norms)))
+    )
+
+
+def _few(fourth: Norms, power: Norms) -> Norms:
+    return np.divide(fourth, power, out=np.ones_like(power), where=power > 0)
 
 
 def norm(array: npt.NDArray[np.generic]) -> float:

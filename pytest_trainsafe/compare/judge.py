@@ -19,6 +19,7 @@ from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.compare.tolerance import LOW_PRECISION, SAFETY
 from pytest_trainsafe.compare.updates import update_of
 from pytest_trainsafe.finding import Finding, Pattern
 from pytest_trainsafe.trace.reader import Trace
@@ -35,6 +36,13 @@ MOST_EXPLAINED = 12
 
 #: An element of a gradient below this multiple of its share of the allowance has no certain sign.
 UNDETERMINED = 2.0
+
+#: Nor has one below this share of the gradient's root mean square: Adam's epsilon, which smooths
+#: its step there, makes the step sensitive to rounding instead.
+NEARLY_ZERO = 1e-3
+
+#: In low precision so many elements of an update may go the other way: two, or this share.
+TURNED = 1e-3
 
 #: What merge found that leaves a tensor with values that nobody recorded.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
@@ -205,6 +213,8 @@ class _Judge:
             )
         # A stored value is rounded, and so is the difference of two of them.
         least = 0.5 * _epsilon(self.rung.reference, id) * norm(reference.numpy())
+        if self.rung.dtype in LOW_PRECISION:
+            least = max(least, _turned(expected))
         judged_as = msgspec.structs.replace(id, kind="update")
         return self.judge(order, judged_as, Merged(candidate), expected, others, least)
 
@@ -238,6 +248,8 @@ class _Judge:
             self.rung.dtype,
             loosened=loosened.factor if loosened is not None else 1.0,
             least=least,
+            # One turned element is more than a slice of an update is allowed.
+            whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
         )
         if id.kind == "main_grad" and usable:
             self.note_undetermined(id, reference, usable, judged)
@@ -267,6 +279,7 @@ class _Judge:
         if not gradient.numel():
             return
         limit = UNDETERMINED * judged.rounding / gradient.numel() ** 0.5
+        limit = max(limit, NEARLY_ZERO * norm(gradient.numpy()) / gradient.numel() ** 0.5)
         marked = gradient.abs() <= limit
         certain = gradient == 0
         for other in others:
@@ -390,6 +403,13 @@ def _rounds(trace: Trace, id: TensorId, value: torch.Tensor | None) -> bool:
         return False
     dtype: torch.dtype = getattr(torch, trace.holders(id)[0][1].dtype)
     return torch.equal(master.to(dtype).to(value.dtype), value)
+
+
+def _turned(update: torch.Tensor) -> float:
+    """The norm of an update's error when a few elements go the other way, unforeseen."""
+    elements = max(update.numel(), 1)
+    turned = min(max(2.0, TURNED * elements), elements)
+    return 2 * norm(update.numpy()) * (turned / elements) ** 0.5 / SAFETY["bfloat16"]
 
 
 def _epsilon(trace: Trace, id: TensorId) -> float:

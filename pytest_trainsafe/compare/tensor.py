@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,12 +43,13 @@ def judge_tensor(
     *,
     loosened: float = 1.0,
     least: float = 0.0,
+    whole: bool = False,
 ) -> TensorJudgement:
     """Judge wide arrays; `others` are the perturbed reference and its float64 shadow.
 
     Integers and booleans are compared exactly, and so is everything without `others`.
     `reference` and `others` must be finite and of one shape.  `loosened` and `least` are those
-    of `allowance`.
+    of `allowance`; `whole` leaves out the slices.
     """
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
@@ -61,7 +62,10 @@ def judge_tensor(
     with np.errstate(over="ignore", invalid="ignore"):
         responses = [measure(other, reference) for other in others]
         allowed = allowance(reference, responses, dtype, loosened=loosened, least=least)
-        return _numeric(measure(candidate, reference), allowed, norm(reference), dtype)
+        errors = measure(candidate, reference)
+        if whole:
+            errors, allowed = replace(errors, slices=()), replace(allowed, slices=())
+        return _numeric(errors, allowed, norm(reference), dtype)
 
 
 def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> TensorJudgement:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch.result import GroupResult, RankResult
     from pytest_trainsafe.launch.task import Script, Task
     from pytest_trainsafe.launch.torchrun import TorchrunLauncher
+    from pytest_trainsafe.launch.warm import WarmLauncher
+    from pytest_trainsafe.launch.warm_start import WarmServer
 
 __all__ = [
     "GroupFailure",
@@ -26,6 +28,8 @@ __all__ = [
     "Script",
     "Task",
     "TorchrunLauncher",
+    "WarmLauncher",
+    "WarmServer",
 ]
 
 _HOME = {
@@ -37,6 +41,8 @@ _HOME = {
     "Script": "task",
     "Task": "task",
     "TorchrunLauncher": "torchrun",
+    "WarmLauncher": "warm",
+    "WarmServer": "warm_start",
 }
 
 

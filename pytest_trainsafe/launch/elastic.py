@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 
 def worker_environment(
-    base: Mapping[str, str], *, rank: int, world_size: int, port: int, run_id: str
+    base: Mapping[str, str], *, rank: int, world_size: int, port: int, run_id: str, error_file: str
 ) -> dict[str, str]:
     """The environment of one rank on this machine: `base`, and torchrun's variables.
 
     As `LocalElasticAgent._start_workers` and `run.main` of torch set them; the store on `port`
-    is the agent's.
+    is the agent's; the worker may write its error to `error_file` (`@record`).
     """
     return {
         **base,
@@ -33,7 +33,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_ERROR_FILE": "",
+        "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": base.get(
             "TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
         ),

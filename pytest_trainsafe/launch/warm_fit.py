@@ -21,6 +21,8 @@ _READ_AT_START = (
 _READ_AGAIN = {
     *("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_LOGS", "TORCH_LOGS_OUT"),
     *("TORCH_LOGS_FORMAT", "TORCH_TRACE"),
+    # the ranks' search path is their task's; what this one would hide is looked for by name
+    "PYTHONPATH",
 }
 _READ_LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_")
 
@@ -35,7 +37,8 @@ def misfits(
     """
     names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
     reasons = [f"{name} is read when a process starts" for name in names if _at_start(name)]
-    return reasons + [f"{file} hides a preloaded module" for file in _hiding(sys_path)]
+    searched = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)), *sys_path]
+    return reasons + [f"{file} hides a preloaded module" for file in _hiding(searched)]
 
 
 def _at_start(name: str) -> bool:
@@ -48,7 +51,7 @@ def _hiding(sys_path: Iterable[str]) -> list[str]:
     """Modules in folders that were not searched for the preload and now come first."""
     known = {os.path.realpath(entry) for entry in sys.path}
     preloaded = {name for name in sys.modules if "." not in name}
-    found = []
+    found: dict[str, None] = {}
     for entry in sys_path:
         if os.path.realpath(entry) in known:
             continue
@@ -60,8 +63,8 @@ def _hiding(sys_path: Iterable[str]) -> list[str]:
             path = os.path.join(entry, file)
             name = file.partition(".")[0]
             if name in preloaded and _is_module(path) and not _is_it(name, path):
-                found.append(path)
-    return found
+                found[path] = None
+    return list(found)
 
 
 def _is_module(path: str) -> bool:

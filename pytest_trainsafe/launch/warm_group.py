@@ -105,10 +105,16 @@ def _fork_ranks(
             each.close()
         for fd in close_fds:
             os.close(fd)
+        task_file = Path(request["task"])
         environ = worker_environment(
-            request["environ"], rank=rank, world_size=world, port=port, run_id=run_id
+            request["environ"],
+            rank=rank,
+            world_size=world,
+            port=port,
+            run_id=run_id,
+            error_file=str(task_file.parent / f"rank{rank}" / "error.json"),
         )
-        run_rank(Path(request["task"]), rank, environ, request["cwd"])
+        run_rank(task_file, rank, environ, request["cwd"])
     return children
 
 

@@ -115,7 +115,7 @@ class Server:
             if child:
                 self.guards.add(child)
                 return
-            signal.set_wakeup_fd(-1)
+            os.close(signal.set_wakeup_fd(-1))
             self.listening.close()
             self.learning.close()
             for fd in close:

@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from launch_programs import Launch
 
-from pytest_trainsafe.launch import GroupFailure, GroupResult, Task, TorchrunLauncher
+from pytest_trainsafe.launch import (
+    GroupFailure,
+    GroupResult,
+    Launcher,
+    Task,
+    TorchrunLauncher,
+    WarmLauncher,
+    WarmServer,
+)
+
+
+@pytest.fixture(scope="session")
+def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServer]:
+    """One fork server for all tests that need no server of their own."""
+    server = WarmServer.start(tmp_path_factory.mktemp("warm"))
+    yield server
+    server.close()
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Launch:
+def warm(warm_server: WarmServer) -> WarmLauncher:
+    """A launcher at the shared fork server."""
+    return WarmLauncher(warm_server.address, grace=2.0)
+
+
+@pytest.fixture(params=["torchrun", "warm"])
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    """Each launcher in turn: whatever the ranks do, both must tell the same."""
+    if request.param == "torchrun":
+        return TorchrunLauncher(grace=2.0)
+    found: WarmLauncher = request.getfixturevalue("warm")
+    return found
+
+
+@pytest.fixture
+def launch(launcher: Launcher, tmp_path: Path) -> Launch:
     """Run a program in a fresh group: `launch(program, *args, world_size=2, timeout=60)`."""
 
     def run(
         program: Any, *args: Any, world_size: int = 2, timeout: float = 60, **kwargs: Any
     ) -> GroupResult:
         task = Task.of(program, *args, world_size=world_size, **kwargs)
-        return TorchrunLauncher(grace=2.0).run(task, timeout=timeout, workdir=tmp_path)
+        return launcher.run(task, timeout=timeout, workdir=tmp_path)
 
     return run
 

@@ -10,7 +10,7 @@ import launch_programs
 import pytest
 from launch_programs import Launch
 
-from pytest_trainsafe.launch import GroupFailure, Task, TorchrunLauncher
+from pytest_trainsafe.launch import GroupFailure, Launcher, Task
 
 Failure = Callable[..., str]
 
@@ -62,11 +62,11 @@ def test_a_module_that_cannot_be_imported_fails_with_its_error(failure: Failure)
     assert headline == expected
 
 
-def test_a_group_ends_on_request(tmp_path: Path) -> None:
+def test_a_group_ends_on_request(launcher: Launcher, tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
     task = Task.of(launch_programs.sit, world_size=1)
-    result = TorchrunLauncher().run(task, timeout=60, workdir=tmp_path, stop=stop)
+    result = launcher.run(task, timeout=60, workdir=tmp_path, stop=stop)
     assert result.problem == "stopped on request"
     assert result.ranks[0].status == "stopped"
     assert result.seconds < 30
@@ -85,10 +85,13 @@ def test_a_rank_without_a_device_says_what_there_is(failure: Failure) -> None:
 def test_a_process_that_ends_itself_is_no_success(launch: Launch) -> None:
     result = launch(launch_programs.leave_quietly)
     assert [rank.status for rank in result.ranks] == ["stopped", "died"]
-    with pytest.raises(GroupFailure, match=r"^rank 1 of 2 ended without a result, and the launcher saw"):
+    with pytest.raises(
+        GroupFailure, match=r"^rank 1 of 2 ended without a result, and the launcher saw"
+    ):
         result.raise_for_failure()
 
 
+@pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)
 def test_a_torchrun_that_does_not_start_says_why(failure: Failure, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not this torch')\n")
     text = failure(launch_programs.sit, env={"PYTHONPATH": str(tmp_path)})

@@ -1,0 +1,46 @@
+"""A group that a forked rank would not be right for is started afresh, and it is said why."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.launch import Task, WarmLauncher
+from pytest_trainsafe.launch.warm_fit import misfits
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTHONHASHSEED", "LD_PRELOAD", "MKL_DYNAMIC", "TORCHINDUCTOR_CACHE_DIR"]
+)
+def test_a_variable_that_is_read_at_the_start_stands_against_a_fork(name: str) -> None:
+    expected = [f"{name} is read when a process starts"]
+    assert misfits({}, {name: "1"}, []) == expected
+    assert misfits({name: "2"}, {name: "1"}, []) == expected
+    assert misfits({name: "2"}, {}, []) == expected
+    assert misfits({name: "1"}, {name: "1"}, []) == []
+
+
+@pytest.mark.parametrize("name", ["ADDED", "OMP_NUM_THREADS", "TORCH_NCCL_BLOCKING_WAIT", "PATH"])
+def test_a_variable_that_is_read_later_does_not(name: str) -> None:
+    assert misfits({}, {name: "1"}, []) == []
+
+
+def test_a_module_that_hides_a_preloaded_one_stands_against_a_fork(tmp_path: Path) -> None:
+    package = tmp_path / "msgspec"
+    package.mkdir()
+    (tmp_path / "harmless.py").touch()
+    (tmp_path / "pytest.txt").touch()
+    assert misfits({}, {}, [str(tmp_path), "/nowhere"]) == []
+    (package / "__init__.py").touch()
+    expected = [f"{package} hides a preloaded module"]
+    assert misfits({}, {}, [str(tmp_path), *sys.path]) == expected
+    assert misfits({}, {"PYTHONPATH": str(tmp_path)}, sys.path) == expected
+
+
+def test_such_a_group_runs_all_the_same(warm: WarmLauncher, tmp_path: Path) -> None:
+    task = Task.of("sys:getrecursionlimit", world_size=1, env={"PYTHONHASHSEED": "1"})
+    with pytest.warns(RuntimeWarning, match="not forked: PYTHONHASHSEED is read when a process"):
+        result = warm.run(task, timeout=60, workdir=tmp_path)
+    assert result.values == [sys.getrecursionlimit()]

@@ -1,0 +1,63 @@
+"""A forked rank is what a fresh process is: no state of earlier jobs, torchrun's surroundings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import warm_programs
+from launch_programs import every_collective
+
+from pytest_trainsafe.launch import GroupResult, Task, TorchrunLauncher, WarmLauncher
+
+
+def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: Any) -> GroupResult:
+    task = Task.of(program, world_size=world, **options)
+    result: GroupResult = launcher.run(task, timeout=60, workdir=folder)
+    return result
+
+
+def test_a_group_finds_nothing_of_the_one_before(warm: WarmLauncher, tmp_path: Path) -> None:
+    run(warm, warm_programs.leave_state_behind, tmp_path).raise_for_failure()
+    assert run(warm, warm_programs.find_state, tmp_path).values == [[], []]
+
+
+def test_unseeded_numbers_differ_between_ranks_and_jobs(warm: WarmLauncher, tmp_path: Path) -> None:
+    """Forked children that shared one seed would hide that a program does not seed."""
+    drawn = [
+        numbers for _ in range(2) for numbers in run(warm, warm_programs.draw, tmp_path).values
+    ]
+    for generator in range(3):
+        assert len({numbers[generator] for numbers in drawn}) == 4
+    first, second = run(warm, warm_programs.draw_seeded, tmp_path).values
+    assert first == second
+
+
+def test_a_rank_has_the_surroundings_that_torchrun_gives(
+    warm: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SET_AFTER_THE_SERVER_STARTED", "ü")
+    task = {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "threads": 2}
+    forked = run(warm, warm_programs.surroundings, tmp_path, **task).values
+    execed = run(TorchrunLauncher(), warm_programs.surroundings, tmp_path, **task).values
+    for here, there in zip(forked, execed, strict=True):
+        ours, theirs = here.pop("environ"), there.pop("environ")
+        # of this group alone: its number, the port of its store, a file
+        for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"):
+            assert ours.pop(name)
+            assert theirs.pop(name)
+        assert ours == theirs
+        assert here == there
+    assert forked[0]["threads"] == 2
+    assert forked[0]["debug"] == "DebugLevel.DETAIL"
+
+
+def test_the_ledger_sees_what_it_sees_under_torchrun(warm: WarmLauncher, tmp_path: Path) -> None:
+    """Also calls of modules that bound the functions when they were preloaded."""
+    ledgers = []
+    for launcher in (warm, TorchrunLauncher()):
+        result = run(launcher, every_collective, tmp_path, world=4)
+        result.raise_for_failure()
+        ledgers.append([(rank.folder / "ledger.jsonl").read_text() for rank in result.ranks])
+    assert ledgers[0] == ledgers[1]

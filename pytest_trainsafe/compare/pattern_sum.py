@@ -25,11 +25,13 @@ def partial_sum(wrong: Wrong) -> Pattern | None:
     Tries every set of axes that the layout does not name, the smallest first, and divisions of
     the sum by the sizes of some of them.
     """
-    for axes in _sets(wrong):
+    sets = list(_sets(wrong))
+    first = _summed(wrong, ()) if sets else None
+    for axes in sets:
         total = _summed(wrong, axes)
         if total is None or total.shape != wrong.reference.shape:
             continue
-        if wrong.explains(total / _size(wrong, axes), wrong.value):
+        if first is None or wrong.explains(total / _size(wrong, axes), first):
             continue  # replicas are equal, so their sum says nothing
         for count in range(len(axes) + 1):
             for divided in itertools.combinations(axes, count):
@@ -66,7 +68,8 @@ def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:
         Part(p.rank, p.coordinates, p.tensor, p.layout + partial, p.layout_source)
         for p in wrong.parts
     ]
-    return merge(parts, wrong.sizes, shape=tuple(wrong.reference.shape)).tensor
+    found = merge(parts, wrong.sizes, shape=tuple(wrong.reference.shape)).tensor
+    return found.to(wrong.reference.dtype) if found is not None else None
 
 
 def _size(wrong: Wrong, axes: Sequence[str]) -> int:

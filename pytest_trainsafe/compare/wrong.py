@@ -17,6 +17,9 @@ LEFT_OVER = 0.01
 #: Tensors of fewer elements are easily explained by chance.
 FEW = 4
 
+#: So are those whose norm fewer elements carry than this (by participation ratio).
+CARRIERS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
@@ -59,7 +62,7 @@ class Wrong:
 
 def by_few(tensor: torch.Tensor) -> bool:
     """Whether a few elements carry the tensor's norm; such a tensor is like others by chance."""
-    return spread(tensor.numpy()).few > FEW**-0.5
+    return spread(tensor.numpy()).few > CARRIERS**-0.5
 
 
 def norm(tensor: torch.Tensor) -> float:

@@ -1,0 +1,526 @@
+"""The judge finds the first wrong tensor in dataflow, ends with its step, and says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+import torch
+from compare_traces import Bench, Edit, Record, draw, only, parameter, training, write
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import MOST_EXPLAINED, compare
+from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import INITIAL, NoteEvent, TensorId
+
+POINT = Point.of(tp=2, dp=2)
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+def garbage(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return (part + torch.randn(part.shape, generator=torch.Generator().manual_seed(3))).to(
+        part.dtype
+    )
+
+
+def dropped(record: Record, at: dict[str, int], part: torch.Tensor) -> None:
+    return None
+
+
+def failing(comparison: Comparison) -> list[Finding]:
+    return [finding for finding in comparison.findings if finding.verdict == "fail"]
+
+
+def only_failure(comparison: Comparison) -> Finding:
+    found = failing(comparison)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def every(edits: Sequence[Edit]) -> Edit:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        for each in edits:
+            changed = each(record, at, part)
+            if changed is None:
+                return None
+            part = changed
+        return part
+
+    return edit
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("point", [POINT, Point.of(tp=2, cp=2), Point.of(dp=4)], ids=str)
+def test_healthy_candidate_passes(bench: Bench, point: Point, dtype: str) -> None:
+    found = compare(bench.rung(point, dtype=dtype))
+    assert found.findings == []
+    assert found.wrong == {}
+    assert found.compared["update"] == found.compared["main_grad"] == 8
+    assert found.compared["param"] == 4
+    assert found.uncovered == {}
+    assert 0 < found.worst < 1
+    assert found.worst_id is not None
+    assert found.moved == 8
+
+
+def test_first_wrong_tensor_in_dataflow_leads_not_the_loudest(bench: Bench) -> None:
+    quiet = only("activation", "fc1.output", lambda r, at, p: p * (1 + 1e-4))
+    loud = only("main_grad", "fc1.weight", lambda r, at, p: p * 1e6)
+    found = failing(compare(bench.rung(POINT, every([loud, quiet]))))
+    first = found[0]
+    assert first.where == TensorId(0, 0, "activation", "fc1", "output")
+    assert (first.check, first.judge, first.dtype) == ("norm", "compare", "float32")
+    assert first.error is not None
+    assert first.error == pytest.approx(1e-4, rel=0.1)
+    assert first.allowed is not None
+    assert first.error > 10 * first.allowed
+    assert first.module_class == "Fc1"
+    assert first.source.endswith("model.py:3")
+    assert [f.order for f in found] == sorted(f.order for f in found)
+
+
+def test_first_failing_step_is_the_last_that_is_judged(bench: Bench) -> None:
+    found = compare(bench.rung(POINT, only("main_grad", "fc1.bias", garbage)))
+    assert [f.where.step for f in found.findings if f.where] == [0]
+    assert found.compared["main_grad"] == 4
+    assert found.wrong == {"main_grad": 1}
+    later = compare(bench.rung(POINT, only("main_grad", "fc1.bias", garbage, step=1)))
+    assert only_failure(later).where == parameter("main_grad", "fc1.bias", 1)
+    assert later.compared["main_grad"] == 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "words"),
+    [
+        ("activation", "fc1.output", "the module was not called, or it has another name"),
+        ("param_grad", "norm.weight", "the parameter has none, or it has another name"),
+        ("main_grad", "norm.weight", "the parameter has none, or it has another name"),
+    ],
+)
+def test_missing_tensor_of_a_kind_that_is_recorded_fails(
+    bench: Bench, kind: str, path: str, words: str
+) -> None:
+    found = compare(bench.rung(POINT, only(kind, path, dropped)))
+    first = failing(found)[0]
+    assert first.check == "missing"
+    assert first.where is not None
+    assert (first.where.kind, first.where.path) == (kind, path)
+    assert words in first.message
+    assert found.wrong[kind] == len(failing(found))
+    assert found.compared[kind] > found.wrong[kind]
+
+
+def test_kind_that_no_rank_recorded_is_uncovered_and_no_failure(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind in ("param_grad", "optimizer_state") else part
+
+    found = compare(bench.rung(POINT, edit))
+    assert not found.failed
+    assert found.uncovered == {"param_grad": 32, "optimizer_state": 8}
+
+
+def test_initial_parameters_must_be_equal_bit_by_bit(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("param", "fc1.bias", INITIAL) and at["tp"] == 1:
+            part[3] = torch.nextafter(part[3], part[3] + 1)
+        return part
+
+    found = compare(bench.rung(POINT, edit))
+    finding = only_failure(found)
+    assert finding.check == "initial"
+    assert "1 of 16 values differ" in finding.message
+    assert "ctx.initialize(model)" in finding.message
+    assert finding.pattern is not None
+    assert "row 11 of dimension 0" in finding.pattern.text
+    assert found.compared == {"param": 4}
+
+
+def test_initial_parameters_in_another_order_are_explained(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "param" and record.id.path == "fc1.weight":
+            return record.tensor.to(part.dtype)[8 * (1 - at["tp"]) :][:8].clone()
+        return part
+
+    finding = only_failure(compare(bench.rung(POINT, edit)))
+    assert finding.pattern is not None
+    assert (finding.pattern.name, finding.pattern.axis) == ("another shard", "tp")
+
+
+def test_initial_difference_from_zeros_is_measured_too(bench: Bench) -> None:
+    zeros = [
+        Record(r.id, r.tensor * 0, r.layout) if r.id.path == "fc1.bias" else r
+        for r in training()
+        if r.id.step == INITIAL or r.id.kind == "main_grad"
+    ]
+    reference = write(bench.path(), zeros)
+    edit = only("param", "fc1.bias", lambda r, at, p: p + 1, step=INITIAL)
+    candidate = write(bench.path(), zeros, edit=edit)
+    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    assert (finding.check, finding.error) == ("initial", 4.0)
+
+
+def test_parameter_is_judged_by_its_update_which_its_value_would_drown(bench: Bench) -> None:
+    """A tenth of an update of 0.01 is a thousandth of the parameter."""
+    start = draw("param norm.weight", (8,))
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "param" and record.id.path == "norm.weight" and record.id.step == 0:
+            return (start + 0.9 * (part - start)).to(part.dtype)
+        return part
+
+    found = compare(bench.rung(POINT, edit))
+    finding = failing(found)[0]
+    assert finding.where == TensorId(0, None, "update", "norm", "weight")
+    assert finding.error == pytest.approx(0.1, rel=0.01)
+    assert finding.pattern is not None
+    assert finding.pattern.text == "the value is 0.9 times the reference"
+    assert found.wrong == {"update": 1}
+
+
+def test_parameter_that_is_not_stepped_is_told(bench: Bench) -> None:
+    values = {r.id.path: r.tensor for r in training("float32") if r.id.step == INITIAL}
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        stuck = record.id.kind == "param" and record.id.path == "norm.weight"
+        return values["norm.weight"].to(part.dtype) if stuck else part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert finding.pattern is not None
+    assert finding.pattern.text == "the parameter did not move"
+
+
+def adam(flips: bool) -> list[Record]:
+    """One step of a sign-like optimizer; the gradient of element 2 is rounding noise."""
+    noise = -1 if flips else 1
+    gradient = draw("gradient", (8,))
+    gradient[2] = noise * 1e-17
+    start = draw("start", (8,))
+    layout = ()
+    return [
+        Record(parameter("param", "fc1.bias", INITIAL), start, layout),
+        Record(parameter("main_grad", "fc1.bias", 0), gradient, layout),
+        Record(parameter("param", "fc1.bias", 0), start - 0.01 * gradient.sign(), layout),
+    ]
+
+
+def test_update_whose_sign_rounding_decides_is_not_judged_there(bench: Bench) -> None:
+    reference = write(bench.path(), adam(flips=False))
+    candidate = write(bench.path(), adam(flips=True))
+    found = compare(Rung("float64", candidate, reference, reference))
+    assert found.findings == []
+    assert found.compared == {"param": 1, "main_grad": 1, "update": 1}
+
+    def other(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "param" and record.id.step == 0:
+            part[5] += 0.02
+        return part
+
+    wrong = write(bench.path(), adam(flips=True), edit=other)
+    finding = only_failure(compare(Rung("float64", wrong, reference, reference)))
+    assert finding.where is not None
+    assert finding.where.kind == "update"
+    assert finding.pattern is not None
+    assert "row 5 of dimension 0" in finding.pattern.text
+
+
+def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: Bench) -> None:
+    """An embedding row that no token uses moves by weight decay alone, which is certain."""
+    gradient = draw("sparse", (8,))
+    gradient[3] = 0
+    start = draw("start", (8,))
+
+    def records(decay: float) -> list[Record]:
+        after = start - 0.01 * gradient - decay * start
+        return [
+            Record(parameter("param", "fc1.bias", INITIAL), start),
+            Record(parameter("main_grad", "fc1.bias", 0), gradient),
+            Record(parameter("param", "fc1.bias", 0), after),
+        ]
+
+    def undecayed(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "param":
+            part[3] = start[3]
+        return part
+
+    reference = write(bench.path(), records(0.1))
+    candidate = write(bench.path(), records(0.1), edit=undecayed)
+    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    assert finding.pattern is not None
+    assert "row 3 of dimension 0" in finding.pattern.text
+
+
+def with_masters(records: Sequence[Record], lag: bool = False) -> list[Record]:
+    """bfloat16 parameters with float32 master copies, which the writer keeps as they are."""
+    found: list[Record] = []
+    for record in records:
+        if record.id.kind == "param" and record.id.step != INITIAL:
+            master = msgspec.structs.replace(record.id, kind="master_param")
+            found.append(Record(master, record.tensor, record.layout))
+        found.append(record)
+    return found
+
+
+def wide_masters(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    if record.id.kind != "master_param":
+        return part
+    rows = record.tensor.to(torch.float32)
+    for placement in record.layout:
+        size = rows.shape[placement.dim] // 2
+        rows = (
+            rows.narrow(placement.dim, at["tp"] * size, size) if part.shape != rows.shape else rows
+        )
+    return rows.clone()
+
+
+def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench) -> None:
+    reference = write(
+        bench.path(), with_masters(training("bfloat16")), dtype="bfloat16", edit=wide_masters
+    )
+
+    def rung(edit: Edit) -> Rung:
+        records = with_masters(training("bfloat16", 2**-24, 3))
+        candidate = write(bench.path(), records, POINT, "bfloat16", every([wide_masters, edit]))
+        return Rung("bfloat16", candidate, reference, bench.measures("bfloat16")[1])
+
+    clean = compare(rung(lambda r, at, p: p))
+    assert failing(clean) == []
+    assert clean.compared["update"] == 8
+
+    def stale(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("param", "norm.weight", 1):
+            return draw("param norm.weight", (8,)).to(part.dtype)
+        return part
+
+    finding = only_failure(compare(rung(stale)))
+    assert (finding.check, finding.where) == ("master-copy", parameter("param", "norm.weight", 1))
+    assert "not its master copy, rounded" in finding.message
+
+    def half(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "master_param" and record.id.path == "norm.weight":
+            return part + 0.1
+        return part
+
+    wrong = failing(compare(rung(half)))
+    assert ("update", "norm.weight") in {(f.where.kind, f.where.path) for f in wrong if f.where}
+
+
+def test_unreduced_gradient_is_an_align_finding_and_a_partial_sum(bench: Bench) -> None:
+    """Each dp rank keeps the mean over its own micro-batches, halved as for an all-reduce."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("main_grad", "norm.weight", 0):
+            own = [draw(f"grad 0 {i} norm.weight", (8,)) for i in (2 * at["dp"], 2 * at["dp"] + 1)]
+            return (sum(own) / 4).to(part.dtype)
+        return part
+
+    found = compare(bench.rung(POINT, edit))
+    first, second = failing(found)
+    assert {first.judge, second.judge} == {"compare", "align"}
+    judged = first if first.judge == "compare" else second
+    replicas = second if judged is first else first
+    assert replicas.check == "replicas"
+    assert judged.pattern is not None
+    assert (judged.pattern.name, judged.pattern.axis) == ("partial sum", "dp")
+    assert found.wrong == {"main_grad": 1}
+
+
+def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None:
+    def stale(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("main_grad", "norm.weight", 1) and at["tp"] == 1:
+            grads = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
+            return (sum(grads) / 4).to(part.dtype)
+        return part
+
+    finding = only_failure(compare(bench.rung(POINT, stale)))
+    assert (finding.judge, finding.check) == ("align", "replicas")
+    assert finding.pattern is not None
+    assert finding.pattern.name == "stale"
+    assert finding.pattern.text == "on tp rank 1: the value is the reference's of the step before"
+
+
+def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "main_grad" and record.id.path == "fc2.weight":
+            kept = [draw(f"grad {record.id.step} {i} fc2.weight", (8, 16)) for i in range(3)]
+            return (sum(kept) / 4)[:, 8 * at["tp"] :][:, :8].to(part.dtype)
+        return part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert finding.pattern is not None
+    assert finding.pattern.text == "micro-batch 3 of 4 is not in it"
+
+
+def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if (
+            record.id.path == "fc2.output"
+            and record.id.kind == "activation"
+            and record.id.microbatch
+        ):
+            name = f"activation {record.id.step} {record.id.microbatch - 1} fc2"
+            return draw(name, (12, 8)).to(part.dtype)
+        return part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert finding.where == TensorId(0, 1, "activation", "fc2", "output")
+    assert finding.pattern is not None
+    assert finding.pattern.text == "the value is the reference's of micro-batch 0, the one before"
+
+
+def test_hole_is_told_by_align_alone(bench: Bench) -> None:
+    """Elements that nobody recorded are no values that are not finite."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        gone = record.id == parameter("main_grad", "fc1.weight", 0) and at["tp"] == 1
+        return None if gone else part
+
+    found = compare(bench.rung(POINT, edit))
+    finding = only_failure(found)
+    assert (finding.judge, finding.check) == ("align", "hole")
+    assert found.wrong == {"main_grad": 1}
+    assert found.compared["main_grad"] == 4
+
+
+def test_shape_that_differs_names_where_the_layout_came_from(bench: Bench) -> None:
+    edit = only("activation", "norm.output", lambda r, at, p: p[None])
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert "attribute" in finding.message
+
+
+def test_nan_in_the_candidate_fails_and_is_placed(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part / 0 if at["tp"] == 1 else part
+
+    finding = failing(compare(bench.rung(POINT, only("activation", "fc1.output", edit))))[0]
+    assert finding.check == "non-finite"
+    assert finding.pattern is not None
+    assert "(the part of tp rank 1)" in finding.pattern.text
+
+
+def test_nan_in_the_reference_is_inconclusive_by_name(bench: Bench) -> None:
+    broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(torch.nan), step=0)
+    reference = write(bench.path(), training("float32"), dtype="float32", edit=broken)
+    rung = bench.rung(POINT)
+    found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
+    assert not found.failed
+    assert {f.check for f in found.findings} == {"reference-finite"}
+    assert "192 of 192 values of the reference are not finite" in found.findings[0].message
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_measurement_that_is_not_finite_allows_nothing(bench: Bench, value: float) -> None:
+    """A response of NaN or infinity would let any error pass."""
+    broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(value), step=0)
+    perturbed = write(bench.path(), training("float32", 2**-23, 2), dtype="float32", edit=broken)
+    rung = bench.rung(POINT)
+    without = compare(Rung("float32", rung.candidate, rung.reference, perturbed))
+    assert {f.check for f in without.findings} == {"measured"}
+    assert without.findings[0].verdict == "inconclusive"
+    both = compare(Rung("float32", rung.candidate, rung.reference, perturbed, rung.shadow))
+    assert both.findings == []
+
+
+def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
+    candidate = write(bench.path(), training("float32", steps=1), POINT, "float32")
+    rung = bench.rung(POINT)
+    found = compare(Rung("float32", candidate, rung.reference, rung.perturbed))
+    finding = only_failure(found)
+    assert finding.check == "steps"
+    assert "the candidate recorded 1 steps and the reference 2" in finding.message
+
+
+def test_annotation_that_matches_on_no_rank_is_named(bench: Bench) -> None:
+    notes = [NoteEvent("unmatched_annotation", "modules: fc3")]
+    finding = only_failure(compare(bench.rung(POINT, notes=notes)))
+    assert finding.check == "annotation"
+    assert "the annotation modules: fc3 matches nothing" in finding.message
+
+
+def test_loosened_tensor_passes_and_is_listed_with_its_reason(bench: Bench) -> None:
+    edit = only("main_grad", "norm.weight", lambda r, at, p: p * (1 + 1e-5))
+    assert compare(bench.rung(POINT, edit)).failed
+    loosen = [Loosen("norm.*", 100, "summed in another order", kind="main_grad")]
+    found = compare(bench.rung(POINT, edit), loosen)
+    assert not found.failed
+    assert [(str(id), entry.reason) for id, entry in found.loosened] == [
+        ("norm.weight · main_grad · step 0", "summed in another order"),
+        ("norm.weight · main_grad · step 1", "summed in another order"),
+    ]
+
+
+def test_shadow_that_started_elsewhere_is_dropped(bench: Bench) -> None:
+    rung = bench.rung(POINT, only("activation", "fc1.output", lambda r, at, p: p * 1.001))
+    # This shadow is so far off that everything would pass.
+    far = [Record(r.id, r.tensor * 1.5, r.layout) for r in training("float32")]
+    usable = [Record(r.id, r.tensor, r.layout) for r in training("float32")]
+    elsewhere = Rung(
+        "float32", rung.candidate, rung.reference, rung.perturbed, write(bench.path(), far)
+    )
+    assert elsewhere.usable_shadow() is None
+    assert compare(elsewhere).failed
+    good = Rung("float32", rung.candidate, rung.reference, None, write(bench.path(), usable))
+    assert good.usable_shadow() is not None
+
+
+def test_several_ranks_of_a_reference_are_judged_step_by_step(bench: Bench) -> None:
+    """Rank by rank would judge one stage's last step before another's first."""
+    rung = bench.rung(Point.of(dp=4), only("main_grad", "fc1.bias", garbage, step=1))
+    reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32")
+    finding = only_failure(compare(Rung("float32", rung.candidate, reference, rung.perturbed)))
+    assert finding.where == parameter("main_grad", "fc1.bias", 1)
+
+
+def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        odd = record.id == parameter("main_grad", "fc1.bias", 0) and at["dp"] == 1
+        return part + 1 if odd else part
+
+    reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32", edit)
+    rung = bench.rung(POINT)
+    found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
+    assert [f.check for f in found.findings] == ["reference"]
+    assert (
+        "the reference does not fit together: replicas over dp differ" in found.findings[0].message
+    )
+
+
+def test_integers_and_booleans_are_explained_as_well(bench: Bench) -> None:
+    choice = TensorId(0, 0, "activation", "fc1", "output.1")
+    mask = TensorId(0, 0, "activation", "fc1", "output.2")
+    records = [
+        Record(choice, torch.arange(12)),
+        Record(mask, torch.arange(12) > 5),
+        *training("float32"),
+    ]
+    reference = write(bench.path(), records, dtype="float32")
+    rung = bench.rung(POINT)
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part if record.tensor.is_floating_point() else part.roll(1, 0)
+
+    candidate = write(bench.path(), records, POINT, "float32", edit)
+    found = failing(compare(Rung("float32", candidate, reference, rung.perturbed, rung.shadow)))
+    assert [(f.where, f.check) for f in found] == [(choice, "exact"), (mask, "exact")]
+    assert found[0].pattern is not None
+    assert found[0].pattern.name == "shifted"
+    assert found[1].message == "2 of 12 values differ"
+
+
+def test_no_more_than_the_leading_tensors_are_explained(bench: Bench) -> None:
+    found = failing(compare(bench.rung(POINT, lambda r, at, p: p * 2 if r.id.step == 0 else p)))
+    explained = [finding for finding in found if finding.pattern is not None]
+    assert len(explained) == MOST_EXPLAINED < len(found)
+
+
+def test_trace_without_steps_can_be_compared(bench: Bench) -> None:
+    records = [r for r in training() if r.id.step == INITIAL]
+    reference = write(bench.path(), records)
+    edit = only("param", "fc1.weight", lambda r, at, p: p / 2)
+    candidate = write(bench.path(), records, POINT, edit=edit)
+    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    assert finding.pattern is not None
+    assert finding.pattern.name == "scaled"

@@ -59,14 +59,17 @@ def _compared(comparison: Comparison) -> Guard:
 
 
 def _coverage(comparison: Comparison) -> Guard:
+    lacking = []
     for kind in COVERED:
-        missing, total = comparison.uncovered[kind], comparison.compared[kind]
-        if missing and missing > MOST_UNCOVERED * (missing + total):
-            text = (
-                f"{missing} of the reference's {missing + total} tensors of kind {kind} have no "
-                "counterpart of the same name in the candidate, so they were not compared"
-            )
-            yield "coverage", text
+        missing, compared = comparison.uncovered[kind], comparison.compared[kind]
+        if missing > MOST_UNCOVERED * (missing + compared):
+            lacking.append(f"{missing} of {missing + compared} of kind {kind}")
+    if lacking:
+        text = (
+            "most of the reference's tensors have no counterpart of the same name in the "
+            f"candidate, so they were not compared: {', '.join(lacking)}"
+        )
+        yield "coverage", text
 
 
 def _gradients(rung: Rung) -> Guard:
@@ -118,7 +121,9 @@ def _in_effect(candidate: Trace) -> Guard:
         for placement in event.layout
         for axis in (placement.axes if isinstance(placement, Slices) else (placement.axis,))
     }
-    shares = {"dp": _inputs_of, "cp": _inputs_of, "pp": _modules_of}
+    if any(map(_inputs_of, candidate.ranks)):
+        used.add("dp")  # or else `dp-inputs` says so
+    shares = {"cp": _inputs_of, "pp": _modules_of}
     for axis, size in candidate.sizes.items():
         if size == 1 or axis in used:
             continue

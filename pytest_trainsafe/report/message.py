@@ -175,7 +175,7 @@ def _doubts(judged: Sequence[Judged]) -> list[str]:
         first = found[dtypes[0]][0]
         where = f"{first.where}: " if first.where is not None else ""
         others = len(found[dtypes[0]]) - 1
-        more = f", and so {others} more tensor{'s' if others > 1 else ''}" if others else ""
+        more = f", and {others} more like it" if others else ""
         lines += _row(check, f"{where}{first.message}{more} ({', '.join(dtypes)})")
     if checks:
         lines += _row("to accept", f"accept={list(checks)} in the marker, if this is meant")

@@ -146,15 +146,15 @@ def write(
     dtype: str = "float64",
     edit: Edit = healthy,
     notes: Iterable[NoteEvent] = (),
-    inputs: Callable[[dict[str, int], int], object] = lambda at, index: (index, at["cp"]),
+    inputs: Callable[[dict[str, int], int], object] | None = lambda at, index: (index, at["cp"]),
     rng: Callable[[int], tuple[str, str]] = lambda step: (f"{step}", f"{step + 1}"),
     program: str = "model.train",
     narrowed: str = "",
 ) -> Trace:
     """Write what every rank of `point` records, and open it.
 
-    `inputs` is hashed to what a rank saw at a micro-batch; `rng` gives the generator's states
-    around a step.  `narrowed` is the note of a program that casts.
+    `inputs` is hashed to what a rank saw at a micro-batch, None for nothing; `rng` gives the
+    generator's states around a step.  `narrowed` is the note of a program that casts.
     """
     manifest = Manifest(
         program=program,
@@ -179,7 +179,7 @@ def write(
                     _add(writer, record, at, point, dtype, edit)
             if step == INITIAL:
                 continue
-            for index in range(at["dp"] * share, (at["dp"] + 1) * share):
+            for index in range(at["dp"] * share, (at["dp"] + 1) * share) if inputs else ():
                 digest = xxhash.xxh3_128_hexdigest(repr((step, inputs(at, index))).encode())
                 writer.add(InputEvent(step, index, (digest,)))
             before, after = rng(step)

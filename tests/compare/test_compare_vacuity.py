@@ -1,0 +1,202 @@
+"""Every guard speaks of its own emptiness, by name, and none of a healthy pair."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import torch
+from compare_traces import STEPS, Bench, Edit, Record, only, training, write
+
+from pytest_trainsafe.compare.checks import CHECKS, require_known
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import INITIAL, NoteEvent
+
+POINT = Point.of(tp=2, dp=2)
+
+
+def doubts(rung: Rung) -> dict[str, str]:
+    """The messages of the guards that speak, by name."""
+    comparison = compare(rung)
+    assert not comparison.failed, comparison.findings[:2]
+    found = guard(rung, comparison)
+    assert {finding.verdict for finding in found} <= {"inconclusive"}
+    assert {finding.check for finding in found} <= set(CHECKS)
+    assert {finding.dtype for finding in found} <= {rung.dtype}
+    names = [finding.check for finding in found]
+    assert "sensitive" in names or len(set(names)) == len(names), names
+    return {finding.check: finding.message for finding in found}
+
+
+def without(*kinds: str) -> Edit:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind in kinds else part
+
+    return edit
+
+
+def zeroed(kind: str) -> list[Record]:
+    """A training whose tensors of one kind are zero."""
+    return [Record(r.id, r.tensor * (r.id.kind != kind), r.layout) for r in training()]
+
+
+def pair(bench: Bench, records: list[Record], point: Point = POINT, **options: object) -> Rung:
+    """Equal records on a single device and at a Point."""
+    reference = write(bench.path(), records)
+    candidate = write(bench.path(), records, point, **options)  # type: ignore[arg-type]
+    return Rung("float64", candidate, reference, reference)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "point",
+    [POINT, Point.of(tp=2, cp=2), Point.of(dp=4), Point.of(cp=2, dp=2), Point.of()],
+    ids=str,
+)
+def test_no_guard_speaks_of_a_healthy_pair(bench: Bench, point: Point, dtype: str) -> None:
+    assert doubts(bench.rung(point, dtype=dtype)) == {}
+
+
+def test_nothing_in_common(bench: Bench) -> None:
+    def renamed(record: Record) -> Record:
+        return Record(msgspec.structs.replace(record.id, name="logits"), record.tensor)
+
+    reference = bench.measures("float32")[0]
+    losses = [renamed(record) for record in training() if record.id.kind == "loss"]
+    candidate = write(bench.path(), losses, POINT, "float32")
+    found = doubts(Rung("float32", candidate, reference, reference))
+    assert "no tensor was compared" in found["compared"]
+    assert "32 of 32 of kind param_grad, 8 of 8 of kind main_grad" in found["coverage"]
+
+
+def test_no_gradients_in_common(bench: Bench) -> None:
+    found = doubts(bench.rung(POINT, without("param_grad", "main_grad")))
+    assert "no gradient was compared" in found["gradients-compared"]
+    assert "8 of 8 of kind main_grad" in found["coverage"]
+
+
+@pytest.mark.parametrize("kind", ["activation", "activation_grad", "param_grad", "loss"])
+def test_kind_the_candidate_does_not_record_is_uncovered(bench: Bench, kind: str) -> None:
+    found = doubts(bench.rung(POINT, without(kind)))
+    assert list(found) == ["coverage"]
+    assert f"of kind {kind}" in found["coverage"]
+
+
+def test_module_of_another_name_is_covered_while_most_are_compared(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind == "activation_grad" and record.id.module == "fc1" else part
+
+    assert doubts(bench.rung(POINT, edit)) == {}
+
+
+@pytest.mark.parametrize("kind", ["optimizer_state", "grad_norm"])
+def test_what_optimizers_keep_as_they_like_needs_no_counterpart(bench: Bench, kind: str) -> None:
+    assert doubts(bench.rung(POINT, without(kind))) == {}
+
+
+def test_gradients_that_are_all_zero(bench: Bench) -> None:
+    found = doubts(pair(bench, zeroed("main_grad")))
+    assert list(found) == ["gradients"]
+    assert "every gradient of the reference is zero" in found["gradients"]
+
+
+def test_parameters_that_never_moved(bench: Bench) -> None:
+    start = {r.id.path: r.tensor for r in training() if r.id.step == INITIAL}
+    still = [
+        Record(r.id, start[r.id.path], r.layout) if r.id.kind == "param" else r for r in training()
+    ]
+    found = doubts(pair(bench, still))
+    assert found == {"moved": "no parameter of the reference moved in any step"}
+
+
+def test_parameters_that_were_not_recorded(bench: Bench) -> None:
+    records = [r for r in training() if r.id.kind != "param"]
+    assert "no update of a parameter was compared" in doubts(pair(bench, records))["moved"]
+
+
+def test_dp_ranks_that_saw_the_same_data(bench: Bench) -> None:
+    same = bench.rung(POINT, inputs=lambda at, index: index % 2)
+    found = doubts(same)
+    assert list(found) == ["dp-inputs"]
+    assert "ranks 0 and 2 of dp saw the same data" in found["dp-inputs"]
+
+
+def test_tp_ranks_that_saw_different_data(bench: Bench) -> None:
+    found = doubts(bench.rung(POINT, inputs=lambda at, index: (index, at["tp"])))
+    assert found == {"tp-inputs": "ranks 0 and 1 of tp saw different data"}
+
+
+def test_dp_axis_of_ranks_without_inputs_must_split_something(bench: Bench) -> None:
+    """A later pipeline stage sees no data; where no rank does, only layouts can tell."""
+    point = Point.of(dp=2)
+    rung = pair(
+        bench, [r for r in plain(training()) if r.id.microbatch is None], point, inputs=None
+    )
+    assert list(doubts(rung)) == ["in-effect"]
+
+
+def test_data_of_one_dp_rank_is_not_blamed_on_another_axis(bench: Bench) -> None:
+    """cp ranks see different parts of the same sequence, and dp ranks different sequences."""
+    point = Point.of(cp=2, dp=2)
+    assert doubts(bench.rung(point, inputs=lambda at, index: (index, at["cp"]))) == {}
+    found = doubts(bench.rung(point, inputs=lambda at, index: (index % 2, at["cp"])))
+    assert list(found) == ["dp-inputs"]
+
+
+def plain(records: list[Record]) -> list[Record]:
+    return [Record(r.id, r.tensor) for r in records]
+
+
+@pytest.mark.parametrize("axis", ["tp", "cp", "pp"])
+def test_axis_that_did_nothing(bench: Bench, axis: str) -> None:
+    rung = pair(bench, plain(training()), Point.of({axis: 2}), inputs=lambda at, index: index)
+    found = doubts(rung)
+    assert list(found) == ["in-effect"]
+    assert found["in-effect"].startswith(f"{axis}=2 had no effect")
+
+
+def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:
+    point = Point.of(cp=2)
+    rung = pair(bench, plain(training()), point, inputs=lambda at, index: (index, at["cp"]))
+    assert doubts(rung) == {}
+
+
+def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
+    notes = [NoteEvent("dropout", "0.1")]
+    assert doubts(bench.rung(POINT, notes=notes)) == {}
+    found = doubts(bench.rung(POINT, notes=notes, rng=lambda step: ("same", "same")))
+    assert found == {"dropout": "dropout 0.1 is on and drew no numbers on rank 0"}
+    assert doubts(bench.rung(POINT, rng=lambda step: ("same", "same"))) == {}
+
+
+def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
+    reference, _, _ = bench.measures("float32")
+    loud = write(bench.path(), training("float32", 3.0, 2), dtype="float32")
+    rung = Rung("float32", bench.rung(POINT).candidate, reference, loud)
+    found = doubts(rung)
+    assert "are allowed an error as large as themselves" in found["sensitive"]
+
+
+def test_few_insensitive_tensors_are_no_doubt(bench: Bench) -> None:
+    """The gradient of a key bias is rounding noise in every program."""
+    loud = only("main_grad", "fc1.bias", lambda r, at, p: p * 2)
+    reference, _, _ = bench.measures("float32")
+    perturbed = write(bench.path(), training("float32", 2**-23, 2), dtype="float32", edit=loud)
+    rung = Rung("float32", bench.rung(POINT).candidate, reference, perturbed)
+    assert len(compare(rung).insensitive) == STEPS
+    assert doubts(rung) == {}
+
+
+def test_rounding_that_was_not_measured(bench: Bench) -> None:
+    reference = write(bench.path(), training())
+    candidate = write(bench.path(), training(), POINT)
+    found = doubts(Rung("float64", candidate, reference))
+    assert found == {"measured": "no rounding was measured, so only equal bits could pass"}
+
+
+def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:
+    require_known(CHECKS)
+    with pytest.raises(ValueError, match=r"no check 'dp-input'; the checks are .*dp-inputs"):
+        require_known(["dp-input"])

@@ -145,10 +145,13 @@ def _then(failing: Sequence[Finding], lead: Finding) -> list[str]:
     later = {f.where: f for f in reversed(failing) if f.where not in (None, lead.where)}
     lines: list[str] = []
     for where, finding in list(reversed(later.items()))[:MOST_THEN]:
+        lines += _row("then", str(where))
         if finding.pattern is not None:
-            lines += _row("then", f"{where}: {finding.pattern.text}")
+            lines += _row("", finding.pattern.text)
+        elif finding.error is not None:
+            lines += _row("", _size(finding), wrap=False)
         else:
-            lines += _row("then", f"{where} {_size(finding) or finding.message}")
+            lines += _row("", finding.message)
     if len(later) > MOST_THEN:
         more = len(later) - MOST_THEN
         lines += _row("", f"and {more} more tensor{'s' if more > 1 else ''}")
@@ -222,9 +225,9 @@ def _row(label: str, text: str, wrap: bool = True) -> list[str]:
         return []
     pieces = _wrap(text, WIDTH - LABEL - 2) if wrap else [text]
     pad = " " * (2 + LABEL)
-    # A label that fills its column still stands apart from its text.
-    first = f"  {label:<{LABEL - 1}} {pieces[0]}"
-    return [first, *(pad + piece for piece in pieces[1:])]
+    if len(label) >= LABEL:  # a long label stands above its text
+        return [f"  {label}", *(pad + piece for piece in pieces)]
+    return [f"  {label:<{LABEL}}{pieces[0]}", *(pad + piece for piece in pieces[1:])]
 
 
 def _wrap(text: str, width: int, indent: str = "") -> list[str]:

@@ -1,0 +1,235 @@
+"""Whole reports, word for word; each within 100 columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.finding import Finding, Pattern
+from pytest_trainsafe.report.message import Judged, failure_message
+from pytest_trainsafe.trace.schema import TensorId
+
+NODE = "tests/test_gpt.py::test_gpt[tp2-sp]"
+NORM = TensorId(0, 0, "param_grad", "decoder.layers.0.input_layernorm", "weight")
+REDUCED = TensorId(0, None, "main_grad", "decoder.layers.0.input_layernorm", "weight")
+FC1 = TensorId(0, None, "main_grad", "decoder.layers.0.mlp.linear_fc1", "weight")
+COUNTS = {"activation": 45, "loss": 1, "param_grad": 46, "main_grad": 46}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_project(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def difference(where: TensorId | None = NORM, **fields: object) -> Finding:
+    given = {
+        "verdict": "fail",
+        "judge": "compare",
+        "check": "norm",
+        "message": "",
+        "where": where,
+        "dtype": "float32",
+        "error": 0.41,
+        "allowed": 3.2e-6,
+        "module_class": "ParallelLayerNorm",
+        "source": str(Path.cwd() / "models" / "norm.py") + ":41",
+    }
+    return Finding(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def doubt(check: str, message: str, where: TensorId | None = None) -> Finding:
+    return Finding(
+        verdict="inconclusive", judge="vacuity", check=check, message=message, where=where
+    )
+
+
+def judged(
+    *findings: Finding,
+    dtype: str = "float32",
+    doubts: tuple[Finding, ...] = (),
+    accepted: tuple[Finding, ...] = (),
+    loosened: tuple[tuple[TensorId, Loosen], ...] = (),
+    **fields: str,
+) -> Judged:
+    comparison = Comparison(
+        dtype, list(findings), compared=Counter(COUNTS), loosened=list(loosened)
+    )
+    return Judged(
+        dtype=dtype,
+        rounding=fields.pop("rounding", dtype),
+        comparison=comparison,
+        doubts=list(doubts),
+        accepted=list(accepted),
+        **fields,
+    )
+
+
+def report(*entries: Judged, point: str = "tp=2 sp=True", node: str = NODE) -> str:
+    text = failure_message("gpt.train", point, entries, node)
+    for line in text.splitlines():
+        assert len(line) <= 100, line
+        assert line == line.rstrip(), line
+    return text
+
+
+def expected(text: str) -> str:
+    return text.strip("\n")
+
+
+SUM = Pattern(
+    "partial sum",
+    "the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)",
+    "tp",
+    "an all-reduce over tp is missing for this gradient",
+)
+
+
+def test_failure_with_a_pattern() -> None:
+    text = report(judged(dtype="float64"), judged(difference(pattern=SUM)))
+    assert text == expected(
+        """
+trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
+
+  starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
+                float32
+                error 4.1e-01, rounding allows 3.2e-06    (130 000 times too large)
+  pattern       the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)
+  so            an all-reduce over tp is missing for this gradient
+  not affected  46 of 46 forward activations, 45 of 46 micro-batch gradients, 46 of 46 main
+                gradients
+  look at       models/norm.py:41 (module class ParallelLayerNorm)
+  compared      138 tensors in float64, 138 in float32, with a single device
+  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
+"""
+    )
+
+
+def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None:
+    confined = Pattern("confined", "wrong only in row 7 of dimension 0, of 24")
+    replicas = difference(
+        judge="align",
+        check="replicas",
+        message="replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on "
+        "every rank",
+        error=None,
+        allowed=None,
+    )
+    later = [
+        difference(REDUCED, pattern=SUM),
+        difference(FC1, error=1e-3),
+        *(
+            difference(TensorId(0, None, "main_grad", f"layer{n}", "weight"), order=n)
+            for n in range(3)
+        ),
+    ]
+    first = difference(
+        check="slice",
+        message="only index 7 of dimension 0 is wrong, of 24",
+        error=4.1e-5,
+        pattern=confined,
+    )
+    text = report(judged(replicas, first, *later))
+    assert text == expected(
+        """
+trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
+
+  starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
+                float32
+                error 4.1e-05, rounding allows 3.2e-06    (13 times too large)
+  detail        only index 7 of dimension 0 is wrong, of 24
+  where         wrong only in row 7 of dimension 0, of 24
+  also          replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on every
+                rank
+  then          decoder.layers.0.input_layernorm.weight · main_grad · step 0
+                the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)
+  then          decoder.layers.0.mlp.linear_fc1.weight · main_grad · step 0
+                error 1.0e-03, rounding allows 3.2e-06    (310 times too large)
+  then          layer0.weight · main_grad · step 0
+                error 4.1e-01, rounding allows 3.2e-06    (130 000 times too large)
+                and 2 more tensors
+  not affected  46 of 46 forward activations, 45 of 46 micro-batch gradients, 41 of 46 main
+                gradients
+  look at       models/norm.py:41 (module class ParallelLayerNorm)
+  compared      138 tensors in float32, with a single device
+  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
+"""
+    )
+
+
+def test_inconclusive_names_each_doubt_once_with_its_dtypes() -> None:
+    same = doubt("dp-inputs", "ranks 0 and 2 of dp saw the same data")
+    nans = [
+        doubt("reference-finite", "3 of 8 values of the reference are not finite", id)
+        for id in (NORM, REDUCED, FC1)
+    ]
+    text = report(
+        judged(dtype="float64", doubts=(same,)), judged(doubts=(same, *nans)), point="dp=2"
+    )
+    assert text == expected(
+        """
+trainsafe: gpt.train at dp=2: inconclusive, so not a pass
+
+  dp-inputs     ranks 0 and 2 of dp saw the same data (float64, float32)
+  reference-finite
+                decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0: 3 of
+                8 values of the reference are not finite, and 2 more like it (float32)
+  to accept     accept=['dp-inputs', 'reference-finite'] in the marker, if this is meant
+  compared      138 tensors in float64, 138 in float32, with a single device
+  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
+"""
+    )
+
+
+def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
+    routers = Loosen("*.router.weight", 100, "top-k routing flips in low precision")
+    accepted = doubt("dropout", "dropout 0.1 is on and drew no numbers on rank 0")
+    text = report(
+        judged(
+            difference(pattern=SUM, source="", message=""),
+            accepted=(accepted,),
+            loosened=((TensorId(0, 0, "param_grad", "mlp.router", "weight"), routers),) * 2,
+            reference="dp=2",
+        ),
+        node="",
+    )
+    assert text.splitlines()[0] == (
+        "trainsafe: gpt.train at tp=2 sp=True differs from its reference at dp=2"
+    )
+    assert text.endswith(
+        """
+  compared      138 tensors in float32, with dp=2
+  accepted      dropout: dropout 0.1 is on and drew no numbers on rank 0
+  loosened      *.router.weight by 100 (mlp.router.weight for one): top-k routing flips in low
+                precision"""
+    )
+
+
+def test_float64_judged_by_a_narrower_rounding_says_where_the_program_casts() -> None:
+    cast = f"float32 {Path.cwd() / 'models' / 'loss.py'}:12"
+    text = report(judged(difference(), dtype="float64", rounding="float32", cast=cast))
+    assert (
+        "  precision     float64 was judged by the rounding of float32: the program narrows at\n"
+        "                models/loss.py:12"
+    ) in text
+    unknown = judged(
+        difference(), dtype="float64", rounding="float32", cast="float32 the backward pass"
+    )
+    assert "the program narrows at the backward pass" in " ".join(report(unknown).split())
+
+
+def test_failure_of_no_tensor_says_what() -> None:
+    steps = difference(None, check="steps", message="the candidate recorded 2 steps", source="")
+    lines = report(judged(steps)).splitlines()
+    assert lines[2] == "  what          the candidate recorded 2 steps"
+    assert not any(line.startswith("  starts at") for line in lines)
+
+
+def test_a_failure_further_down_outweighs_a_doubt_above() -> None:
+    doubtful = judged(dtype="float64", doubts=(doubt("dropout", "drew nothing"),))
+    text = report(doubtful, judged(difference(pattern=SUM)))
+    assert "differs from its single-device reference" in text
+    assert "  starts at" in text

@@ -1,0 +1,122 @@
+"""The parts of a report hold for any finding: sizes, counts, paths, names that are long."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.finding import Finding, Pattern
+from pytest_trainsafe.report.message import Judged, failure_message
+from pytest_trainsafe.trace.schema import INITIAL, TensorId
+
+WEIGHT = TensorId(0, None, "main_grad", "fc1", "weight")
+
+
+def failure(where: TensorId = WEIGHT, **fields: object) -> Finding:
+    given = {"verdict": "fail", "judge": "compare", "check": "norm", "message": "", "where": where}
+    return Finding(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def report(*findings: Finding, node: str = "t.py::t", **compared: int) -> str:
+    comparison = Comparison("float32", list(findings), compared=Counter(compared))
+    entry = Judged("float32", "float32", comparison, [], [])
+    return failure_message("train", "tp=2", [entry], node)
+
+
+@pytest.mark.parametrize(
+    ("error", "allowed", "words"),
+    [
+        (2e-6, 1e-6, "error 2.0e-06, rounding allows 1.0e-06    (2 times too large)"),
+        (2.34e-4, 1e-6, "(230 times too large)"),
+        (1.0, 1e-6, "(1 000 000 times too large)"),
+        (1.0, 1e-15, "(1e+15 times too large)"),
+        (0.5, None, "error 5.0e-01"),
+        (0.5, 0.0, "no rounding explains this"),
+        (float("inf"), 1e-6, "no rounding explains this"),
+    ],
+)
+def test_size_of_an_error_is_told_as_a_multiple(
+    error: float, allowed: float | None, words: str
+) -> None:
+    assert words in report(failure(error=error, allowed=allowed))
+
+
+def test_not_affected_counts_each_wrong_tensor_once() -> None:
+    """A parameter is judged by its update; a tensor may break several checks."""
+    param = TensorId(0, None, "param", "fc1", "weight")
+    update = TensorId(0, None, "update", "fc1", "weight")
+    initial = TensorId(INITIAL, None, "param", "fc1", "weight")
+    found = [
+        failure(param, judge="align", check="replicas"),
+        failure(update),
+        failure(initial),
+        failure(),
+        failure(check="missing"),
+    ]
+    text = report(*found, param=4, update=8, main_grad=8, activation=10)
+    line = " ".join(text.split())
+    assert (
+        "not affected 3 of 4 initial parameters, 10 of 10 forward activations, 7 of 8 main "
+        "gradients, 7 of 8 updates"
+    ) in line
+
+
+def test_finding_that_explains_leads_its_tensor() -> None:
+    replicas = failure(judge="align", check="replicas", message="replicas differ")
+    plain = failure(error=1.0, allowed=1e-6)
+    told = failure(
+        judge="align",
+        check="replicas",
+        message="replicas differ",
+        pattern=Pattern("stale", "on tp rank 1: the value is old", cause="it is not refreshed"),
+    )
+    assert "  also          replicas differ" in report(replicas, plain)
+    alone = report(told)
+    assert "  detail        replicas differ" in alone
+    assert "  pattern       on tp rank 1: the value is old" in alone
+    assert "  so            it is not refreshed" in alone
+
+
+def test_many_findings_of_one_tensor_are_cut() -> None:
+    found = [failure(judge="align", check="hole", message=f"hole {n}") for n in range(8)]
+    text = report(*found)
+    assert text.count("  also") == 4
+    assert "and 3 more" in text
+
+
+def test_paths_are_relative_where_that_is_shorter(monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
+    inside = report(failure(source=f"{tmp_path}/a/b/model.py:3", module_class="Norm"))
+    assert "  look at       model.py:3 (module class Norm)" in inside
+    assert "/x.py:3 (module class Norm)" in report(failure(source="/x.py:3", module_class="Norm"))
+
+
+def test_node_ids_are_quoted_for_a_shell_and_never_broken() -> None:
+    node = "tests/" + "long-directory/" * 8 + "test_gpt.py::test[tp2-sp-float32]"
+    assert f"\n  rerun         pytest '{node}'" in report(failure(), node=node)
+    assert """rerun         pytest 't.py::t[it'"'"'s]'""" in report(failure(), node="t.py::t[it's]")
+
+
+def test_long_names_are_never_broken() -> None:
+    module = "model." + "transformer_block." * 8 + "attention-norm"
+    where = TensorId(3, 12, "activation_grad", module, "output.logits", call=2)
+    text = report(failure(where, message="a detail with a-hyphen " * 9))
+    assert f"{module}.output.logits" in text
+    assert "step 3 · micro-batch 12 · call 2" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= len(module) + 40
+    assert "a-hyphen" in text
+    assert not any(line.endswith("a-") for line in text.splitlines())
+
+
+def test_long_headline_wraps() -> None:
+    comparison = Comparison("float32", [failure()])
+    entry = Judged("float32", "float32", comparison, [], [])
+    point = " ".join(f"axis{n}={n}" for n in range(14))
+    lines = failure_message("package.module.train", point, [entry], "").splitlines()
+    assert len(lines[0]) <= 100
+    assert lines[1].startswith("  ")
+    assert lines[2] == ""

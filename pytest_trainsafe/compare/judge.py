@@ -6,6 +6,7 @@ with its counterparts at a time.  Called by the ladder.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -409,7 +410,7 @@ def _turned(update: torch.Tensor) -> float:
     """The norm of an update's error when a few elements go the other way, unforeseen."""
     elements = max(update.numel(), 1)
     turned = min(max(2.0, TURNED * elements), elements)
-    return 2 * norm(update.numpy()) * (turned / elements) ** 0.5 / SAFETY["bfloat16"]
+    return 2 * norm(update.numpy()) * math.sqrt(turned / elements) / SAFETY["bfloat16"]
 
 
 def _epsilon(trace: Trace, id: TensorId) -> float:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from pytest_trainsafe.compare.wrong import Wrong, by_few
+from pytest_trainsafe.compare.wrong import Wrong, by_few, norm
 from pytest_trainsafe.finding import Pattern
 
 #: How far a measured factor may be from the one it is named by; rounding blurs it.
@@ -44,7 +44,7 @@ def scaled(wrong: Wrong) -> Pattern | None:
         return None
     if not wrong.explains(wrong.value, wrong.reference * factor):
         return None
-    text = f"the value is {factor:.6g} times the reference"
+    text = f"the value is {_digits(factor, wrong)} times the reference"
     if factor > 0:
         cause = "a factor is wrong, missing, or applied twice"
     else:
@@ -53,7 +53,7 @@ def scaled(wrong: Wrong) -> Pattern | None:
 
 
 def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
-    text = f"the value is {factor:.6g} times the reference, which is {_or(names)}"
+    text = f"the value is {_digits(factor, wrong)} times the reference, which is {_or(names)}"
     sizes = _or([name.removeprefix("1/").strip("()") for name in names])
     if factor > 1:
         cause = f"a division by {sizes} is missing, or a sum over {sizes} counts replicas"
@@ -61,6 +61,12 @@ def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
         cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"
     first = names[0].removeprefix("1/")
     return Pattern("scaled", text, first if first in wrong.sizes else "", cause)
+
+
+def _digits(factor: float, wrong: Wrong) -> str:
+    """The factor with no more digits than rounding leaves it."""
+    blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
+    return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
 
 
 def _or(names: list[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -62,7 +63,7 @@ class Wrong:
 
 def by_few(tensor: torch.Tensor) -> bool:
     """Whether a few elements carry the tensor's norm; such a tensor is like others by chance."""
-    return spread(tensor.numpy()).few > CARRIERS**-0.5
+    return spread(tensor.numpy()).few > 1 / math.sqrt(CARRIERS)
 
 
 def norm(tensor: torch.Tensor) -> float:

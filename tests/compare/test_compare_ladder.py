@@ -1,0 +1,129 @@
+"""The ladder judges rungs from the widest down, and ends with the first failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from compare_traces import Bench, Edit, healthy, only
+
+from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.reader import Trace
+
+POINT = Point.of(tp=2, dp=2)
+RUNGS = ("float64", "float32", "bfloat16")
+
+twice = only("main_grad", "norm.weight", lambda r, at, p: 2 * p)
+
+
+class Runs:
+    """Stands in for the session's Traces: hands out what the bench recorded, and notes it."""
+
+    def __init__(self, bench: Bench, candidates: dict[str, Trace], accept: tuple[str, ...]) -> None:
+        self.bench = bench
+        self.candidates = candidates
+        self.asked: list[str] = []
+        self.published: list[PointSummary] = []
+        self.publish = self.published.append
+        self.seconds = {"launch": 1.23456, "train": 2.0}
+        self.reused: dict[str, int] = {}
+        self.case = SimpleNamespace(
+            rungs=tuple(candidates),
+            point=POINT,
+            program=SimpleNamespace(name="model.train"),
+            nodeid="test_model.py::test_model[tp2-dp2]",
+            settings=SimpleNamespace(accept=accept),
+        )
+
+    def prefetch(self, dtype: str) -> None:
+        pass
+
+    def at(self, dtype: str) -> Trace:
+        self.asked.append(dtype)
+        return self.candidates[dtype] if self.candidates else self.bench.measures(dtype)[0]
+
+    def perturbed(self, dtype: str) -> Trace:
+        return self.bench.measures(dtype)[1]
+
+    def rounding(self, dtype: str) -> str:
+        return dtype
+
+
+def climbed(
+    bench: Bench,
+    edits: dict[str, Edit],
+    accept: tuple[str, ...] = (),
+    loosen: tuple[Loosen, ...] = (),
+    **options: object,
+) -> tuple[str, Runs, PointSummary]:
+    """Climb a ladder whose candidates have these faults by dtype."""
+    found = {
+        dtype: bench.rung(POINT, edits.get(dtype, healthy), dtype, **options).candidate  # type: ignore[arg-type]
+        for dtype in RUNGS
+    }
+    candidate: Any = Runs(bench, found, accept)
+    reference: Any = Runs(bench, {}, ())
+    report = climb(candidate, reference, loosen, ())
+    return report, candidate, candidate.published[0]
+
+
+def test_clean_candidate_passes_every_rung_and_publishes_them(bench: Bench) -> None:
+    report, candidate, summary = climbed(bench, {})
+    assert report == ""
+    assert candidate.asked == list(RUNGS)
+    assert (summary["verdict"], summary["point"]) == ("pass", "tp=2 dp=2")
+    assert [rung["dtype"] for rung in summary["rungs"]] == list(RUNGS)
+    assert all(rung["tensors"] == 116 for rung in summary["rungs"])
+    assert all(0 < rung["worst"] < 1 and rung["worst_name"] for rung in summary["rungs"])
+    assert summary["seconds"]["launch"] == 1.235
+    assert summary["seconds"]["compare"] > 0
+
+
+def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
+    report, candidate, summary = climbed(bench, {"float32": twice, "bfloat16": twice})
+    assert candidate.asked == ["float64", "float32"]
+    assert "starts at     norm.weight · main_grad · step 0 · float32" in report
+    assert "compared      116 tensors in float64," in report
+    assert "rerun         pytest 'test_model.py::test_model[tp2-dp2]'" in report
+    assert summary["verdict"] == "fail"
+    assert "reason" not in summary
+
+
+def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, candidate, summary = climbed(bench, {"bfloat16": twice}, **same)
+    assert candidate.asked == list(RUNGS)
+    assert "differs from its single-device reference" in report
+    assert summary["verdict"] == "fail"
+
+
+def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, _, summary = climbed(bench, {}, **same)
+    assert "(float64, float32, bfloat16)" in " ".join(report.split())
+    assert summary["verdict"] == "inconclusive"
+    assert "saw the same data" in summary["reason"]
+
+
+def test_accepted_in_the_marker_passes(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, _, summary = climbed(bench, {}, accept=("dp-inputs",), **same)
+    assert (report, summary["verdict"]) == ("", "pass")
+
+
+def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Bench) -> None:
+    """What float64 and float32 cannot show fails in bfloat16, where only that rung is wrong."""
+    fault = only("activation", "fc2.output", lambda r, at, p: p * 1.25)
+    report, candidate, _ = climbed(bench, {"bfloat16": fault})
+    assert candidate.asked == list(RUNGS)
+    assert "fc2.output · activation · step 0 · micro-batch 0 · bfloat16" in report
+    assert "the value is 1.25 times the reference" in report
+
+
+def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="accept names no check 'typo'"):
+        climbed(bench, {}, accept=("typo",))

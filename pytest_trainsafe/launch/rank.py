@@ -151,7 +151,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
             del missing[rank]
         if not missing:
             return
-        time.sleep(0.02)
+        time.sleep(0.005)
 
 
 def _last_words(stderr: int, rank: int, error: OSError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ def test_a_rank_has_the_surroundings_that_torchrun_gives(
     warm: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SET_AFTER_THE_SERVER_STARTED", "ü")
-    task = {"env": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}, "threads": 2}
+    environ = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_LOGS": "dynamo"}
+    task: dict[str, Any] = {"env": environ, "threads": 2}
     forked = run(warm, warm_programs.surroundings, tmp_path, **task).values
     execed = run(TorchrunLauncher(), warm_programs.surroundings, tmp_path, **task).values
     for here, there in zip(forked, execed, strict=True):
@@ -51,6 +53,7 @@ def test_a_rank_has_the_surroundings_that_torchrun_gives(
         assert here == there
     assert forked[0]["threads"] == 2
     assert forked[0]["debug"] == "DebugLevel.DETAIL"
+    assert forked[0]["log level"] == logging.INFO
 
 
 def test_the_ledger_sees_what_it_sees_under_torchrun(warm: WarmLauncher, tmp_path: Path) -> None:

@@ -193,16 +193,33 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
         connect(str(tmp_path))
 
 
-def test_a_closed_server_leaves_nothing_and_groups_are_started_afresh(tmp_path: Path) -> None:
+def test_a_closed_server_leaves_nothing_and_its_groups_fall_back(
+    warm: WarmLauncher, tmp_path: Path
+) -> None:
     server = WarmServer.start(tmp_path)
     keeper = server._keeper.pid
     server.close()
     assert not Path(server.address).exists()
     assert not Path(f"/proc/{keeper}").exists()
     warned: list[str] = []
-    launcher = WarmLauncher(server.address, warn=warned.append)
+    launcher = WarmLauncher(server.address, warn=warned.append, fallback=warm)
     for _ in range(2):
         result = run(launcher, "sys:getrecursionlimit", tmp_path, world_size=1)
         assert result.values == [sys.getrecursionlimit()]
     (warning,) = warned
-    assert warning.startswith("ranks are started by torchrun, not forked: there is no fork server")
+    assert warning.startswith("ranks are started by warm, not forked: there is no fork server")
+
+
+def test_a_server_that_cannot_start_says_why(
+    warm: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('not this torch')\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path))
+        server = WarmServer.start(tmp_path)
+    warned: list[str] = []
+    launcher = WarmLauncher(server.address, warn=warned.append, fallback=warm)
+    assert run(launcher, "sys:getrecursionlimit", tmp_path, world_size=1).ok
+    assert "ImportError: not this torch" in warned[0]
+    server.close()
+    assert not Path(server.address).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 import numpy
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import get_debug_level
 
 state: list[str] = []
 
@@ -24,9 +26,13 @@ def leave_state_behind() -> None:
     torch.manual_seed(1)
     random.seed(1)
     torch.use_deterministic_algorithms(True)
-    torch.nn.functional.linear = torch.nn.functional.relu
+    setattr(torch.nn.functional, "linear", _patch)  # noqa: B010
     os.environ["LEFT_BY_JOB_1"] = "yes"
     sys.modules["made_by_job_1"] = sys.modules[__name__]
+
+
+def _patch() -> None:
+    """Stands where torch's own function was."""
 
 
 def find_state() -> list[str]:
@@ -34,7 +40,7 @@ def find_state() -> list[str]:
     found = [*state, *(name for name in ("LEFT_BY_JOB_1",) if name in os.environ)]
     found += [str(torch.get_default_dtype())] * (torch.get_default_dtype() != torch.float32)
     found += ["deterministic"] * torch.are_deterministic_algorithms_enabled()
-    found += ["patched"] * (torch.nn.functional.linear is torch.nn.functional.relu)
+    found += ["patched"] * (torch.nn.functional.linear.__name__ == "_patch")
     return found + ["module"] * ("made_by_job_1" in sys.modules)
 
 
@@ -65,7 +71,8 @@ def surroundings() -> dict[str, Any]:
         },
         "leads a session": os.getsid(0) == os.getpid(),
         "threads": torch.get_num_threads(),
-        "debug": str(dist.get_debug_level()),
+        "debug": str(get_debug_level()),
+        "log level": logging.getLogger("torch._dynamo").level,
         "flags": str(sys.flags),
         "encoding": (sys.stdout.encoding, sys.stdout.write_through),  # type: ignore[union-attr]
         "umask": os.umask(0o022),

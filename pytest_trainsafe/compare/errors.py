@@ -93,6 +93,15 @@ def norm(array: npt.NDArray[np.generic]) -> float:
     return math.sqrt(float(np.vdot(flat, flat).real))
 
 
+def finite(array: npt.NDArray[np.generic]) -> bool:
+    """Whether every element is finite; integers and booleans are."""
+    if array.dtype.kind not in "fc":
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = array.sum()  # much faster than asking each, and finite only if all are
+    return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
+
+
 def squares(array: Wide) -> Norms:
     """Squared magnitudes."""
     if array.dtype.kind == "c":

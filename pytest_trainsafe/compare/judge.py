@@ -15,7 +15,7 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.errors import norm
+from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
@@ -208,6 +208,9 @@ class _Judge:
         others = [update for update in updates if update is not None]
         undetermined = self.undetermined.get(id.path)
         if undetermined is not None and undetermined.shape == expected.shape:
+            if bool(undetermined.all()):
+                self.result.uncovered["update"] += 1
+                return True
             candidate, expected, *others = (
                 values.masked_fill(undetermined, 0) if values.shape == expected.shape else values
                 for values in (candidate, expected, *others)
@@ -281,11 +284,11 @@ class _Judge:
             return
         limit = UNDETERMINED * judged.rounding / gradient.numel() ** 0.5
         limit = max(limit, NEARLY_ZERO * norm(gradient.numpy()) / gradient.numel() ** 0.5)
-        marked = gradient.abs() <= limit
-        certain = gradient == 0
-        for other in others:
+        marked = _below(gradient, limit)
+        certain = marked & (gradient == 0)
+        for other in others if bool(certain.any()) else ():
             certain &= other == 0
-        marked &= ~certain
+        marked ^= certain
         before = self.undetermined.get(id.path)
         same = before is not None and before.shape == marked.shape
         self.undetermined[id.path] = marked | before if before is not None and same else marked
@@ -413,6 +416,12 @@ def _turned(update: torch.Tensor) -> float:
     return 2 * norm(update.numpy()) * math.sqrt(turned / elements) / SAFETY["bfloat16"]
 
 
+def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.abs() <= limit
+    return (tensor <= limit) & (tensor >= -limit)
+
+
 def _epsilon(trace: Trace, id: TensorId) -> float:
     """The spacing of numbers next to 1 in the dtype in which a tensor is stored."""
     dtype: torch.dtype = getattr(torch, trace.holders(id)[0][1].dtype)
@@ -424,7 +433,7 @@ def _is_number(tensor: torch.Tensor) -> bool:
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
+    return finite(tensor.numpy())
 
 
 def _non_finite(reference: torch.Tensor) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_trainsafe.compare.errors import Errors, Norms, Wide, measure, norm
+from pytest_trainsafe.compare.errors import Errors, Norms, Wide, finite, measure, norm
 from pytest_trainsafe.compare.tolerance import LOW_PRECISION, Allowance, allowance
 
 
@@ -55,7 +55,7 @@ def judge_tensor(
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc":
         return _exact(candidate, reference)
-    if not np.isfinite(candidate).all():
+    if not finite(candidate):
         return _non_finite(candidate)
     if not others:
         return _bitwise(candidate, reference)

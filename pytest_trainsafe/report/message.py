@@ -175,11 +175,13 @@ def _doubts(judged: Sequence[Judged]) -> list[str]:
     for check in checks:
         found = {e.dtype: [f for f in e.doubts if f.check == check] for e in judged}
         dtypes = [dtype for dtype, findings in found.items() if findings]
-        first = found[dtypes[0]][0]
+        first, *others = found[dtypes[0]]
         where = f"{first.where}: " if first.where is not None else ""
-        others = len(found[dtypes[0]]) - 1
-        more = f", and {others} more like it" if others else ""
-        lines += _row(check, f"{where}{first.message}{more} ({', '.join(dtypes)})")
+        lines += _row(check, f"{where}{first.message} ({', '.join(dtypes)})")
+        for other in others[:MOST_THEN]:
+            lines += _row("", f"and {other.where or other.message}")
+        if len(others) > MOST_THEN:
+            lines += _row("", f"and {len(others) - MOST_THEN} more like it")
     if checks:
         lines += _row("to accept", f"accept={list(checks)} in the marker, if this is meant")
     return lines

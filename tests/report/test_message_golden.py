@@ -17,6 +17,7 @@ NODE = "tests/test_gpt.py::test_gpt[tp2-sp]"
 NORM = TensorId(0, 0, "param_grad", "decoder.layers.0.input_layernorm", "weight")
 REDUCED = TensorId(0, None, "main_grad", "decoder.layers.0.input_layernorm", "weight")
 FC1 = TensorId(0, None, "main_grad", "decoder.layers.0.mlp.linear_fc1", "weight")
+FC2 = TensorId(0, None, "main_grad", "decoder.layers.0.mlp.linear_fc2", "weight")
 COUNTS = {"activation": 45, "loss": 1, "param_grad": 46, "main_grad": 46}
 
 
@@ -164,7 +165,7 @@ def test_inconclusive_names_each_doubt_once_with_its_dtypes() -> None:
     same = doubt("dp-inputs", "ranks 0 and 2 of dp saw the same data")
     nans = [
         doubt("reference-finite", "3 of 8 values of the reference are not finite", id)
-        for id in (NORM, REDUCED, FC1)
+        for id in (NORM, REDUCED, FC1, FC2, FC1, FC2)
     ]
     text = report(
         judged(dtype="float64", doubts=(same,)), judged(doubts=(same, *nans)), point="dp=2"
@@ -176,7 +177,11 @@ trainsafe: gpt.train at dp=2: inconclusive, so not a pass
   dp-inputs     ranks 0 and 2 of dp saw the same data (float64, float32)
   reference-finite
                 decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0: 3 of
-                8 values of the reference are not finite, and 2 more like it (float32)
+                8 values of the reference are not finite (float32)
+                and decoder.layers.0.input_layernorm.weight · main_grad · step 0
+                and decoder.layers.0.mlp.linear_fc1.weight · main_grad · step 0
+                and decoder.layers.0.mlp.linear_fc2.weight · main_grad · step 0
+                and 2 more like it
   to accept     accept=['dp-inputs', 'reference-finite'] in the marker, if this is meant
   compared      138 tensors in float64, 138 in float32, with a single device
   rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'

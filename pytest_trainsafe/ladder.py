@@ -6,10 +6,13 @@ Called by the assertions, which import it when they are called.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
@@ -105,9 +108,21 @@ def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
     return trace
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors are small here, and threads of torch that wait for each other keep ranks waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str]) -> Judged:
     require_used(loosen, rung.reference.ids())
-    comparison = compare(rung, loosen)
+    with _one_thread():
+        comparison = compare(rung, loosen)
     # A failure is a verdict already; guards speak where there would be a pass.
     doubts = [] if comparison.failed else guard(rung, comparison)
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts

@@ -29,7 +29,10 @@ _OPTIONS = {
         "DTYPES",
         f"Dtypes to judge in, in order: auto (default) or some of {listing(DTYPES)}",
     ),
-    "launcher": ("NAME", f"How rank groups are started: {listing(LAUNCHERS)}"),
+    "launcher": (
+        "NAME",
+        f"How rank groups are started: {listing(LAUNCHERS)} (default {_DEFAULT.launcher})",
+    ),
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
     "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import platform
 import shutil
 import sys
@@ -23,7 +24,8 @@ import torch
 
 from pytest_trainsafe.cache import ReferenceCache
 from pytest_trainsafe.fingerprint import Key, make_key
-from pytest_trainsafe.launch import GroupResult, Launcher, Task, TorchrunLauncher
+from pytest_trainsafe.launch import GroupResult, Task
+from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.perturb import EPSILON
@@ -161,15 +163,28 @@ def reference_point(point: Point) -> Point:
 class Session:
     """Runs programs for tests; `basetemp` holds traces and logs.
 
-    `cache_folder` is where references are kept for later runs; None keeps none.
+    `cache_folder` is where references are kept for later runs; None keeps none.  `shared` and
+    `controller` are the folder and the process that all processes of this pytest run have in
+    common; by default this process is alone.
     """
 
     def __init__(
-        self, settings: Settings, basetemp: Path, cache_folder: Path | None = None
+        self,
+        settings: Settings,
+        basetemp: Path,
+        cache_folder: Path | None = None,
+        shared: Path | None = None,
+        controller: int | None = None,
     ) -> None:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
-        self.launcher: Launcher = TorchrunLauncher()
+        self.notes: dict[str, None] = {}
+        self.launchers = Launchers(
+            settings.launcher,
+            (shared or basetemp) / "trainsafe",
+            controller or os.getpid(),
+            lambda text: self.notes.update({text: None}),
+        )
         self.leases = Leases(settings.slots)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
@@ -197,6 +212,7 @@ class Session:
         """Stop what runs and wait for it."""
         self.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self.launchers.close()
         self._drop_retired(keep=set())
         if self.cache is not None:
             self.cache.close()
@@ -234,11 +250,14 @@ class Session:
         path.mkdir(parents=True)
         return path
 
-    def launch(self, task: Task, timeout: float, workdir: Path) -> GroupResult:
+    def launch(
+        self, task: Task, timeout: float, workdir: Path, *, script: bool = False
+    ) -> GroupResult:
         """Run a task when there is room for its ranks."""
+        launcher = self.launchers.of(script=script, stop=self.stop)
         with self.leases.take(task.world_size, task.device, self.stop) as lease:
             task = msgspec.structs.replace(task, env={**task.env, **lease.env})
-            return self.launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
+            return launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""
@@ -309,7 +328,7 @@ class Session:
             world_size=key.point.world_size,
             device=device,
         )
-        result = self.launch(task, key.timeout, workdir)
+        result = self.launch(task, key.timeout, workdir, script=bool(key.script))
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}

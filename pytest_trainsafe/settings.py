@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-LAUNCHERS = ("torchrun",)
+LAUNCHERS = ("auto", "warm", "torchrun")
 DEVICES = ("auto", "cpu", "cuda")
 
 
@@ -42,7 +42,7 @@ class Settings:
     sweep_from_ini: bool = False
     max_world_size: int = 8
     dtypes: tuple[str, ...] = ()
-    launcher: str = "torchrun"
+    launcher: str = "auto"
     device: str = "auto"
     timeout: float = 300.0
     seed: int = 0

@@ -20,24 +20,40 @@ class WarmServer:
     """A running fork server.  One per pytest run; its `address` is for all workers of the run.
 
     It serves only processes of the same user: its sockets are in a directory that no one else
-    can enter.  It ends with `close`, or with the process that started it, however that ends.
+    can enter.  It ends with `close`, or with its controller, however that ends.
     """
 
-    def __init__(self, address: str, keeper: subprocess.Popen[bytes], life: socket.socket) -> None:
+    def __init__(
+        self, address: str, keeper: subprocess.Popen[bytes], life: socket.socket | None
+    ) -> None:
         self.address = address
         self._keeper = keeper
         self._life = life
 
     @classmethod
-    def start(cls, directory: Path | None = None, preload: Sequence[str] = ()) -> WarmServer:
+    def start(
+        cls,
+        directory: Path | None = None,
+        preload: Sequence[str] = (),
+        controller: int | None = None,
+    ) -> WarmServer:
         """Start a server and return at once; it takes seconds until it serves.
 
         Its sockets are made in a new folder below `directory`, by default that for temporary
         files.  `preload` names installed modules to import beside torch, where that is safe.
+        `controller` is the process with which the server ends, by default this one; a worker
+        that may end before its neighbours names the process that started them all.
         """
         address = tempfile.mkdtemp(prefix="trainsafe-warm-", dir=directory)
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            ours = None
+            if controller is None:
+                controller = os.getpid()
+                ours, theirs = socket.socketpair()
+                life = stack.enter_context(theirs).fileno()
+            else:
+                life = os.pidfd_open(controller)
+                stack.callback(os.close, life)
             sockets = [
                 stack.enter_context(socket.socket(socket.AF_UNIX, kind))
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
@@ -46,11 +62,11 @@ class WarmServer:
                 for each, name in zip(sockets, (_LISTENING, _LEARNING), strict=True):
                     each.bind(f"{folder}/{name}")
             sockets[0].listen(128)
-            fds = [*(each.fileno() for each in sockets), theirs.fileno()]
+            fds = [*(each.fileno() for each in sockets), life]
             keeper = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.warm_keeper"),
-                    *(*map(str, fds), str(os.getpid()), address, *preload),
+                    *(*map(str, fds), str(controller), address, *preload),
                 ],
                 stdin=subprocess.DEVNULL,
                 pass_fds=fds,
@@ -59,9 +75,13 @@ class WarmServer:
         return cls(address, keeper, ours)
 
     def close(self) -> None:
-        """End the server and every process below it, and remove its directory."""
-        self._life.close()
-        self._keeper.wait()
+        """End the server and every process below it, and remove its directory.
+
+        Nothing where the server is another process's: it ends with that.
+        """
+        if self._life is not None:
+            self._life.close()
+            self._keeper.wait()
 
 
 def connect(address: str) -> socket.socket:

@@ -20,12 +20,14 @@ from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.message import Judged, failure_message
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.session import Traces
+    from pytest_trainsafe.sweep.case import Case
 
 
 def climb(
@@ -34,6 +36,7 @@ def climb(
     """Judge every rung of a test, down to the first that fails; the report, or "" for a pass.
 
     A rung that is inconclusive does not end the climb: a failure further down says more.
+    The ladder chosen by default leaves float64 out where the reference itself cannot run in it.
     """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
@@ -43,8 +46,9 @@ def climb(
         candidate.prefetch(dtype)
     judged: list[Judged] = []
     spent = 0.0
-    for dtype in case.rungs:
-        shadowed = dtype != "float64" and "float64" in case.rungs
+    rungs, left_out = _runnable(case, reference)
+    for dtype in rungs:
+        shadowed = dtype != "float64" and "float64" in rungs
         rung = Rung(
             dtype=reference.rounding(dtype),
             candidate=candidate.at(dtype),
@@ -62,10 +66,28 @@ def climb(
         summary = _summary(str(case.point), judged, seconds)
         if reference.reused:
             summary["references"] = dict(reference.reused)
+        summary["notes"] = [*left_out, *candidate.session.notes]
         candidate.publish(summary)
     if not any(entry.failed for entry in judged):
         return ""
-    return failure_message(case.program.name, str(case.point), judged, case.nodeid)
+    return failure_message(case.program.name, str(case.point), judged, case.nodeid, left_out)
+
+
+def _runnable(case: Case, reference: Traces) -> tuple[list[str], list[str]]:
+    """The rungs to judge, and what to say of one that was left out.
+
+    Many programs have kernels or constants of one dtype.  Rungs a user asked for are not left
+    out, and nor is the recipe's own: there a reference that cannot run is the test's failure.
+    """
+    rungs = list(case.rungs)
+    if case.settings.dtypes or rungs[0] == case.dtype:
+        return rungs, []
+    try:
+        reference.at(rungs[0])
+    except GroupFailure as failure:
+        why = str(failure).partition("\n")[0]
+        return rungs[1:], [f"{rungs[0]} was left out: the reference cannot run in it ({why})"]
+    return rungs, []
 
 
 def judge_pair(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from pytest_trainsafe.compare.checks import CHECKS
 from pytest_trainsafe.sweep.axes import DTYPES
 from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
 from pytest_trainsafe.sweep.grammar import OPTION, SweepWords, parse_words
@@ -200,8 +201,4 @@ def _kinds(source: str, text: str) -> tuple[str, ...]:
 
 
 def _names(source: str, text: str) -> tuple[str, ...]:
-    words = _listed(source, text)
-    for word in words:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", word):
-            raise SweepError(f"{source} takes names of checks such as 'inputs', not {word!r}")
-    return words
+    return tuple(_one_of(source, word, CHECKS) for word in _listed(source, text))

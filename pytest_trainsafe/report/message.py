@@ -53,8 +53,14 @@ class Judged:
         return self.comparison.failed or bool(self.doubts)
 
 
-def failure_message(program: str, point: str, judged: Sequence[Judged], nodeid: str) -> str:
-    """The report of a test that failed, or could not say."""
+def failure_message(
+    program: str,
+    point: str,
+    judged: Sequence[Judged],
+    nodeid: str,
+    left_out: Sequence[str] = (),
+) -> str:
+    """The report of a test that failed, or could not say; `left_out` tells of absent rungs."""
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
@@ -64,6 +70,8 @@ def failure_message(program: str, point: str, judged: Sequence[Judged], nodeid: 
         lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
         lines += _doubts(judged)
     lines += _context(judged)
+    for text in left_out:
+        lines += _row("precision", text)
     if nodeid:
         lines += _row("rerun", f"pytest {shlex.quote(nodeid)}", wrap=False)
     return "\n".join(lines)

@@ -34,7 +34,8 @@ class PointSummary(TypedDict, total=False):
 
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
     skipped or is inconclusive.  `references` says, by the key of each reference it was judged
-    by, whether that was reused from an earlier run.
+    by, whether that was reused from an earlier run.  `notes` are what the user should know
+    whatever the verdict: a rung left out, ranks that were not forked.
     """
 
     point: Required[str]
@@ -43,6 +44,7 @@ class PointSummary(TypedDict, total=False):
     rungs: NotRequired[list[RungSummary]]
     seconds: NotRequired[dict[str, float]]
     references: NotRequired[dict[str, bool]]
+    notes: NotRequired[list[str]]
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
@@ -118,6 +120,7 @@ def totals(summaries: Sequence[PointSummary]) -> list[str]:
             spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
             lines[-1] += f"; {spent}"
     lines += _references(summaries)
+    lines += [f"note: {text}" for text in {n: None for s in summaries for n in s.get("notes", [])}]
     if skipped:
         reasons = Counter(s.get("reason", "") for s in summaries if s["verdict"] == "skipped")
         lines.append(f"{plural(skipped, 'point')} skipped: {reason_counts(reasons)}")

@@ -36,8 +36,9 @@ class Runs:
             point=POINT,
             program=SimpleNamespace(name="model.train"),
             nodeid="test_model.py::test_model[tp2-dp2]",
-            settings=SimpleNamespace(accept=accept),
+            settings=SimpleNamespace(accept=accept, dtypes=tuple(candidates)),
         )
+        self.session = SimpleNamespace(notes={})
 
     def prefetch(self, dtype: str) -> None:
         pass

@@ -9,7 +9,8 @@ RECORDER = """
             self.session, self.role, self.case = session, role, case
 
     class Session:
-        def __init__(self, settings, basetemp, cache_folder):
+        def __init__(self, settings, basetemp, cache_folder, shared, controller):
+            assert (shared, controller) == (None, None)  # not a worker of pytest-xdist
             assert settings.seed == 5
             assert basetemp.is_dir()
             assert cache_folder.is_dir()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.reference_models.bugs import BUGS
 from rank_double import Job
 
+from pytest_trainsafe.reference_models.bugs import BUGS
 from pytest_trainsafe.sweep.point import Point
 
 SMALL = {"layers": 1, "steps": 1}

@@ -18,7 +18,6 @@ import msgspec
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from pytest_trainsafe.reference_models import gpt
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -28,6 +27,7 @@ from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.consistent import consistent_tensor
+from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
 

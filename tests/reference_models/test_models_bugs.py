@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jobs_of_four_ranks import ALL_OVER, SILENT
+
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug, find
 
 by_name = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
+
 from pytest_trainsafe.reference_models import main_gradients
 from pytest_trainsafe.reference_models.optimizer import adamw
-from torch import nn
 
 
 def test_updates_below_a_bfloat16_step_add_up() -> None:

@@ -75,11 +75,11 @@ def test_ids_stay_distinct_where_values_differ_only_in_signs():
 
 
 def test_a_markers_settings_win_and_its_accepted_checks_are_added():
-    settings = Settings(seed=1, timeout=60.0, accept=("inputs",))
+    settings = Settings(seed=1, timeout=60.0, accept=("moved",))
 
-    (cell,) = make(settings, seed=7, accept=["dropout", "inputs"])
+    (cell,) = make(settings, seed=7, accept=["dropout", "moved"])
 
-    assert cell.case.settings == Settings(seed=7, timeout=60.0, accept=("inputs", "dropout"))
+    assert cell.case.settings == Settings(seed=7, timeout=60.0, accept=("moved", "dropout"))
 
 
 @pytest.mark.parametrize(

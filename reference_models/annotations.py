@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from pytest_trainsafe.reference_models.config import GPTConfig
 
 #: As it stands, for the default sizes.

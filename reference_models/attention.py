@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from pytest_trainsafe.reference_models.config import GPTConfig
 from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.config import GPTConfig
 
 
 class SelfAttention(nn.Module):

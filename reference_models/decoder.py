@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.attention import SelfAttention
 from pytest_trainsafe.reference_models.config import GPTConfig
 from pytest_trainsafe.reference_models.mlp import MLP
-from torch import Tensor, nn
 
 
 class TransformerLayer(nn.Module):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.reference_models.config import GPTConfig
 from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.config import GPTConfig
 
 
 class Embedding(nn.Module):

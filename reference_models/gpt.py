@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.reference_models.config import VOCABULARY
-
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
@@ -60,6 +59,7 @@ def train(
     one of `bugs.NAMES`.
     """
     import torch
+
     from pytest_trainsafe.reference_models import main_gradients, text
     from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.config import GPTConfig

@@ -7,11 +7,12 @@ and reports read alike.
 
 from __future__ import annotations
 
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.config import GPTConfig
 from pytest_trainsafe.reference_models.decoder import Decoder
 from pytest_trainsafe.reference_models.embedding import Embedding
 from pytest_trainsafe.reference_models.loss import CrossEntropy
-from torch import Tensor, nn
 
 
 class GPT(nn.Module):

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pytest_trainsafe.reference_models.main_gradients import is_narrow, main_gradient
 from torch import nn
+
+from pytest_trainsafe.reference_models.main_gradients import is_narrow, main_gradient
 
 
 def adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:

@@ -7,11 +7,12 @@ passing them round a ring, and computes the same.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from pytest_trainsafe.reference_models.attention import CoreAttention, attend
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.regions import gather_into
 from pytest_trainsafe.reference_models.parallel.zigzag import put_in_order, take_part
-from torch import Tensor
 
 
 class ContextParallelAttention(CoreAttention):

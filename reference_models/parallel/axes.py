@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.bugs import find
 from torch.distributed import ProcessGroup
+
+from pytest_trainsafe.reference_models.bugs import find
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context

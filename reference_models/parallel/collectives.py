@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from pytest_trainsafe.reference_models.parallel.axes import Axis
 from torch import Tensor
+
+from pytest_trainsafe.reference_models.parallel.axes import Axis
 
 # Newer torch has the same collectives under new names, and warns of the old ones.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.config import GPTConfig
 from pytest_trainsafe.reference_models.embedding import Embedding
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_split
 from pytest_trainsafe.reference_models.parallel.regions import reduce_out, split_into_shards
-from torch import Tensor, nn
 
 
 class VocabParallelEmbedding(nn.Module):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.main_gradients import main_gradient
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
 from pytest_trainsafe.reference_models.parallel.marks import is_sequence_parallel, is_split
-from torch import Tensor, nn
 
 
 def reduce_gradients(parameters: Sequence[nn.Parameter], axes: Axes) -> None:

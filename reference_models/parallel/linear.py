@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_parallel, mark_split
 from pytest_trainsafe.reference_models.parallel.regions import (
@@ -16,7 +18,6 @@ from pytest_trainsafe.reference_models.parallel.regions import (
     reduce_out,
     scatter_out,
 )
-from torch import Tensor, nn
 
 
 class ColumnParallelLinear(nn.Module):

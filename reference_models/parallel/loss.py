@@ -6,9 +6,10 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
-from torch import Tensor, nn
 
 
 def loss_to_differentiate(losses: Tensor, tokens_in_step: int, axes: Axes) -> Tensor:

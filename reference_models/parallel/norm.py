@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_parallel
-from torch import nn
 
 
 class SequenceParallelLayerNorm(nn.LayerNorm):

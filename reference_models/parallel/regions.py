@@ -17,6 +17,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+from torch import Tensor
+
 from pytest_trainsafe.reference_models.parallel.axes import Axis
 from pytest_trainsafe.reference_models.parallel.collectives import (
     all_gather,
@@ -24,7 +26,6 @@ from pytest_trainsafe.reference_models.parallel.collectives import (
     reduce_scatter,
     split,
 )
-from torch import Tensor
 
 
 def copy_into(tensor: Tensor, axis: Axis) -> Tensor:

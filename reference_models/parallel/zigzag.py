@@ -8,8 +8,9 @@ With n = 2: rank 0 holds chunks 0 and 3, rank 1 holds 1 and 2.
 from __future__ import annotations
 
 import torch
-from pytest_trainsafe.reference_models.parallel.axes import Axis
 from torch import Tensor
+
+from pytest_trainsafe.reference_models.parallel.axes import Axis
 
 
 def take_part(whole: Tensor, cp: Axis, dim: int = 1) -> Tensor:

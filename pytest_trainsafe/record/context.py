@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.record.recorder import Recorder
 
+#: A YAML file, or what one would hold.
+AnnotationSource = str | os.PathLike[str] | Mapping[str, Any] | None
+
 
 class Context:
     """One rank's view of a Run: where it stands, what to train in, and how to be recorded."""
@@ -67,21 +70,27 @@ class Context:
 
     # The same logical values at every Point.
 
-    def initialize(self, model: nn.Module, std: Std = default_std) -> None:
+    def initialize(
+        self,
+        model: nn.Module,
+        std: Std = default_std,
+        annotations: AnnotationSource = None,
+    ) -> None:
         """Fill every parameter from a hash of its name (TTrace 4.2).
 
-        A parameter that is sharded by attributes in Megatron-LM's convention or as a DTensor
-        receives its part of the logical tensor.  `std(name, logical_shape)` gives mean and
-        standard deviation; by default weights have 1/sqrt(fan_in), biases 0.02, and norms' scales
-        a mean of 1.
+        A parameter that is sharded as a DTensor, by attributes in Megatron-LM's convention, or
+        by `annotations` (those of `watch`) receives its part of the logical tensor.
+        `std(name, logical_shape)` gives mean and standard deviation; by default weights have
+        1/sqrt(fan_in), biases 0.02, and norms' scales a mean of 1.
         """
-        fill(model, self.point, self.coordinates, self.seed, std)
+        found = _annotations(annotations)
+        fill(model, self.point, self.coordinates, self.seed, std, found)
 
     def watch(
         self,
         model: nn.Module,
         optimizer: Any = None,
-        annotations: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+        annotations: AnnotationSource = None,
     ) -> None:
         """Record this model and optimizer from now on.  Call once, before the first step."""
         self._recorder.watch(model, optimizer, _annotations(annotations))
@@ -144,7 +153,7 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _annotations(given: str | os.PathLike[str] | Mapping[str, Any] | None) -> Annotations:
+def _annotations(given: AnnotationSource) -> Annotations:
     if given is None:
         return Annotations.empty()
     if isinstance(given, Mapping):

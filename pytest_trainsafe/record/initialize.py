@@ -34,7 +34,12 @@ def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 @torch.no_grad()
 def fill(
-    model: nn.Module, point: Point, coordinates: Mapping[str, int], seed: int, std: Std
+    model: nn.Module,
+    point: Point,
+    coordinates: Mapping[str, int],
+    seed: int,
+    std: Std,
+    annotations: Annotations,
 ) -> None:
     """Give every parameter its part of the logical tensor of its name."""
     named = ((canonical(name), parameter) for name, parameter in model.named_parameters())
@@ -44,7 +49,7 @@ def fill(
                 f"ctx.initialize was given a model on the meta device ({name} has no memory to "
                 "fill); call model.to_empty(device=ctx.device) before it"
             )
-        layout, _ = parameter_layout(name, parameter, point, Annotations.empty())
+        layout, _ = parameter_layout(name, parameter, point, annotations)
         local, shape = local_values(parameter), tuple(parameter.shape)
         if not is_dtensor(parameter):
             shape = scale_shape(shape, layout, point.sizes)

@@ -19,10 +19,11 @@ from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.message import Judged, failure_message
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
+from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
@@ -70,7 +71,23 @@ def climb(
         candidate.publish(summary)
     if not any(entry.failed for entry in judged):
         return ""
-    return failure_message(case.program.name, str(case.point), judged, case.nodeid, left_out)
+    return failure_message(
+        case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case)
+    )
+
+
+def _options(case: Case) -> str:
+    """What a command line must add to a node id for the same test to exist and do the same."""
+    settings, default = case.settings, Settings()
+    words = []
+    if settings.sweep and not settings.sweep_from_ini:
+        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
+        words.append(f"--trainsafe-sweep {swept}")
+    if settings.dtypes:
+        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.seed != default.seed:
+        words.append(f"--trainsafe-seed {settings.seed}")
+    return "".join(f" {word}" for word in words)
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], list[str]]:
@@ -146,13 +163,15 @@ def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str])
     with _one_thread():
         comparison = compare(rung, loosen)
     # A failure is a verdict already; guards speak where there would be a pass.
-    doubts = [] if comparison.failed else guard(rung, comparison)
+    found = guard(rung, comparison)
+    doubts = [] if comparison.failed else found
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
     return Judged(
         dtype=dtype,
         rounding=rung.dtype,
         comparison=comparison,
         doubts=[f for f in inconclusive if f.check not in accepted],
+        hints=[f for f in found if comparison.failed and f.check in SETUP],
         accepted=[f for f in inconclusive if f.check in accepted],
         cast=next(iter(rung.reference.ranks[0].note("narrowed")), ""),
         reference=_named(rung.reference),

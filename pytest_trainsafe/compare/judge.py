@@ -182,7 +182,12 @@ class _Judge:
             "differ. Use ctx.initialize(model), or load the same checkpoint at every Point"
         )
         judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
-        self.fail_judged(order, id, merged, reference, judged)
+        pattern = None
+        if self.may_explain():
+            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+        if pattern is not None and pattern.name.startswith("zero"):
+            pattern = None  # memory that nobody filled has zeros here and there
+        self.fail(order, id, judged.check, message, error, 0.0, pattern)
         return False
 
     def model_copy(self, order: int, id: TensorId, value: torch.Tensor) -> bool:
@@ -378,9 +383,19 @@ class _Judge:
         self.result.findings.append(placed)
 
     def module(self, id: TensorId) -> tuple[str, str]:
+        """The class and source of a tensor's module, or of the nearest that holds it.
+
+        Installed modules (`torch.nn.Linear`) are not where a bug is; what made them is.
+        """
         for rank in self.rung.candidate.ranks:
-            if id.module in rank.modules:
-                return rank.modules[id.module].cls, rank.modules[id.module].source
+            path = id.module
+            while True:
+                event = rank.modules.get(path)
+                if event is not None and event.source and "/site-packages/" not in event.source:
+                    return event.cls, event.source
+                if not path:
+                    break
+                path = path.rpartition(".")[0]
         return "", ""
 
     def event(self, id: TensorId) -> TensorEvent | None:

@@ -38,7 +38,31 @@ def partial_sum(wrong: Wrong) -> Pattern | None:
                 value = total / _size(wrong, divided)
                 if wrong.explains(value):
                     return _pattern(wrong, axes, divided, norm(value - wrong.reference))
+        if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
+            return _with_bias(wrong, axes)
     return None
+
+
+def _explained_but_for_a_bias(wrong: Wrong, total: torch.Tensor) -> bool:
+    """Whether a sum is the reference plus one row, the same everywhere.
+
+    Where ranks add a bias to their terms before anything sums them, the sum has it too often.
+    """
+    leading = tuple(range(total.ndim - 1))
+    if math.prod(total.shape[:-1]) < 2:
+        return False
+    excess = (total - wrong.reference).mean(leading, keepdim=True)
+    return wrong.explains(total - excess)
+
+
+def _with_bias(wrong: Wrong, axes: tuple[str, ...]) -> Pattern:
+    along = " and ".join(axes)
+    text = (
+        f"the ranks of {along} hold partial sums: {_terms(wrong.parts, axes)} equals the reference "
+        "plus a row that is the same everywhere, as a bias is that every rank has added"
+    )
+    cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
+    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause)
 
 
 def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:

@@ -13,6 +13,7 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
@@ -25,6 +26,19 @@ MOST_UNCOVERED = 0.5
 #: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
 #: state as they like, and master copies and the gradient's norm are not kept by all.
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
+
+#: The checks of how a run was set up: where something is wrong, they may be the reason.
+SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect"})
+
+#: Axes that may be in effect without a tensor being cut by them, and their values of no effect.
+_TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
+    "sp": (False,),
+    "vpp": (1,),
+    "ep": (1,),
+    "zero": (0,),
+    "recompute": (False, "", "none"),
+    "compile": (False,),
+}
 
 Guard = Iterator[tuple[str, str]]
 
@@ -118,6 +132,7 @@ def _in_effect(candidate: Trace) -> Guard:
         axis
         for rank in candidate.ranks
         for event in rank.tensors.values()
+        if event.id.kind != "param_grad"  # a term of a sum over cp in any program
         for placement in event.layout
         for axis in (placement.axes if isinstance(placement, Slices) else (placement.axis,))
     }
@@ -135,6 +150,14 @@ def _in_effect(candidate: Trace) -> Guard:
             "Either the program ignores the axis, or annotations are missing"
         )
         yield "in-effect", text
+    asked = {axis for rank in candidate.ranks for axis in rank.note("asked")}
+    for axis, value in candidate.point:
+        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and asked and axis not in asked:
+            text = (
+                f"{axis}={value} had no effect: the program neither takes an argument of that name "
+                f"nor asks for it (ctx.point.get({axis!r}, ...))"
+            )
+            yield "in-effect", text
 
 
 def _neighbours(

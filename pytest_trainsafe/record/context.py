@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Std, default_std, fill
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.sweep.point import MESH_AXES
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -32,7 +33,7 @@ class Context:
     """One rank's view of a Run: where it stands, what to train in, and how to be recorded."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded) -> None:
-        self.point: Point = spec.at
+        self.point = AskedPoint(spec.at)
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.coordinates: dict[str, int] = self.point.coordinates(self.rank)

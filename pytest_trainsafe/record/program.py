@@ -50,7 +50,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     began = time.perf_counter()
     try:
         with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
-            train(Context(spec, recorder))
+            ctx = Context(spec, recorder)
+            train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
             writer.flush()
@@ -65,6 +66,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     if watch is not None and watch.narrowest is not None:
         dtype = str(watch.narrowest).removeprefix("torch.")
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
+    for axis in sorted({*ctx.point.asked, *spec.arguments}):
+        writer.add(NoteEvent("asked", axis))
     writer.close()
     return seconds
 

@@ -10,7 +10,7 @@ import os
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
@@ -27,7 +27,7 @@ _GROUPS = {
     "activation gradients": ("activation_grad",),
     "micro-batch gradients": ("param_grad",),
     "main gradients": ("main_grad", "grad_norm"),
-    "updates": ("update", "optimizer_state"),
+    "updates and optimizer states": ("update", "optimizer_state"),
 }
 
 
@@ -37,7 +37,7 @@ class Judged:
 
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
-    candidate was compared with.
+    candidate was compared with.  `hints` are doubts about how a failed run was set up.
     """
 
     dtype: str
@@ -45,6 +45,7 @@ class Judged:
     comparison: Comparison
     doubts: list[Finding]
     accepted: list[Finding]
+    hints: list[Finding] = field(default_factory=list)
     cast: str = ""
     reference: str = "a single device"
 
@@ -59,8 +60,12 @@ def failure_message(
     judged: Sequence[Judged],
     nodeid: str,
     left_out: Sequence[str] = (),
+    options: str = "",
 ) -> str:
-    """The report of a test that failed, or could not say; `left_out` tells of absent rungs."""
+    """The report of a test that failed, or could not say.
+
+    `left_out` tells of absent rungs; `options` belong to the command that runs the test again.
+    """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
@@ -73,7 +78,7 @@ def failure_message(
     for text in left_out:
         lines += _row("precision", text)
     if nodeid:
-        lines += _row("rerun", f"pytest {shlex.quote(nodeid)}", wrap=False)
+        lines += _row("rerun", f"pytest {shlex.quote(nodeid)}{options}", wrap=False)
     return "\n".join(lines)
 
 
@@ -95,6 +100,8 @@ def _difference(failing: Sequence[Finding], judged: Judged) -> list[str]:
         lines += _row(_label(lead), lead.pattern.text)
         lines += _row("so", lead.pattern.cause)
     lines += _also(failing, lead)
+    for hint in judged.hints:
+        lines += _row("also", hint.message)
     lines += _then(failing, lead)
     lines += _row("not affected", _unaffected(judged.comparison))
     if lead.source:

@@ -78,22 +78,27 @@ def write_summary(reporter: pytest.TerminalReporter) -> None:
     if verbosity < 0 or not (judged or (summaries and not counted_before)):
         return
     reporter.write_sep("=", "trainsafe")
-    for line in table(judged, len(judged) if verbosity > 0 else MOST_ROWS):
+    for line in table(judged, detailed=verbosity > 0):
         reporter.write_line(line)
     for line in totals([summary for _, summary in summaries]):
         reporter.write_line(line)
 
 
-def table(judged: Sequence[tuple[str, PointSummary]], most: int) -> list[str]:
-    """The lines of the table: what did not pass first, then the closest to what is allowed."""
+def table(judged: Sequence[tuple[str, PointSummary]], *, detailed: bool) -> list[str]:
+    """The lines of the table: what did not pass first, then the closest to what is allowed.
+
+    `detailed` shows every row, with the tests' whole ids and the tensors that came closest.
+    """
     if not judged:
         return []
     severity = {"fail": 0, "inconclusive": 1}
     ordered = sorted(
         judged, key=lambda entry: (severity.get(entry[1]["verdict"], 2), -_worst(entry[1])[0])
     )
-    rows = [("verdict", "tensors", "error/allowed", "seconds", "test, worst tensor")]
-    rows += [_row(nodeid, summary) for nodeid, summary in ordered[:most]]
+    most = len(ordered) if detailed else MOST_ROWS
+    last = "test, worst tensor" if detailed else "test"
+    rows = [("verdict", "tensors", "error/allowed", "seconds", last)]
+    rows += [_row(nodeid, summary, detailed) for nodeid, summary in ordered[:most]]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = [
         "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
@@ -150,7 +155,7 @@ def reason_counts(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} ({count})" for reason, count in reasons.items())
 
 
-def _row(nodeid: str, summary: PointSummary) -> tuple[str, str, str, str, str]:
+def _row(nodeid: str, summary: PointSummary, detailed: bool) -> tuple[str, str, str, str, str]:
     ratio, where = _worst(summary)
     rungs = summary.get("rungs", [])
     spent = sum(summary.get("seconds", {}).values())
@@ -159,7 +164,7 @@ def _row(nodeid: str, summary: PointSummary) -> tuple[str, str, str, str, str]:
         "/".join(str(rung["tensors"]) for rung in rungs) or "-",
         f"{ratio:.2g}" if rungs else "-",
         f"{spent:.1f}",
-        nodeid + (f", {where}" if where else ""),
+        (nodeid + (f", {where}" if where else "")) if detailed else nodeid.rpartition("/")[2],
     )
 
 

@@ -86,7 +86,7 @@ def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
         if name not in declared:
             return (
                 f"{OPTION}: no collected trainsafe test declares the axis {name!r}"
-                f"{nearest(name, [*declared, *AXES])}\n"
+                f"{nearest(name, {*declared, *AXES} - {name})}\n"
                 f"  declared axes: {listing(declared) or 'none'}"
             )
     if found and all(cell.invalid for cell in found):

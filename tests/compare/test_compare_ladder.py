@@ -11,6 +11,7 @@ from compare_traces import Bench, Edit, healthy, only
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
 
@@ -36,7 +37,7 @@ class Runs:
             point=POINT,
             program=SimpleNamespace(name="model.train"),
             nodeid="test_model.py::test_model[tp2-dp2]",
-            settings=SimpleNamespace(accept=accept, dtypes=tuple(candidates)),
+            settings=Settings(accept=accept, dtypes=tuple(candidates)),
         )
         self.session = SimpleNamespace(notes={})
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pytest_trainsafe.report import summary
 from pytest_trainsafe.report.summary import PROPERTY, table, totals
 
 JUDGED = {
@@ -40,8 +41,8 @@ def judging(project):
 
 EXPECTED = [
     "*= trainsafe =*",
-    "verdict  tensors  error/allowed  seconds  test, worst tensor",
-    "pass     312/310  0.5            4.2      *::test_judged[[]tp2], layers.1.w (float32)",
+    "verdict  tensors  error/allowed  seconds  test",
+    "pass     312/310  0.5            4.2      test_*::test_judged[[]tp2]",
     "1 point judged: 1 pass; launch 3.0 s, train 1.2 s",
     "1 point skipped: heads=4 is not divisible by tp=3 (1)",
 ]
@@ -71,14 +72,21 @@ def test_junit_files_keep_the_summary_as_json(judging):
     assert [json.loads(value)["verdict"] for value in values if value] == ["pass", "skipped"]
 
 
-def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted():
-    judged = [("a[tp2]", JUDGED), failed("b", 2.0), failed("c", 1e6)]
+def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted(monkeypatch):
+    monkeypatch.setattr(summary, "MOST_ROWS", 2)
+    judged = [("a[tp2]", JUDGED), failed("b", 2.0), failed("folder/c.py::t", 1e6)]
 
-    lines = table(judged, most=2)
+    lines = table(judged, detailed=False)
 
     assert [line.split()[0] for line in lines] == ["verdict", "fail", "fail", "..."]
-    assert lines[1].endswith("c, w (float32)")
+    assert lines[1].endswith("c.py::t")
     assert lines[3] == "... and 1 more (-v shows all)"
+
+
+def test_the_whole_ids_and_the_worst_tensors_are_for_the_curious():
+    lines = table([failed("folder/c.py::t", 2.0)], detailed=True)
+
+    assert lines[1].endswith("folder/c.py::t, w (float32)")
 
 
 def test_totals_add_up_seconds_over_tests():

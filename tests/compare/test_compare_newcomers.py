@@ -1,0 +1,69 @@
+"""What people meet first: a bias added before the sum, and axes that a program ignores."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compare_faults import drawn, like, term, wrong_tensor
+from compare_traces import Bench
+
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.patterns import explain
+from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import NoteEvent
+
+BIAS = drawn("bias", 16)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_missing_sum_is_seen_through_the_bias_that_every_rank_added(dtype: str) -> None:
+    clean = drawn("clean", 8, 16)
+
+    def view(reference: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        return term(clean, at["tp"], 4) + BIAS
+
+    found = explain(wrong_tensor(clean + BIAS, view, dtype=dtype, kind="activation"))
+
+    assert found is not None
+    assert (found.name, found.axis) == ("partial sum", "tp")
+    assert "plus a row that is the same everywhere" in found.text
+    assert "an all-reduce over tp is missing" in found.cause
+
+
+def test_garbage_is_no_partial_sum_with_a_bias() -> None:
+    found = explain(
+        wrong_tensor(
+            drawn("clean", 8, 16),
+            lambda reference, at: like(f"other {at['tp']}", reference),
+            kind="activation",
+        )
+    )
+
+    assert found is None or found.name != "partial sum"
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"), [("sp", True), ("zero", 1), ("zero", 2), ("ep", 2), ("recompute", "full")]
+)
+def test_an_axis_that_the_program_never_asks_for_is_not_in_effect(
+    bench: Bench, axis: str, value: int | bool | str
+) -> None:
+    point = Point.of({"tp": 2, axis: value})
+    ignored = [NoteEvent("asked", "tp")]
+
+    assert _in_effect(bench, point, ignored)
+    assert not _in_effect(bench, point, [*ignored, NoteEvent("asked", axis)])
+
+
+@pytest.mark.parametrize(("axis", "value"), [("sp", False), ("zero", 0), ("ep", 1)])
+def test_an_axis_at_its_trivial_value_need_not_be_asked_for(
+    bench: Bench, axis: str, value: int | bool
+) -> None:
+    assert not _in_effect(bench, Point.of({"tp": 2, axis: value}), [NoteEvent("asked", "tp")])
+
+
+def _in_effect(bench: Bench, point: Point, notes: list[NoteEvent]) -> bool:
+    """Whether the guard `in-effect` speaks."""
+    rung = bench.rung(point, notes=notes)
+    return "in-effect" in {finding.check for finding in guard(rung, compare(rung))}

@@ -160,7 +160,7 @@ def test_groups_of_several_threads_run_at_once(warm: WarmLauncher, tmp_path: Pat
 
 def test_thirty_groups_in_a_row_leave_nothing(server: WarmServer, tmp_path: Path) -> None:
     launcher = WarmLauncher(server.address)
-    counts = []
+    counts, held = [], []
     for _ in range(3):
         for _ in range(10):
             assert run(launcher, warm_programs.find_state, tmp_path).ok
@@ -169,11 +169,14 @@ def test_thirty_groups_in_a_row_leave_nothing(server: WarmServer, tmp_path: Path
             (
                 len(os.listdir("/proc/self/fd")),
                 len(os.listdir("/proc/self/task")),
-                len(os.listdir(f"/proc/{process}/fd")),
                 sorted(os.listdir(server.address)),
             )
         )
+        held.append(len(os.listdir(f"/proc/{process}/fd")))
     assert counts[0] == counts[1] == counts[2]
+    # The question just answered may hold its connection a moment longer; one descriptor leaked
+    # by each group would be ten.
+    assert max(held) - min(held) <= 2
     for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
         # what told the status may still be ending
         with contextlib.suppress(ProcessLookupError), open_pidfd(int(child)) as fd:

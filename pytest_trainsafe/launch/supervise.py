@@ -189,23 +189,28 @@ class Group:
             self._processes.guard = int(str(message["guard"]))
 
     def _collect_evidence(self) -> None:
-        """Have every rank that still runs leave its stacks and its flight record, if it can."""
-        asked, records = [], []
-        for rank in self.state.ranks:
-            if rank.running and rank.pidfd is not None:
-                before = _size(rank.files.stacks)
-                if _ask(rank.files.ask):
-                    records.append(rank.files.flight)
-                try:
-                    signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
-                except ProcessLookupError:
-                    continue
+        """Have every rank that still runs leave its stacks and its flight record, if it can.
+
+        One after the other: a rank's flight record is saved by a thread, and stacks that are
+        dumped while a thread of Python's comes or goes are garbage.
+        """
+        running = [rank for rank in self.state.ranks if rank.running and rank.pidfd is not None]
+        asked = []
+        for rank in running:
+            assert rank.pidfd is not None
+            before = _size(rank.files.stacks)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
                 asked.append((rank.files.stacks, before))
         until, sizes = time.monotonic() + 2.0, [0]
         while asked and time.monotonic() < until:
             last, sizes = sizes, [_size(path) - before for path, before in asked]
-            if all(sizes) and sizes == last and all(path.exists() for path in records):
-                return
+            if all(sizes) and sizes == last:
+                break
+            time.sleep(0.02)
+        records = [rank.files.flight for rank in running if _ask(rank.files.ask)]
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until and not all(path.exists() for path in records):
             time.sleep(0.02)
 
     def _wait_for_launcher(self, seconds: float) -> None:

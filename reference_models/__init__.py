@@ -3,8 +3,8 @@
 Start with `gpt.py`, the program.  Its parts, one concept a file:
 
     config  embedding  attention  mlp  decoder  loss  model     a GPT on one device
-    optimizer  main_gradients                                   AdamW, master weights
+    training  optimizer  main_gradients                         the loop, AdamW, master weights
     text                                                        what it learns from
     parallel/                                                   the same GPT over many ranks
-    bugs                                                        what can be planted in parallel/
+    bugs/                                                       what can be planted in parallel/
 """

@@ -58,52 +58,15 @@ def train(
     dtype.  `clip` is the largest gradient norm let through (0 lets all through).  `bug` plants
     one of `bugs.NAMES`.
     """
-    import torch
-
-    from pytest_trainsafe.reference_models import main_gradients, text
     from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.config import GPTConfig
-    from pytest_trainsafe.reference_models.optimizer import adamw
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.parallel.gradients import (
-        clip_gradients,
-        gradient_norm,
-        reduce_gradients,
-    )
-    from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
-    from pytest_trainsafe.reference_models.parallel.zigzag import take_part
+    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
-    total = int(ctx.point.get("microbatches", microbatches))
-    tokens_in_step = total * batch_size * seq_len
     config = GPTConfig(layers, hidden, heads, seq_len)
     axes = Axes.of(ctx, bug)
-
-    model = parallel_gpt(config, axes).to(device=ctx.device, dtype=ctx.dtype)
-    ctx.initialize(model)
-    parameters = list(model.parameters())
-    optimizer = adamw(parameters, learning_rate)
-    ctx.watch(model, optimizer, annotations=activation_annotations(config))
-
-    for step in range(steps):
-        with ctx.step():
-            for index in ctx.microbatches(total):
-                tokens, targets = text.batch(step * total + index, batch_size, seq_len, ctx.seed)
-                positions = torch.arange(seq_len)[None]
-                # Under cp, every input is cut the same way before the model sees it.
-                inputs = (
-                    take_part(whole, axes.cp).to(ctx.device)
-                    for whole in (tokens, positions, targets)
-                )
-                with ctx.microbatch(index):
-                    losses = model(*inputs)
-                    ctx.loss(losses.detach().sum() / targets.numel())
-                    loss_to_differentiate(losses, tokens_in_step, axes).backward()  # type: ignore[no-untyped-call]
-                    main_gradients.accumulate(parameters)
-            reduce_gradients(parameters, axes)
-            norm = gradient_norm(parameters, axes.tp)
-            ctx.grad_norm(norm)
-            if clip:
-                clip_gradients(parameters, norm, clip)
-            optimizer.step()
-            main_gradients.clear(parameters)
+    total = int(ctx.point.get("microbatches", microbatches))
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
+    model = parallel_gpt(config, axes)
+    train_language_model(ctx, model, axes, recipe, activation_annotations(config))

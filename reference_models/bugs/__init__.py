@@ -1,0 +1,27 @@
+"""The bugs that can be planted in the parallel models: real ones, each by its real mechanism.
+
+`gpt.train(..., bug=name)` plants one.  An entry says where it is seen first, so that a test of
+a detector can ask whether the detector points there.  One file an axis; nothing here imports torch.
+
+The numbers are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking and
+Diagnosis for Distributed Training").
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.bugs import cp, sp, tp
+from pytest_trainsafe.reference_models.bugs.bug import Bug
+
+__all__ = ["BUGS", "NAMES", "Bug", "find"]
+
+BUGS = tuple(sorted((*tp.BUGS, *cp.BUGS, *sp.BUGS), key=lambda bug: bug.ttrace))
+
+NAMES = tuple(bug.name for bug in BUGS)
+
+
+def find(name: str) -> Bug:
+    """The bug of this name.  Raises ValueError, listing the names, where there is none."""
+    for bug in BUGS:
+        if bug.name == name:
+            return bug
+    raise ValueError(f"there is no bug {name!r} to plant; choose one of {', '.join(NAMES)}")

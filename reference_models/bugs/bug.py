@@ -1,0 +1,37 @@
+"""What the catalogue says of one planted bug.  Knows nothing of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One bug: what goes wrong, where it came from, at which Points, and where it shows first.
+
+    `program` is the module of `reference_models` whose `train(..., bug=name)` plants it, called
+    with `arguments` as well.  `category` is TTrace's: WD wrong data, WC wrong communication, MC
+    missing communication.  `module`, `tensor` and `kind` name the first wrong tensor, in step
+    `step` and, where the kind has one, micro-batch 0; `pattern` names what it is in relation to
+    the right one, "" for nothing simple.
+    """
+
+    name: str
+    ttrace: int
+    category: Literal["WD", "WC", "MC"]
+    origin: str
+    what: str
+    when: str
+    triggers: Callable[[Point], bool]
+    module: str
+    tensor: str
+    kind: Kind
+    pattern: str = ""
+    step: int = 0
+    program: str = "gpt"
+    arguments: Mapping[str, object] = field(default_factory=dict)

@@ -1,0 +1,25 @@
+"""Bugs of tensor parallelism."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.bugs.bug import Bug
+
+BUGS = (
+    Bug(
+        name="tp-embedding-mask",
+        ttrace=1,
+        category="WD",
+        origin="https://github.com/awslabs/slapo/pull/80",
+        what=(
+            "The mask that blanks tokens of other ranks is made a second time for the output, "
+            "from ids that the first mask has already shifted. Rank 0 then blanks nothing, and "
+            "tokens of other ranks come out as its row 0; the other ranks blank all or most of "
+            "their own."
+        ),
+        when="tp > 1",
+        triggers=lambda point: point.size("tp") > 1,
+        module="embedding.word_embeddings",
+        tensor="output",
+        kind="activation",
+    ),
+)

@@ -1,0 +1,82 @@
+"""The training loop that the language models share.  Called by their programs, in the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.reference_models import main_gradients, text
+from pytest_trainsafe.reference_models.optimizer import adamw
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.gradients import (
+    clip_gradients,
+    gradient_norm,
+    reduce_gradients,
+)
+from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
+from pytest_trainsafe.reference_models.parallel.zigzag import take_part
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a model is trained: `steps` optimizer steps of `microbatches` micro-batches, all ranks
+    together, of `batch_size` sequences each.  `clip` is the largest gradient norm let through
+    (0 lets all through).
+    """
+
+    batch_size: int
+    seq_len: int
+    microbatches: int
+    steps: int
+    learning_rate: float
+    clip: float = 0.0
+
+    @property
+    def tokens_in_step(self) -> int:
+        """The targets of one optimizer step, over all micro-batches and ranks."""
+        return self.microbatches * self.batch_size * self.seq_len
+
+
+def train_language_model(
+    ctx: Context, model: nn.Module, axes: Axes, recipe: Recipe, annotations: Mapping[str, Any]
+) -> None:
+    """Train `model`, whose call `model(tokens, positions, targets)` is the loss of every token."""
+    model = model.to(device=ctx.device, dtype=ctx.dtype)
+    ctx.initialize(model)
+    parameters = list(model.parameters())
+    optimizer = adamw(parameters, recipe.learning_rate)
+    ctx.watch(model, optimizer, annotations=annotations)
+
+    for step in range(recipe.steps):
+        with ctx.step():
+            for index in ctx.microbatches(recipe.microbatches):
+                inputs = _inputs(ctx, axes, recipe, step * recipe.microbatches + index)
+                with ctx.microbatch(index):
+                    losses = model(*inputs)
+                    ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len))
+                    loss_to_differentiate(losses, recipe.tokens_in_step, axes).backward()  # type: ignore[no-untyped-call]
+                    main_gradients.accumulate(parameters)
+            reduce_gradients(parameters, axes)
+            norm = gradient_norm(parameters, axes.tp)
+            ctx.grad_norm(norm)
+            if recipe.clip:
+                clip_gradients(parameters, norm, recipe.clip)
+            optimizer.step()
+            main_gradients.clear(parameters)
+
+
+def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[torch.Tensor]:
+    """This rank's tokens, positions and targets of micro-batch `number` of the whole training.
+
+    Under cp, every input is cut the same way before the model sees it.
+    """
+    tokens, targets = text.batch(number, recipe.batch_size, recipe.seq_len, ctx.seed)
+    positions = torch.arange(recipe.seq_len)[None]
+    return [take_part(whole, axes.cp).to(ctx.device) for whole in (tokens, positions, targets)]

@@ -145,9 +145,14 @@ def _entered(spec: importlib.machinery.ModuleSpec) -> bool:
 
 def is_project(file: Path) -> bool:
     """Whether a file belongs to the project under test: not installed, not Python's own."""
-    if {"site-packages", "dist-packages"} & set(file.parts):
+    return _is_project(str(file))
+
+
+def _is_project(file: str) -> bool:
+    # On text: asked of every module of a process, and a Path takes longer to make than to ask.
+    if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
         return False
-    return not _is_standard(file)
+    return not file.startswith(_standard_prefixes())
 
 
 def _is_standard(file: Path) -> bool:
@@ -165,15 +170,20 @@ def _standard_folders() -> tuple[Path, ...]:
     return tuple({*found, *(path.resolve() for path in found)})
 
 
+@cache
+def _standard_prefixes() -> tuple[str, ...]:
+    return tuple(f"{folder}{os.sep}" for folder in _standard_folders())
+
+
 def loaded_files() -> list[str]:
     """The files of the project that this process has imported.  Called in the ranks."""
     found = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
-        if isinstance(file, str) and file.endswith(_SUFFIXES) and os.path.isfile(file):
-            path = os.path.abspath(file)
-            if is_project(Path(path)):
+        if isinstance(file, str) and file.endswith(_SUFFIXES):
+            path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
+            # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
+            if _is_project(path) and os.path.isfile(path):
                 found.add(path)
     return sorted(found)
 

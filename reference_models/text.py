@@ -73,5 +73,5 @@ def corpus() -> Tensor:
             f"{', '.join(f'{name}.py' for name in missing)}; use a Python installed with sources"
         )
     joined = b"".join((folder / f"{name}.py").read_bytes() for name in MODULES)
-    reverse = [int(f"{byte:08b}"[::-1], 2) for byte in range(256)]
-    return torch.tensor([reverse[byte] for byte in joined], dtype=torch.int64)
+    reverse = torch.tensor([int(f"{byte:08b}"[::-1], 2) for byte in range(256)])
+    return reverse[torch.frombuffer(bytearray(joined), dtype=torch.uint8).long()]

@@ -31,6 +31,7 @@ class Annotations:
     def __init__(self, entries: Entries, origin: str = "annotations") -> None:
         self.entries = entries
         self.origin = origin
+        self._matched: dict[str, tuple[Mapping[str, OutputEntry], str] | None] = {}
 
     @classmethod
     def empty(cls) -> Annotations:
@@ -78,10 +79,7 @@ class Annotations:
         output is, but whole where the output is partial (the gradient of a sum reaches each
         of its terms).
         """
-        found = None
-        for pattern, outputs in self.entries.modules:
-            if _matches(pattern, name):
-                found = (outputs, f"modules: {pattern}")
+        found = self._module_entry(name)
         if found is None:
             return None
         outputs, source = found
@@ -117,6 +115,16 @@ class Annotations:
             if _matches(pattern, name):
                 found = (entry, f"parameters: {pattern}")
         return found
+
+    def _module_entry(self, name: str) -> tuple[Mapping[str, OutputEntry], str] | None:
+        # Asked for every activation of every micro-batch.
+        if name not in self._matched:
+            found = None
+            for pattern, outputs in self.entries.modules:
+                if _matches(pattern, name):
+                    found = (outputs, f"modules: {pattern}")
+            self._matched[name] = found
+        return self._matched[name]
 
     def _output_layout(
         self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str

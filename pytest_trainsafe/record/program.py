@@ -29,13 +29,15 @@ from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 def run(spec_data: dict[str, Any]) -> dict[str, Any]:
     """Record one Run into `spec.trace`; return the seconds it took and the files it imported.
 
-    Raises ProgramError when the program recorded no step: there is nothing to compare then.
+    The files are told by rank 0 alone.  Raises ProgramError when the program recorded no step:
+    there is nothing to compare then.
     """
     spec = msgspec.convert(spec_data, RunSpec, strict=False)
     seconds = record(spec, lambda ctx: _train(spec, ctx))
     if dist.is_initialized():
         dist.destroy_process_group()
-    return {"seconds": seconds, "loaded": loaded_files()}
+    first = os.environ.get("RANK", "0") == "0"
+    return {"seconds": seconds, "loaded": loaded_files() if first else []}
 
 
 def record(spec: RunSpec, train: Callable[[Context], object]) -> float:

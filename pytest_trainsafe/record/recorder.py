@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import time
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -18,6 +16,7 @@ from pytest_trainsafe.record.names import canonical
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.perturb import Noise
+from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
 from pytest_trainsafe.trace.schema import (
@@ -181,13 +180,4 @@ def _module_names(model: nn.Module) -> dict[nn.Module, str]:
 def _describe(module: nn.Module, name: str) -> ModuleEvent:
     cls: Any = type(module)
     parameters = tuple(name for name, _ in module.named_parameters(recurse=False))
-    return ModuleEvent(name, cls.__qualname__, _source(cls), parameters)
-
-
-@functools.cache
-def _source(cls: Any) -> str:
-    """Where a class is defined: file:line."""
-    try:
-        return f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
-    except (OSError, TypeError):
-        return ""  # made at run time, or in a C extension
+    return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters)

@@ -9,14 +9,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
-import xxhash
-from safetensors import SafetensorError, safe_open
 
 from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.payload import Payload, PayloadError
 from pytest_trainsafe.trace.schema import (
     SCHEMA_VERSION,
     End,
@@ -29,7 +27,6 @@ from pytest_trainsafe.trace.schema import (
     TensorEvent,
     TensorId,
 )
-from pytest_trainsafe.trace.writer import as_bytes
 
 FORMAT = "pytest-trainsafe trace"
 PAYLOAD_NAME = re.compile(r"payload-\d{5,}\.safetensors")
@@ -66,7 +63,7 @@ class Trace:
     manifest: Manifest
     ranks: list[RankTrace]
     problems: list[str] = field(default_factory=list)
-    _payloads: dict[Path, Any] = field(default_factory=dict, repr=False)
+    _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, path: Path | str, allow_incomplete: bool = False) -> Trace:
@@ -128,25 +125,22 @@ class Trace:
             raise TraceError(
                 f"{event.id}: rank {rank} recorded only its hash. Record the run with payloads."
             )
-        path = self.path / f"rank{rank}" / event.file
         dtype = getattr(torch, event.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise TraceError(f"{event.id}: rank {rank} recorded the unknown dtype {event.dtype!r}")
         try:
-            stored: torch.Tensor = self._payload(path).get_tensor(event.key)
-            if stored.dtype != dtype:
-                stored = stored.view(dtype).reshape(event.shape)
-        except (SafetensorError, RuntimeError, OSError) as error:
-            raise _damaged(path, str(error)) from error
-        digest = xxhash.xxh3_128_hexdigest(as_bytes(stored.contiguous()).numpy().data)
-        if tuple(stored.shape) != event.shape or digest != event.hash:
-            raise _damaged(path, f"{event.id} (entry {event.key}) does not have its recorded hash")
-        return stored
+            payload = self._payload(rank, event.file)
+            return payload.load(event.key, dtype, event.shape, event.hash)
+        except (PayloadError, OSError) as error:
+            path = self.path / f"rank{rank}" / event.file
+            raise _damaged(path, f"{event.id}: {error}") from error
 
-    def _payload(self, path: Path) -> Any:
-        if path not in self._payloads:
-            self._payloads[path] = safe_open(path, framework="pt")
-        return self._payloads[path]
+    def _payload(self, rank: int, name: str) -> Payload:
+        found = self._payloads.get((rank, name))
+        if found is None:
+            path = self.path / f"rank{rank}" / name
+            found = self._payloads[rank, name] = Payload(path)
+        return found
 
 
 def _damaged(path: Path, reason: str) -> TraceError:
@@ -205,8 +199,8 @@ def _read_rank(trace: Trace, rank: RankTrace) -> RankTrace:
         trace.problems.append(fault)
     for name in dict.fromkeys(event.file for event in rank.tensors.values() if event.file):
         try:
-            trace._payload(file.parent / name)
-        except (SafetensorError, OSError) as error:
+            trace._payload(rank.rank, name)
+        except (PayloadError, OSError) as error:
             trace.problems.append(str(_damaged(file.parent / name, str(error))))
     rank.complete = not any(problem.startswith(str(file.parent)) for problem in trace.problems)
     return rank

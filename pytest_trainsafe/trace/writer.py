@@ -14,31 +14,13 @@ from pathlib import Path
 import msgspec
 import torch
 import xxhash
-from safetensors.torch import save
 
 from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.trace.payload import Held, encode
 from pytest_trainsafe.trace.schema import End, Event, Manifest, TensorEvent, TensorId
 
 #: Tensors held back before a payload file is written.
 FLUSH_BYTES = 64 * 2**20
-
-#: What every supported safetensors release stores as itself; the rest is stored as bytes.
-NATIVE = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-    }
-)
 
 
 class TraceWriteError(Exception):
@@ -60,7 +42,7 @@ class RankWriter:
         self._lines: list[bytes] = []
         self._count = 0
         self._files = 0
-        self._pending: dict[str, torch.Tensor] = {}
+        self._pending: list[Held] = []
         self._pending_bytes = 0
         self._stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, str]] = {}
         self._ids: set[TensorId] = set()
@@ -101,7 +83,7 @@ class RankWriter:
         file, key = "", ""
         if keep_payload:
             known = self._stored.get((digest, dtype, shape))
-            file, key = known or self._hold(host, data, tensor)
+            file, key = known or self._hold(host.dtype, shape, data.numpy().tobytes())
             self._stored[digest, dtype, shape] = (file, key)
         event = TensorEvent(self._count, id, dtype, shape, digest, layout, layout_source, file, key)
         self._ids.add(id)
@@ -110,15 +92,10 @@ class RankWriter:
             self.flush()
         return event
 
-    def _hold(
-        self, host: torch.Tensor, data: torch.Tensor, source: torch.Tensor
-    ) -> tuple[str, str]:
-        stored = host if host.dtype in NATIVE else data
-        if source.device.type == "cpu":
-            stored = stored.clone()
+    def _hold(self, dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> tuple[str, str]:
         key = str(len(self._pending))
-        self._pending[key] = stored
-        self._pending_bytes += data.numel()
+        self._pending.append(Held(dtype, shape, data))
+        self._pending_bytes += len(data)
         return _payload_name(self._files), key
 
     def flush(self) -> None:
@@ -142,7 +119,7 @@ class RankWriter:
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
     def _write_payload(self) -> None:
-        _replace(self.directory / _payload_name(self._files), save(self._pending))
+        _replace(self.directory / _payload_name(self._files), encode(self._pending))
         self._files += 1
         self._pending.clear()
         self._pending_bytes = 0

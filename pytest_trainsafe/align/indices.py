@@ -135,7 +135,7 @@ def insert(
     add: bool = False,
 ) -> None:
     """Write (or `add`) a part into the full tensor at its `index_arrays`, in place."""
-    for block in itertools.product(*(_placed_runs(array) for array in arrays)):
+    for block in itertools.product(*(placed_runs(array) for array in arrays)):
         target, source = full, part
         for dim, (there, here, length) in enumerate(block):
             target = target.narrow(dim, there, length)
@@ -186,7 +186,7 @@ def runs(array: Indices) -> Iterator[tuple[int, int]]:
             yield int(run[0]), len(run)
 
 
-def _placed_runs(array: Indices) -> list[tuple[int, int, int]]:
+def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
     """The runs with their positions in the part: (in the full tensor, in the part, length)."""
     placed, here = [], 0
     for there, length in runs(array):

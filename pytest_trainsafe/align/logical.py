@@ -6,6 +6,9 @@ Called by the judges; joins the trace reader and merge.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+
+import torch
 
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.trace.reader import Trace
@@ -13,17 +16,19 @@ from pytest_trainsafe.trace.schema import TensorId
 
 
 def parts_of(trace: Trace, id: TensorId) -> list[Part]:
-    """The parts of `id` that the ranks recorded with their values, in rank order."""
-    return [
-        Part(
-            rank.rank,
-            rank.coordinates,
-            trace.load(rank.rank, event),
-            event.layout,
-            event.layout_source,
-        )
-        for rank, event in trace.holders(id)
-    ]
+    """The parts of `id` that the ranks recorded with their values, in rank order.
+
+    Parts of one hash are loaded once: they are the same bits.
+    """
+    parts = []
+    loaded: dict[tuple[str, str, tuple[int, ...]], torch.Tensor] = {}
+    for rank, event in trace.holders(id):
+        bits = event.hash, event.dtype, event.shape
+        tensor = loaded.get(bits)
+        if tensor is None:
+            tensor = loaded[bits] = trace.load(rank.rank, event)
+        parts.append(Part(rank.rank, rank.coordinates, tensor, event.layout, event.layout_source))
+    return parts
 
 
 def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
@@ -32,5 +37,26 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
     What belongs to one micro-batch is held by the dp coordinate that computed it, and the rest
     by all of them; a pipeline stage holds what is its own.
     """
-    free = ("pp", "dp") if id.microbatch is not None else ("pp",)
-    return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=free, where=id)
+    return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=_free(id), where=id)
+
+
+def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] | None:
+    """Hash, dtype and shape of a tensor that every rank holds whole, as equal bits; else None.
+
+    Where two traces agree on it, their logical tensors are equal, and need not be loaded.
+    """
+    holders = trace.holders(id)
+    if not holders:
+        return None
+    first = holders[0][1]
+    bits = first.hash, first.dtype, first.shape
+    if any(event.layout or (event.hash, event.dtype, event.shape) != bits for _, event in holders):
+        return None
+    stages = {tuple(rank.coordinates[axis] for axis in _free(id)) for rank, _ in holders}
+    bound = prod(size for axis, size in trace.sizes.items() if axis not in _free(id))
+    return bits if len(holders) == len(stages) * bound else None
+
+
+def _free(id: TensorId) -> tuple[str, ...]:
+    """The axes along which only some ranks need hold a tensor."""
+    return ("pp", "dp") if id.microbatch is not None else ("pp",)

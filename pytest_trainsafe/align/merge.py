@@ -11,9 +11,11 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import torch
 
+from pytest_trainsafe.align.assembly import Assembly
 from pytest_trainsafe.align.indices import (
     Indices,
     LayoutError,
@@ -29,8 +31,7 @@ from pytest_trainsafe.sweep.point import MESH_AXES
 from pytest_trainsafe.trace.schema import TensorId
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """What one rank holds of a logical tensor."""
 
     rank: int
@@ -70,8 +71,37 @@ def merge(
     The sums of Partial layouts are taken in float64, or exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
-    merger = _Merger(sorted(parts, key=lambda part: part.rank), sizes, where)
-    return merger.run(tuple(shape) if shape is not None else None, free_axes)
+    parts = sorted(parts, key=lambda part: part.rank)
+    whole = tuple(shape) if shape is not None else None
+    geometry = _geometry(parts, sizes, whole, free_axes)
+    known = _known.get(geometry)
+    if known is not None:
+        tensors = [part.tensor for part in parts]
+        if known.replicas_equal(tensors):
+            dtype = accumulator(tensors[0].dtype, summed=known.add)
+            return Merged(known.assemble(tensors, dtype), parts=parts)
+    merger = _Merger(parts, sizes, where)
+    merged = merger.run(whole, free_axes)
+    if merger.fits is not None:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[geometry] = merger.fits
+    return merged
+
+
+#: How parts are put together that fitted, by what `_geometry` says of them.
+_known: dict[tuple[object, ...], Assembly] = {}
+_MOST_KNOWN = 2048
+
+
+def _geometry(
+    parts: list[Part], sizes: Sizes, whole: tuple[int, ...] | None, free_axes: Sequence[str]
+) -> tuple[object, ...]:
+    """Everything that decides whether parts fit together, and how."""
+    each = [
+        (p.rank, *p.coordinates.items(), p.layout, p.tensor.shape, p.tensor.dtype) for p in parts
+    ]
+    return whole, tuple(free_axes), tuple(sizes.items()), *each
 
 
 class _Merger:
@@ -82,6 +112,7 @@ class _Merger:
         self.findings: list[Finding] = []
         self.holders = name_ranks([part.rank for part in parts])
         self.source = f"layout from {parts[0].layout_source}: {describe(parts[0].layout)}"
+        self.fits: Assembly | None = None
 
     def run(self, shape: tuple[int, ...] | None, free_axes: Sequence[str]) -> Merged:
         tensor = None
@@ -96,8 +127,12 @@ class _Merger:
                 self.fail("layout", f"{error}; {self.source}")
             else:
                 self.check_missing(whole, free_axes)
-                self.check_replicas(arrays)
-                tensor = self.assemble(whole, arrays)
+                groups = self.groups(arrays)
+                self.check_replicas(arrays, groups)
+                way = self.way(whole, arrays, groups)
+                tensor = self.assemble(way, arrays)
+                if all(finding.check == "replicas" for finding in self.findings):
+                    self.fits = way
         return Merged(tensor, self.findings, self.parts)
 
     def fail(self, check: str, message: str) -> None:
@@ -212,40 +247,46 @@ class _Merger:
                 f"held by {self.holders}; {self.source}",
             )
 
-    def groups(self, arrays: dict[int, list[Indices]]) -> list[list[Part]]:
-        """The parts by what they hold: equal elements of equal terms are replicas."""
-        groups: dict[tuple[object, ...], list[Part]] = {}
-        for part in self.parts:
+    def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
+        """The places of the parts by what they hold: equal elements of equal terms are replicas."""
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for place, part in enumerate(self.parts):
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))
             region = self.region(part, arrays[part.rank])
-            groups.setdefault((region, terms), []).append(part)
+            groups.setdefault((region, terms), []).append(place)
         return list(groups.values())
 
-    def check_replicas(self, arrays: dict[int, list[Indices]]) -> None:
-        for group in self.groups(arrays):
+    def check_replicas(self, arrays: dict[int, list[Indices]], groups: list[list[int]]) -> None:
+        for group in groups:
+            replicas = [self.parts[place] for place in group]
             message = replica_message(
-                [(part.rank, part.coordinates, part.tensor) for part in group],
-                arrays[group[0].rank],
+                [(part.rank, part.coordinates, part.tensor) for part in replicas],
+                arrays[replicas[0].rank],
             )
             if message:
                 self.fail("replicas", f"{message}; {self.source}")
 
-    def assemble(self, whole: tuple[int, ...], arrays: dict[int, list[Indices]]) -> torch.Tensor:
+    def way(
+        self, whole: tuple[int, ...], arrays: dict[int, list[Indices]], groups: list[list[int]]
+    ) -> Assembly:
         partials = [p for p in self.parts[0].layout if isinstance(p, Partial)]
-        dtype = accumulator(self.parts[0].tensor.dtype, summed=bool(partials))
-        groups = self.groups(arrays)
-        if len(groups) == 1 and tuple(groups[0][0].tensor.shape) == whole:
-            return groups[0][0].tensor.to(dtype)
-        out = torch.zeros(whole, dtype=dtype)
-        for first, *_ in groups:
-            insert(out, first.tensor.to(dtype), arrays[first.rank], add=bool(partials))
-        for partial in partials:
-            if partial.op == "avg":
-                out.div_(self.sizes[partial.axis])
+        return Assembly.of(
+            whole,
+            groups,
+            [arrays[self.parts[group[0]].rank] for group in groups],
+            add=bool(partials),
+            divisors=[self.sizes[p.axis] for p in partials if p.op == "avg"],
+        )
+
+    def assemble(self, way: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor:
+        dtype = accumulator(self.parts[0].tensor.dtype, summed=way.add)
+        out = way.assemble([part.tensor for part in self.parts], dtype)
+        if way.whole_group:
+            return out
         if _rectangle(self.parts[0].layout):
-            self.check_coverage(count := self.count(whole, arrays))
+            self.check_coverage(count := self.count(way.whole, arrays))
         elif any(finding.check == "hole" for finding in self.findings):
-            count = self.count(whole, arrays)
+            count = self.count(way.whole, arrays)
         else:
             return out
         if dtype.is_floating_point or dtype.is_complex:

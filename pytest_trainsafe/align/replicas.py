@@ -17,7 +17,7 @@ from pytest_trainsafe.align.words import name_ranks
 
 Replica = tuple[int, Coordinates, torch.Tensor]
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> str | None:
@@ -56,7 +56,7 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     if left.is_complex():
         pair = differing(torch.view_as_real(left), torch.view_as_real(right))
         return pair.any(dim=-1)
-    bits = _BITS[left.element_size()]
+    bits = BITS[left.element_size()]
     unequal = left.contiguous().view(bits) != right.contiguous().view(bits)
     if left.dtype.is_floating_point and bool(unequal.any()):
         wide = torch.promote_types(

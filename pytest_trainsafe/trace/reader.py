@@ -5,6 +5,7 @@ Called by align and the judges.  Events are read at once, tensors when they are 
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -57,13 +58,27 @@ class RankTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """A recorded Run.  `problems` says what is missing; it is empty for a complete trace."""
+    """A recorded Run.  `problems` says what is missing; it is empty for a complete trace.
+
+    `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is a
+    number that no other open trace of this process has: what is known of a trace is kept by it.
+    """
 
     path: Path
     manifest: Manifest
     ranks: list[RankTrace]
     problems: list[str] = field(default_factory=list)
+    point: Point = field(init=False)
+    sizes: dict[str, int] = field(init=False)
+    serial: int = field(init=False, default_factory=itertools.count().__next__, compare=False)
+    _holders: dict[TensorId, list[tuple[RankTrace, TensorEvent]]] = field(
+        default_factory=dict, repr=False
+    )
     _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.point = Point.of(self.manifest.point)
+        self.sizes = self.point.sizes
 
     @classmethod
     def open(cls, path: Path | str, allow_incomplete: bool = False) -> Trace:
@@ -89,16 +104,6 @@ class Trace:
         """Whether every rank finished its program and everything it recorded is here."""
         return not self.problems
 
-    @property
-    def point(self) -> Point:
-        """The Point of the Run."""
-        return Point.of(self.manifest.point)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of every mesh axis."""
-        return self.point.sizes
-
     def require_complete(self) -> None:
         """Raise TraceError unless the trace is complete."""
         if self.problems:
@@ -110,11 +115,18 @@ class Trace:
 
     def holders(self, id: TensorId) -> list[tuple[RankTrace, TensorEvent]]:
         """The ranks that recorded `id`, with their events, in rank order."""
-        return [(rank, rank.tensors[id]) for rank in self.ranks if id in rank.tensors]
+        return self._held_by().get(id, [])
 
     def ids(self) -> Iterator[TensorId]:
         """Every tensor id once: in the order of dataflow within each rank, rank by rank."""
-        return iter({id: None for rank in self.ranks for id in rank.tensors})
+        return iter(self._held_by())
+
+    def _held_by(self) -> dict[TensorId, list[tuple[RankTrace, TensorEvent]]]:
+        if not self._holders:
+            for rank in self.ranks:
+                for id, event in rank.tensors.items():
+                    self._holders.setdefault(id, []).append((rank, event))
+        return self._holders
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.

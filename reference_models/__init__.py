@@ -1,10 +1,11 @@
 """Trusted single-device models, their parallel versions, and bugs planted in the latter.
 
-Start with `gpt.py`, the program.  Its parts, one concept a file:
+Start with `gpt.py` or `llama.py`, the programs.  Their parts, one concept a file:
 
     config  embedding  attention  mlp  decoder  loss  model     a GPT on one device
+    rotary  norm  llama_model                                   what a Llama has instead
     training  optimizer  main_gradients                         the loop, AdamW, master weights
     text                                                        what it learns from
-    parallel/                                                   the same GPT over many ranks
+    parallel/                                                   the same models over many ranks
     bugs/                                                       what can be planted in parallel/
 """

@@ -1,4 +1,4 @@
-"""The annotations of the GPT's activations: `gpt.yaml`, with the model's own sizes put in."""
+"""The annotations of a model's activations: `gpt.yaml` and its like, with its own sizes put in."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Any
 
 import yaml
 
-from pytest_trainsafe.reference_models.config import GPTConfig
-
-#: As it stands, for the default sizes.
-FILE = Path(__file__).with_name("gpt.yaml")
+from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks, qkv_blocks
 
 
-def activation_annotations(config: GPTConfig) -> dict[str, Any]:
-    """What to hand to `ctx.watch`.
+def activation_annotations(model: str, config: AnyConfig) -> dict[str, Any]:
+    """What to hand to `ctx.watch`: the file named after the model.
 
-    Only the blocks of the fused projection depend on a size, and a file cannot know it.
+    Only the blocks of the fused projections depend on a size, and a file cannot know it.
     """
-    read: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-    read["modules"]["linear_qkv"]["output"]["blocks"] = [config.hidden] * 3
+    file = Path(__file__).with_name(f"{model}.yaml")
+    read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for module, blocks in (("linear_qkv", qkv_blocks(config)), ("linear_fc1", fc1_blocks(config))):
+        output = read["modules"][module]["output"]
+        if "blocks" in output:
+            output["blocks"] = list(blocks)
     return read

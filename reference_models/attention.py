@@ -1,4 +1,4 @@
-"""Causal multi-head self-attention with one fused projection for queries, keys and values."""
+"""Causal self-attention with one fused projection for queries, keys and values."""
 
 from __future__ import annotations
 
@@ -7,31 +7,41 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.config import AnyConfig, qkv_blocks
 
 
 class SelfAttention(nn.Module):
     """[batch, sequence, hidden] to the same shape.
 
     `linear_qkv` yields all queries, then all keys, then all values; within each, head by head.
+    A head of keys and values serves `queries_per_key` consecutive heads of queries.
     """
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: AnyConfig) -> None:
         super().__init__()
-        self.linear_qkv: nn.Module = nn.Linear(config.hidden, 3 * config.hidden)
+        self.queries_per_key = config.heads // config.kv_heads
+        width, bias = config.hidden, config.bias
+        self.linear_qkv: nn.Module = nn.Linear(width, sum(qkv_blocks(config)), bias=bias)
         self.core_attention: nn.Module = CoreAttention(config.head_dim)
-        self.linear_proj: nn.Module = nn.Linear(config.hidden, config.hidden)
+        self.linear_proj: nn.Module = nn.Linear(width, width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        query, key, value = self.linear_qkv(hidden).chunk(3, dim=-1)
+        query, key, value = self.project(hidden)
         mixed: Tensor = self.linear_proj(self.core_attention(query, key, value))
         return mixed
 
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the hidden states, of all heads or of a part of them."""
+        projected = self.linear_qkv(hidden)
+        narrow = projected.shape[-1] // (self.queries_per_key + 2)
+        query, key, value = projected.split([self.queries_per_key * narrow, narrow, narrow], dim=-1)
+        return query, key, value
+
 
 class CoreAttention(nn.Module):
-    """Queries, keys and values [batch, sequence, heads * head_dim] to the mixed values, likewise.
+    """Queries, keys and values [batch, sequence, heads * head_dim] to the mixed values, as queries.
 
-    The number of heads is read from the width, so it may be a part of the model's heads.
+    The numbers of heads are read from the widths, so they may be a part of the model's heads.
     """
 
     def __init__(self, head_dim: int) -> None:
@@ -46,10 +56,13 @@ class CoreAttention(nn.Module):
 def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: Tensor) -> Tensor:
     """Each query's causal mixture of the values; `positions` [queries] says where they stand.
 
-    Keys and values are whole and in order: key j stands at position j.  The softmax is computed
-    in float32, or in float64 where the inputs are.
+    Keys and values are whole and in order: key j stands at position j.  Where they have fewer
+    heads, each serves several heads of queries.  The softmax is computed in float32, or in
+    float64 where the inputs are.
     """
-    query, key, value = (_split_heads(part, head_dim) for part in (query, key, value))
+    query, key, value = (split_heads(part, head_dim) for part in (query, key, value))
+    shared = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(shared, dim=1) for part in (key, value))
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (query @ key.transpose(-1, -2)).to(wide) / math.sqrt(head_dim)
     future = positions[:, None] < torch.arange(key.shape[-2], device=key.device)
@@ -57,6 +70,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: 
     return (weights @ value).transpose(1, 2).flatten(2)
 
 
-def _split_heads(tensor: Tensor, head_dim: int) -> Tensor:
+def split_heads(tensor: Tensor, head_dim: int) -> Tensor:
     """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim]."""
     return tensor.view(*tensor.shape[:2], -1, head_dim).transpose(1, 2)

@@ -1,16 +1,17 @@
-"""The sizes of a reference GPT.  Knows nothing of torch."""
+"""The sizes of the reference models.  Knows nothing of torch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import ClassVar
 
 #: Tokens are bytes.
 VOCABULARY = 256
 
 
 @dataclass(frozen=True, slots=True)
-class GPTConfig:
-    """The sizes of a GPT; `hidden` is a multiple of `heads`, `seq_len` its longest sequence."""
+class TransformerConfig:
+    """What every model has; `hidden` is a multiple of `heads`, `seq_len` its longest sequence."""
 
     layers: int = 2
     hidden: int = 64
@@ -19,9 +20,10 @@ class GPTConfig:
     vocabulary: int = VOCABULARY
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "seq_len", "vocabulary"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < 1:
+                raise ValueError(f"{field.name}={value} must be at least 1")
         if self.hidden % self.heads:
             raise ValueError(
                 f"hidden={self.hidden} cannot be divided into heads={self.heads} equal heads; "
@@ -32,3 +34,61 @@ class GPTConfig:
     def head_dim(self) -> int:
         """The width of one attention head."""
         return self.hidden // self.heads
+
+
+@dataclass(frozen=True, slots=True)
+class GPTConfig(TransformerConfig):
+    """The sizes of a GPT: as many keys and values as queries, an MLP four times as wide."""
+
+    bias: ClassVar[bool] = True
+    gated: ClassVar[bool] = False
+
+    @property
+    def kv_heads(self) -> int:
+        """The number of heads of keys and of values."""
+        return self.heads
+
+    @property
+    def ffn(self) -> int:
+        """The width inside the MLP."""
+        return 4 * self.hidden
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaConfig(TransformerConfig):
+    """The sizes of a Llama: `kv_heads` heads of keys and of values, each for several heads of
+    queries, and an MLP of width `ffn` inside, gated.
+    """
+
+    kv_heads: int = 2
+    ffn: int = 96
+    bias: ClassVar[bool] = False
+    gated: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        TransformerConfig.__post_init__(self)
+        if self.heads % self.kv_heads:
+            raise ValueError(
+                f"heads={self.heads} cannot share kv_heads={self.kv_heads} evenly; choose a "
+                "number of heads that is a multiple of kv_heads"
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"hidden={self.hidden} over heads={self.heads} gives heads of {self.head_dim}, "
+                "and rotary positions turn pairs; choose sizes that give an even width"
+            )
+
+
+#: The configurations whose attention and MLP are built by the same code.
+AnyConfig = GPTConfig | LlamaConfig
+
+
+def qkv_blocks(config: AnyConfig) -> tuple[int, int, int]:
+    """The widths of all queries, all keys and all values, in the order of the fused projection."""
+    narrow = config.kv_heads * config.head_dim
+    return config.hidden, narrow, narrow
+
+
+def fc1_blocks(config: AnyConfig) -> tuple[int, ...]:
+    """The widths of what the MLP's first layer yields: where it is gated, gates and values."""
+    return (config.ffn,) * (2 if config.gated else 1)

@@ -1,40 +1,49 @@
-"""The stack of pre-LayerNorm transformer layers."""
+"""The stack of pre-norm transformer layers, whatever their norms, attention and MLP are."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.attention import SelfAttention
-from pytest_trainsafe.reference_models.config import GPTConfig
-from pytest_trainsafe.reference_models.mlp import MLP
 
 
 class TransformerLayer(nn.Module):
-    """Attention, then the MLP, each on a normalised input and added to the residual stream."""
+    """Attention, then the MLP, each on a normalised input and added to the residual stream.
 
-    def __init__(self, config: GPTConfig) -> None:
+    `tables` is what the attention needs beside the hidden states: nothing, or rotary positions.
+    """
+
+    def __init__(
+        self,
+        input_layernorm: nn.Module,
+        self_attention: SelfAttention,
+        pre_mlp_layernorm: nn.Module,
+        mlp: nn.Module,
+    ) -> None:
         super().__init__()
-        self.input_layernorm: nn.Module = nn.LayerNorm(config.hidden)
-        self.self_attention = SelfAttention(config)
-        self.pre_mlp_layernorm: nn.Module = nn.LayerNorm(config.hidden)
-        self.mlp = MLP(config)
+        self.input_layernorm = input_layernorm
+        self.self_attention = self_attention
+        self.pre_mlp_layernorm = pre_mlp_layernorm
+        self.mlp = mlp
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        hidden = hidden + self.self_attention(self.input_layernorm(hidden))
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
+        hidden = hidden + self.self_attention(self.input_layernorm(hidden), *tables)
         narrowed: Tensor = self.mlp(self.pre_mlp_layernorm(hidden))
         return hidden + narrowed
 
 
 class Decoder(nn.Module):
-    """All layers and the final LayerNorm: [batch, sequence, hidden] to the same shape."""
+    """All layers and the final norm: [batch, sequence, hidden] to the same shape."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, layers: Iterable[TransformerLayer], final_layernorm: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(TransformerLayer(config) for _ in range(config.layers))
-        self.final_layernorm: nn.Module = nn.LayerNorm(config.hidden)
+        self.layers = nn.ModuleList(layers)
+        self.final_layernorm = final_layernorm
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
         for layer in self.layers:
-            hidden = layer(hidden)
+            hidden = layer(hidden, *tables)
         normalised: Tensor = self.final_layernorm(hidden)
         return normalised

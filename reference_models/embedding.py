@@ -1,16 +1,28 @@
-"""Token and position embeddings, added: the first module of the GPT."""
+"""Embeddings of tokens, with learned positions added or without: a model's first module."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.config import TransformerConfig
+
+
+class TokenEmbedding(nn.Module):
+    """Tokens [batch, sequence] to [batch, sequence, hidden]."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.word_embeddings: nn.Module = nn.Embedding(config.vocabulary, config.hidden)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        words: Tensor = self.word_embeddings(tokens)
+        return words
 
 
 class Embedding(nn.Module):
     """Tokens [batch, sequence] and positions [1, sequence] to [batch, sequence, hidden]."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.word_embeddings: nn.Module = nn.Embedding(config.vocabulary, config.hidden)
         self.position_embeddings = nn.Embedding(config.seq_len, config.hidden)

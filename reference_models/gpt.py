@@ -6,38 +6,20 @@ Importing this module imports no torch, for pytest imports it to collect that te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.config import VOCABULARY
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.reference_models.rules import sequence_in_chunks, vocabulary_over_tp
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def _vocabulary_over_tp(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    if VOCABULARY % point.size("tp"):
-        return f"the vocabulary of {VOCABULARY} is not divisible by tp={point.size('tp')}"
-    return None
-
-
-def _sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Zig-zag cuts the sequence in 2 * cp chunks; sp cuts what a cp rank holds over tp."""
-    length, cp, tp = int(str(arguments["seq_len"])), point.size("cp"), point.size("tp")
-    if cp > 1 and length % (2 * cp):
-        return f"seq_len={length} is not divisible by 2*cp={2 * cp}"
-    if point.get("sp", False) and length // cp % tp:
-        return f"seq_len/cp={length // cp} is not divisible by tp={tp}, as sp needs"
-    return None
-
-
 @requires(
     divides("heads", "tp"),
     divides("microbatches", "dp"),
-    _vocabulary_over_tp,
-    _sequence_in_chunks,
+    vocabulary_over_tp,
+    sequence_in_chunks,
 )
 def train(
     ctx: Context,
@@ -69,4 +51,4 @@ def train(
     total = int(ctx.point.get("microbatches", microbatches))
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
     model = parallel_gpt(config, axes)
-    train_language_model(ctx, model, axes, recipe, activation_annotations(config))
+    train_language_model(ctx, model, axes, recipe, activation_annotations("gpt", config))

@@ -1,21 +1,31 @@
-"""The feed-forward half of a layer: widen four times, GELU, narrow again."""
+"""The feed-forward half of a layer: widen, bend, narrow again."""
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks
 
 
 class MLP(nn.Module):
-    """[batch, sequence, hidden] to the same shape."""
+    """[..., hidden] to the same shape: GELU between the two layers, or SwiGLU where gated."""
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: AnyConfig) -> None:
         super().__init__()
-        self.linear_fc1: nn.Module = nn.Linear(config.hidden, 4 * config.hidden)
-        self.activation_func = nn.GELU()
-        self.linear_fc2: nn.Module = nn.Linear(4 * config.hidden, config.hidden)
+        width, bias = config.hidden, config.bias
+        self.linear_fc1: nn.Module = nn.Linear(width, sum(fc1_blocks(config)), bias=bias)
+        self.activation_func = SwiGLU() if config.gated else nn.GELU()
+        self.linear_fc2: nn.Module = nn.Linear(config.ffn, width, bias=bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         narrowed: Tensor = self.linear_fc2(self.activation_func(self.linear_fc1(hidden)))
         return narrowed
+
+
+class SwiGLU(nn.Module):
+    """All gates, then all values, [..., 2 * width] to [..., width] (Shazeer 2020)."""
+
+    def forward(self, gates_and_values: Tensor) -> Tensor:
+        gates, values = gates_and_values.chunk(2, dim=-1)
+        return F.silu(gates) * values

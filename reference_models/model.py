@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from pytest_trainsafe.reference_models.attention import SelfAttention
 from pytest_trainsafe.reference_models.config import GPTConfig
-from pytest_trainsafe.reference_models.decoder import Decoder
+from pytest_trainsafe.reference_models.decoder import Decoder, TransformerLayer
 from pytest_trainsafe.reference_models.embedding import Embedding
 from pytest_trainsafe.reference_models.loss import CrossEntropy
+from pytest_trainsafe.reference_models.mlp import MLP
 
 
 class GPT(nn.Module):
@@ -24,7 +26,8 @@ class GPT(nn.Module):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.embedding = Embedding(config)
-        self.decoder = Decoder(config)
+        layers = (gpt_layer(config) for _ in range(config.layers))
+        self.decoder = Decoder(layers, nn.LayerNorm(config.hidden))
         self.output_layer: nn.Module = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.cross_entropy: nn.Module = CrossEntropy()
 
@@ -32,3 +35,10 @@ class GPT(nn.Module):
         hidden = self.decoder(self.embedding(tokens, positions))
         losses: Tensor = self.cross_entropy(self.output_layer(hidden), targets)
         return losses
+
+
+def gpt_layer(config: GPTConfig) -> TransformerLayer:
+    """One layer of a GPT."""
+    return TransformerLayer(
+        nn.LayerNorm(config.hidden), SelfAttention(config), nn.LayerNorm(config.hidden), MLP(config)
+    )

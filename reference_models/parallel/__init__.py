@@ -1,4 +1,4 @@
-"""The same GPT over many ranks: tensor, sequence, context and data parallel.
+"""The same models over many ranks: tensor, sequence, context and data parallel.
 
 Start with `apply.py`, which swaps modules of the single-device model for parallel ones.
 

@@ -1,4 +1,4 @@
-"""Make the single-device GPT a parallel one, by swapping the modules that an axis concerns.
+"""Make a single-device model a parallel one, by swapping the modules that an axis concerns.
 
 What no axis concerns stays as it is, so names align, and on one rank nothing is swapped at all.
 """
@@ -7,13 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_trainsafe.reference_models.config import GPTConfig
+from pytest_trainsafe.reference_models.config import (
+    AnyConfig,
+    GPTConfig,
+    LlamaConfig,
+    fc1_blocks,
+    qkv_blocks,
+)
 from pytest_trainsafe.reference_models.decoder import TransformerLayer
+from pytest_trainsafe.reference_models.llama_model import Llama
+from pytest_trainsafe.reference_models.mlp import MLP
 from pytest_trainsafe.reference_models.model import GPT
 from pytest_trainsafe.reference_models.parallel.attention import ContextParallelAttention
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.embedding import (
     SequenceParallelEmbedding,
+    SequenceParallelTokenEmbedding,
     VocabParallelEmbedding,
 )
 from pytest_trainsafe.reference_models.parallel.linear import (
@@ -21,7 +30,7 @@ from pytest_trainsafe.reference_models.parallel.linear import (
     RowParallelLinear,
 )
 from pytest_trainsafe.reference_models.parallel.loss import VocabParallelCrossEntropy
-from pytest_trainsafe.reference_models.parallel.norm import SequenceParallelLayerNorm
+from pytest_trainsafe.reference_models.parallel.norm import sequence_parallel
 
 
 def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
@@ -29,51 +38,81 @@ def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
     _check_sizes(config, axes)
     model = GPT(config)
     if axes.sp:
+        model.embedding = SequenceParallelEmbedding(config, axes)
+    apply_axes(model, config, axes)
+    return model
+
+
+def parallel_llama(config: LlamaConfig, axes: Axes) -> Llama:
+    """The Llama of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    _check_sizes(config, axes)
+    model = Llama(config)
+    if axes.sp:
+        model.embedding = SequenceParallelTokenEmbedding(config, axes)
+    apply_axes(model, config, axes)
+    return model
+
+
+def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+    """Swap what the models have in common: norms, projections, attention, the loss."""
+    if axes.sp:
         _apply_sequence_parallel(model, config, axes)
     if axes.tp.size > 1:
         _apply_tensor_parallel(model, config, axes)
     if axes.cp.size > 1:
         _apply_context_parallel(model, config, axes)
-    return model
 
 
-def _apply_sequence_parallel(model: GPT, config: GPTConfig, axes: Axes) -> None:
-    model.embedding = SequenceParallelEmbedding(config, axes)
-    for layer in _layers(model):
-        layer.input_layernorm = SequenceParallelLayerNorm(config.hidden, axes)
-        layer.pre_mlp_layernorm = SequenceParallelLayerNorm(config.hidden, axes)
-    model.decoder.final_layernorm = SequenceParallelLayerNorm(config.hidden, axes)
+def _apply_sequence_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+    decoder, width = model.decoder, config.hidden
+    for layer in layers_of(model):
+        layer.input_layernorm = sequence_parallel(layer.input_layernorm, width, axes)
+        layer.pre_mlp_layernorm = sequence_parallel(layer.pre_mlp_layernorm, width, axes)
+    decoder.final_layernorm = sequence_parallel(decoder.final_layernorm, width, axes)
 
 
-def _apply_tensor_parallel(model: GPT, config: GPTConfig, axes: Axes) -> None:
-    width = config.hidden
+def _apply_tensor_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+    width, bias = config.hidden, config.bias
     model.embedding.word_embeddings = VocabParallelEmbedding(config, axes)
-    for layer in _layers(model):
+    for layer in layers_of(model):
         attention, mlp = layer.self_attention, layer.mlp
-        attention.linear_qkv = ColumnParallelLinear(width, 3 * width, axes, blocks=(width,) * 3)
-        attention.linear_proj = RowParallelLinear(width, width, axes)
-        mlp.linear_fc1 = ColumnParallelLinear(width, 4 * width, axes)
-        mlp.linear_fc2 = RowParallelLinear(4 * width, width, axes)
+        qkv = qkv_blocks(config)
+        attention.linear_qkv = ColumnParallelLinear(width, sum(qkv), axes, bias=bias, blocks=qkv)
+        attention.linear_proj = RowParallelLinear(width, width, axes, bias=bias)
+        if isinstance(mlp, MLP):
+            cut_mlp(mlp, config, axes)
     model.output_layer = ColumnParallelLinear(width, config.vocabulary, axes, bias=False)
     model.cross_entropy = VocabParallelCrossEntropy(axes)
 
 
-def _apply_context_parallel(model: GPT, config: GPTConfig, axes: Axes) -> None:
-    for layer in _layers(model):
+def cut_mlp(mlp: MLP, config: AnyConfig, axes: Axes) -> None:
+    """Cut an MLP over tp."""
+    width, bias, fc1 = config.hidden, config.bias, fc1_blocks(config)
+    blocks = fc1 if config.gated else ()
+    mlp.linear_fc1 = ColumnParallelLinear(width, sum(fc1), axes, bias=bias, blocks=blocks)
+    mlp.linear_fc2 = RowParallelLinear(config.ffn, width, axes, bias=bias)
+
+
+def _apply_context_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+    for layer in layers_of(model):
         layer.self_attention.core_attention = ContextParallelAttention(config.head_dim, axes)
 
 
-def _layers(model: GPT) -> Iterator[TransformerLayer]:
+def layers_of(model: GPT | Llama) -> Iterator[TransformerLayer]:
+    """The layers of a model's decoder."""
     for layer in model.decoder.layers:
         assert isinstance(layer, TransformerLayer)
         yield layer
 
 
-def _check_sizes(config: GPTConfig, axes: Axes) -> None:
-    """The rules that `gpt.train` also declares, for whoever calls without them."""
+def _check_sizes(config: AnyConfig, axes: Axes) -> None:
+    """The rules that the programs also declare, for whoever calls without them."""
     tp, cp = axes.tp.size, axes.cp.size
+    heads = "tp: a rank computes whole heads"
     for name, value, divisor, why in (
-        ("heads", config.heads, tp, "tp: a rank computes whole heads"),
+        ("heads", config.heads, tp, heads),
+        ("kv_heads", config.kv_heads, tp, heads),
+        ("ffn", config.ffn, tp, "tp: the MLP is cut over its width"),
         ("vocabulary", config.vocabulary, tp, "tp: the embedding is cut over the vocabulary"),
         ("seq_len", config.seq_len, 2 * cp, "2 * cp: a rank holds two chunks of the sequence"),
         ("seq_len / cp", config.seq_len // cp, tp if axes.sp else 1, "tp: sp cuts the sequence"),

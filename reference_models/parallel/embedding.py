@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.config import GPTConfig
-from pytest_trainsafe.reference_models.embedding import Embedding
+from pytest_trainsafe.reference_models.config import TransformerConfig
+from pytest_trainsafe.reference_models.embedding import Embedding, TokenEmbedding
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_split
 from pytest_trainsafe.reference_models.parallel.regions import reduce_out, split_into_shards
@@ -20,7 +20,7 @@ class VocabParallelEmbedding(nn.Module):
     and the sum over tp has them all.
     """
 
-    def __init__(self, config: GPTConfig, axes: Axes) -> None:
+    def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__()
         self.axes = axes
         self.rows = config.vocabulary // axes.tp.size
@@ -41,9 +41,20 @@ class VocabParallelEmbedding(nn.Module):
 class SequenceParallelEmbedding(Embedding):
     """The sum of both embeddings, of which this rank keeps its shard of the sequence."""
 
-    def __init__(self, config: GPTConfig, axes: Axes) -> None:
+    def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)
         self.axes = axes
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
         return split_into_shards(super().forward(tokens, positions), 1, self.axes.tp)
+
+
+class SequenceParallelTokenEmbedding(TokenEmbedding):
+    """The embedding, of which this rank keeps its shard of the sequence."""
+
+    def __init__(self, config: TransformerConfig, axes: Axes) -> None:
+        super().__init__(config)
+        self.axes = axes
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return split_into_shards(super().forward(tokens), 1, self.axes.tp)

@@ -57,13 +57,13 @@ class RowParallelLinear(nn.Module):
     With sp the output is this rank's shard of the sequence.
     """
 
-    def __init__(self, inputs: int, outputs: int, axes: Axes) -> None:
+    def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True) -> None:
         super().__init__()
         self.axes = axes
         self.weight = nn.Parameter(torch.empty(outputs, inputs // axes.tp.size))
         mark_split(self.weight, 1)
-        self.bias = nn.Parameter(torch.empty(outputs))
-        if axes.sp:
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        if self.bias is not None and axes.sp:
             mark_sequence_parallel(self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -73,4 +73,4 @@ class RowParallelLinear(nn.Module):
         else:
             hidden = reduce_out(term, self.axes.tp)
         # Once, after the sum: added to every rank's term it would count tp times.
-        return hidden + self.bias
+        return hidden if self.bias is None else hidden + self.bias

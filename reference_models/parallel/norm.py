@@ -1,4 +1,4 @@
-"""Layer norms under sequence parallelism: each rank normalises its shard of the sequence.
+"""Norms under sequence parallelism: each rank normalises its shard of the sequence.
 
 (Korthikanti et al. 2022, section 4.2.2.)
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from pytest_trainsafe.reference_models.norm import RMSNorm
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_parallel
 
@@ -16,7 +17,26 @@ class SequenceParallelLayerNorm(nn.LayerNorm):
 
     def __init__(self, hidden: int, axes: Axes) -> None:
         super().__init__(hidden)
-        if axes.planted("sp-layernorm-grads"):
-            return  # Without the mark, nothing later knows that a sum is due.
-        for parameter in self.parameters():
-            mark_sequence_parallel(parameter)
+        _mark(self, axes)
+
+
+class SequenceParallelRMSNorm(RMSNorm):
+    """The same of an RMSNorm."""
+
+    def __init__(self, hidden: int, axes: Axes) -> None:
+        super().__init__(hidden)
+        _mark(self, axes)
+
+
+def sequence_parallel(norm: nn.Module, hidden: int, axes: Axes) -> nn.Module:
+    """The sequence-parallel norm that takes the place of a single-device one."""
+    if isinstance(norm, RMSNorm):
+        return SequenceParallelRMSNorm(hidden, axes)
+    return SequenceParallelLayerNorm(hidden, axes)
+
+
+def _mark(norm: nn.Module, axes: Axes) -> None:
+    if axes.planted("sp-layernorm-grads"):
+        return  # Without the mark, nothing later knows that a sum is due.
+    for parameter in norm.parameters():
+        mark_sequence_parallel(parameter)

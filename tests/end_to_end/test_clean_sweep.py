@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
-from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.reference_models import gpt, llama
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
@@ -20,4 +20,15 @@ def test_the_gpt_trains_like_one_device_in_bfloat16(candidate_trace, reference_t
 @pytest.mark.slow
 @pytest.mark.trainsafe(gpt.train, tp=2, cp=2, sp=True, dtype=["bfloat16"], layers=[8], seed=7)
 def test_a_deeper_gpt_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(llama.train, tp=2, sp=True, cp=2, dtype=["bfloat16"])
+def test_the_llama_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(llama.train, tp=[1, 2], cp=[1, 2], sp=[False, True], dp=[1, 2])
+def test_the_llama_trains_like_one_device_everywhere(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)

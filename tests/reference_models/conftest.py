@@ -1,4 +1,4 @@
-"""One group of four ranks for all tests of the parallel GPT: starting it costs more than a run."""
+"""One group of four ranks for all tests of parallel models: starting it costs more than a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rank_double import Job, Outcome, run_here, run_in_ranks
 
 @pytest.fixture(scope="session")
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What the parallel GPT did in each of JOBS."""
+    """What the parallel models did in each of JOBS."""
     outcomes = run_in_ranks(4, list(JOBS.values()), tmp_path_factory.mktemp("ranks"))
     return dict(zip(JOBS, outcomes, strict=True))
 
@@ -21,5 +21,7 @@ def single() -> dict[str, Outcome]:
         "default": run_here(Job()),
         "clip": run_here(Job(arguments={"clip": 0.5})),
         "small": run_here(Job(arguments=SMALL)),
+        "llama": run_here(Job(program="llama")),
+        "llama bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16", program="llama")),
         "small bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16")),
     }

@@ -1,4 +1,4 @@
-"""The runs of the parallel GPT that its tests look at; each takes four ranks."""
+"""The runs of the parallel models that their tests look at; each takes four ranks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ JOBS = {
     "tp cp sp": Job(ALL_OVER),
     "dp tp clip": Job(Point.of(dp=2, tp=2), {"clip": 0.5}),
     "bfloat16": Job(ALL_OVER, SMALL, "bfloat16"),
+    "llama": Job(ALL_OVER, program="llama"),
+    "llama bfloat16": Job(ALL_OVER, SMALL, "bfloat16", program="llama"),
     **{f"{bug.name} planted": Job(ALL_OVER, {**SMALL, "bug": bug.name}) for bug in BUGS},
     **{f"{name} silent": Job(point, {**SMALL, "bug": name}) for name, point in SILENT.items()},
 }

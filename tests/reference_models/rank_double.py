@@ -27,17 +27,21 @@ from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.consistent import consistent_tensor
-from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.record.outputs import tensors_in
+from pytest_trainsafe.reference_models import gpt, llama
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
+
+PROGRAMS = {"gpt": gpt.train, "llama": llama.train}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of `gpt.train`: where, with what, in which dtype."""
+    """One run of a reference program: where, with what, in which dtype."""
 
     point: Point = field(default_factory=Point)
     arguments: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "float64"
+    program: str = "gpt"
 
 
 @dataclass
@@ -143,12 +147,18 @@ class Double:
         self._keep("grad_norm", "", value, ())
 
     def _on_output(self, name: str) -> Any:
-        def hook(_module: nn.Module, _args: object, output: Tensor) -> None:
-            layout, _ = self.annotations.module(name, "output", self.point, output.ndim)
-            self._keep("activation", name, output, layout)
-            output.register_hook(lambda grad: self._keep("activation_grad", name, grad, layout))
+        def hook(_module: nn.Module, _args: object, output: object) -> None:
+            for place, tensor in tensors_in(output):
+                self._on_tensor(name, place, tensor)
 
         return hook
+
+    def _on_tensor(self, name: str, place: str, tensor: Tensor) -> None:
+        layout, _ = self.annotations.module(name, place, self.point, tensor.ndim)
+        path = name + place.removeprefix("output")
+        self._keep("activation", path, tensor, layout)
+        if tensor.requires_grad:
+            tensor.register_hook(lambda grad: self._keep("activation_grad", path, grad, layout))
 
     def _on_gradient(self, name: str, parameter: nn.Parameter) -> Any:
         axes = gradient_partial_axes(name, parameter, self.point, Annotations.empty())
@@ -173,7 +183,7 @@ class Double:
 def run_here(job: Job) -> Outcome:
     """Run a job of one rank in this process."""
     double = Double(job)
-    gpt.train(double, **job.arguments)
+    PROGRAMS[job.program](double, **job.arguments)
     return _outcome(job, [double.parts])
 
 
@@ -202,7 +212,7 @@ def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
         shape = tuple(job.point.size(axis) for axis in names)
         mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
         double = Double(job, mesh)
-        gpt.train(double, **job.arguments)
+        PROGRAMS[job.program](double, **job.arguments)
         gathered: list[Any] = [None] * world_size
         dist.all_gather_object(gathered, double.parts)
         if rank == 0:

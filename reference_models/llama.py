@@ -1,0 +1,59 @@
+"""The reference program of a Llama: rotary positions, grouped queries, RMSNorm, SwiGLU.
+
+A test names it, `@pytest.mark.trainsafe(llama.train, tp=[1, 2])`, and it runs inside the ranks.
+Importing this module imports no torch, for pytest imports it to collect that test.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.reference_models.rules import sequence_in_chunks, vocabulary_over_tp
+from pytest_trainsafe.sweep.validity import divides, requires
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+@requires(
+    divides("heads", "tp"),
+    divides("kv_heads", "tp"),
+    divides("ffn", "tp"),
+    divides("microbatches", "dp"),
+    vocabulary_over_tp,
+    sequence_in_chunks,
+)
+def train(
+    ctx: Context,
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    ffn: int = 96,
+    seq_len: int = 32,
+    batch_size: int = 2,
+    microbatches: int = 2,
+    steps: int = 2,
+    learning_rate: float = 1e-3,
+    clip: float = 0.0,
+    bug: str = "",
+) -> None:
+    """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
+
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, microbatches and
+    dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries; `ffn` is the width
+    inside the MLP.  `clip` is the largest gradient norm let through (0 lets all through).  `bug`
+    plants one of `bugs.NAMES`.
+    """
+    from pytest_trainsafe.reference_models.annotations import activation_annotations
+    from pytest_trainsafe.reference_models.config import LlamaConfig
+    from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
+    from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
+
+    config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
+    axes = Axes.of(ctx, bug)
+    total = int(ctx.point.get("microbatches", microbatches))
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
+    model = parallel_llama(config, axes)
+    train_language_model(ctx, model, axes, recipe, activation_annotations("llama", config))

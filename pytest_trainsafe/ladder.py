@@ -19,6 +19,7 @@ from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.message import Judged, failure_message
@@ -67,7 +68,8 @@ def climb(
         summary = _summary(str(case.point), judged, seconds)
         if reference.reused:
             summary["references"] = dict(reference.reused)
-        summary["notes"] = [*left_out, *candidate.session.notes]
+        unlooked = dict.fromkeys(text for entry in judged for text in entry.unseen)
+        summary["notes"] = [*left_out, *unlooked, *candidate.session.notes]
         candidate.publish(summary)
     if not any(entry.failed for entry in judged):
         return ""
@@ -175,6 +177,7 @@ def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str])
         accepted=[f for f in inconclusive if f.check in accepted],
         cast=next(iter(rung.reference.ranks[0].note("narrowed")), ""),
         reference=_named(rung.reference),
+        unseen=unseen(rung, comparison),
     )
 
 

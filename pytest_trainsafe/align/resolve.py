@@ -5,12 +5,14 @@ Called by the recorder and by `ctx.initialize`, inside the ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.attributes import attribute_layout
 from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.sweep.point import Point
 
 
@@ -47,3 +49,24 @@ def gradient_partial_axes(
     if marked and point.size("tp") > 1 and point.get("sp", False):
         axes.append("tp")
     return tuple(axes)
+
+
+def contradictions(
+    parameters: Mapping[str, Any], point: Point, annotations: Annotations
+) -> Iterator[str]:
+    """The annotations of parameters that say otherwise than what is used, in words.
+
+    Which of the two is right is for the user to say; the annotation has no effect.
+    """
+    for name, parameter in parameters.items():
+        layout, source = parameter_layout(name, parameter, point, annotations)
+        if source not in ("dtensor", "attribute"):
+            continue
+        annotated = annotations.parameter(name, point, parameter.dim())
+        if annotated is None or annotated[0] == layout:
+            continue
+        used = "DTensor placements" if source == "dtensor" else "attributes"
+        yield (
+            f"the annotation {annotated[1]} says that {name} is {describe(annotated[0])}, and the "
+            f"parameter's {used} say {describe(layout)}; the annotation is not used"
+        )

@@ -90,10 +90,16 @@ def _evidence(rank: RankResult) -> list[str]:
 
 
 def _others(result: GroupResult) -> list[str]:
-    """One line for each rank but the first failed: raised, finished, died."""
+    """One line for each rank but the first failed, or for all that raised what it did."""
     lines = []
+    first = None if result.first_failed is None else result.ranks[result.first_failed]
+    same = [
+        r.rank for r in result.ranks if first is not None and r is not first and _same(r, first)
+    ]
+    if same:
+        lines.append(f"{ranks_text(same)} raised the same")
     for rank in result.ranks:
-        if rank.rank == result.first_failed:
+        if rank is first or rank.rank in same:
             continue
         if rank.status == "ok":
             lines.append(f"rank {rank.rank} had finished")
@@ -101,7 +107,12 @@ def _others(result: GroupResult) -> list[str]:
             lines.append(f"{_sentence(rank, len(result.ranks))}".splitlines()[0])
         elif rank.status == "stopped" and not rank.stack:
             lines.append(f"rank {rank.rank} was stopped")
-    return lines if len(lines) < len(result.ranks) or result.first_failed is not None else []
+    return lines if len(lines) < len(result.ranks) or first is not None else []
+
+
+def _same(rank: RankResult, first: RankResult) -> bool:
+    raised = rank.status == first.status == "raised"
+    return raised and (rank.error_type, rank.error) == (first.error_type, first.error)
 
 
 def _stacks(result: GroupResult) -> list[str]:

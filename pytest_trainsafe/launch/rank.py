@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from pytest_trainsafe.launch import data
+from pytest_trainsafe.launch.error_text import error_text
 from pytest_trainsafe.launch.files import CANNOT_WRITE, LAST_WORDS, Outcome, RankFiles, write_whole
 from pytest_trainsafe.launch.loading import run_task
 from pytest_trainsafe.launch.task import Task
@@ -85,7 +85,7 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
         value = data.encode(run_task(task), f"what rank {rank} returned")
         ledger.finish()
     except BaseException as error:
-        text = "".join(traceback.format_exception(_without_our_frames(error)))
+        text = error_text(error)
         sys.stderr.write(text)
         outcome = Outcome(
             rank=rank,
@@ -119,18 +119,6 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
         torch.cuda.set_device(local_rank)
     write_whole(files.started, str(os.getpid()).encode())
     return installed
-
-
-def _without_our_frames(error: BaseException) -> BaseException:
-    """The error with its traceback starting in the user's code, if it got that far."""
-    here = os.path.dirname(__file__)
-    frames = error.__traceback__
-    while frames is not None:
-        file = frames.tb_frame.f_code.co_filename
-        if not (os.path.dirname(file) == here or file.startswith("<frozen")):
-            return error.with_traceback(frames)
-        frames = frames.tb_next
-    return error
 
 
 def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:

@@ -23,6 +23,7 @@ from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_output_gradient, own_layout
+from pytest_trainsafe.record.unseen import unseen
 from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -96,6 +97,8 @@ class ActivationRecorder:
             call, recomputing = self.clock.call(name)
             if call is None:
                 return
+            for what in unseen(output):
+                self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
             for place, tensor in tensors_in(output):
                 where = TensorId(step, microbatch, "activation", name, place, call)
                 if not recomputing and self.spec.records("activation"):

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
@@ -159,4 +160,9 @@ def _annotations(given: AnnotationSource) -> Annotations:
         return Annotations.empty()
     if isinstance(given, Mapping):
         return Annotations.of(given)
+    if not isinstance(given, str | os.PathLike):
+        raise AnnotationError(
+            f"annotations is a {type(given).__name__}; it is the path of a YAML file, or the "
+            "mapping that one would hold"
+        )
     return Annotations.read(Path(given))

@@ -16,7 +16,7 @@ from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.optimizer import listen, states
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
-from pytest_trainsafe.trace.schema import INITIAL, Kind, TensorId
+from pytest_trainsafe.trace.schema import INITIAL, Kind, NoteEvent, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
 
 
@@ -50,6 +50,7 @@ class ParameterRecorder:
         self.optimizer_stepped = False
         self._main_written = False
         self._hooked: set[str] = set()
+        self._noted: set[str] = set()
 
     def attach(self) -> None:
         """Listen to the parameters' gradients and to the optimizer."""
@@ -90,7 +91,8 @@ class ParameterRecorder:
                     self._add("optimizer_state", name, value, suffix=f".{key}")
                 elif value.numel() == 1 or not self.layouts[name][0]:
                     self._add("optimizer_state", name, value, suffix=f".{key}", whole=True)
-                # else: no layout says how a factored or packed state of a shard is cut
+                else:  # no layout says how a factored or packed state of a shard is cut
+                    self._unseen(f"{name}: the optimizer's {key} has another shape")
         return self.optimizer_stepped
 
     def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
@@ -133,6 +135,14 @@ class ParameterRecorder:
         master = getattr(parameter, "main_param", None)
         if isinstance(master, torch.Tensor) and master.shape == parameter.shape:
             self._add("master_param", name, master, step=step)
+        elif isinstance(master, torch.Tensor):
+            self._unseen(f"{name}: its main_param has another shape")
+
+    def _unseen(self, what: str) -> None:
+        """Note, once, what no tensor of the trace will show."""
+        if what not in self._noted:
+            self._noted.add(what)
+            self.writer.add(NoteEvent("unseen", what))
 
     def _add(
         self,

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import xxhash
 
-from pytest_trainsafe.record.outputs import replace_tensors
+from pytest_trainsafe.record.outputs import has_values, replace_tensors
 from pytest_trainsafe.record.tensors import on_gradient, tensor_hash
 
 #: Spacing of the numbers next to 1 in each working dtype: the relative size of the noise.
@@ -43,8 +43,8 @@ class Noise:
 
         Zeros, infinities and NaN stay; what is not of a real floating dtype passes unchanged.
         """
-        if not tensor.is_floating_point():
-            return tensor
+        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
+            return tensor  # an 8-bit float has no arithmetic
         values = tensor.detach()
         seed = xxhash.xxh3_64_intdigest(f"{key} {tensor_hash(values)}".encode(), self.seed) >> 1
         generator = torch.Generator().manual_seed(seed)
@@ -57,7 +57,9 @@ class Noise:
         """A module's output with noise on every tensor, and on the gradients that reach them."""
 
         def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
-            if not tensor.is_floating_point() or tensor.layout != torch.strided:
+            if not (has_values(tensor) and tensor.is_floating_point()):
+                return tensor
+            if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
                 return tensor
             key = f"{name}/{place}"
             # Added rather than replaced, so that the graph behind the output stays; of infinities

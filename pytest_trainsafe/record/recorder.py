@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.names import canonical
@@ -43,6 +44,11 @@ class Recorder:
 
     def watch(self, model: nn.Module, optimizer: Any, annotations: Annotations) -> None:
         """Install every hook and write down the model's modules."""
+        if not isinstance(model, nn.Module):
+            raise ProgramError(
+                f"ctx.watch was given a {type(model).__name__} as the model; pass one nn.Module "
+                "that holds all that is trained (an nn.ModuleList, where there are several)"
+            )
         if self.parameters is not None:
             raise ProgramError("ctx.watch was called twice; it takes one model, before the steps")
         parameters = unique_parameters((canonical(n), p) for n, p in model.named_parameters())
@@ -58,6 +64,8 @@ class Recorder:
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
+        for text in contradictions(parameters, self.spec.at, annotations):
+            self.writer.add(NoteEvent("unused_annotation", text))
         noise = Noise(self.spec.perturbation, self.spec.seed) if self.spec.perturbation else None
         self.activations = ActivationRecorder(
             self.spec, self.clock, self.writer, annotations, noise
@@ -147,7 +155,12 @@ class Recorder:
         if not self.spec.records(kind):
             return
         if not isinstance(value, torch.Tensor):
-            value = torch.tensor(value, dtype=torch.float64)
+            try:
+                value = torch.tensor(value, dtype=torch.float64)
+            except (TypeError, ValueError, RuntimeError):
+                raise ProgramError(
+                    f"ctx.{kind} was given {value!r}; it takes a tensor or a number"
+                ) from None
         at = self.spec.at
         annotated = self.annotations.loss(at) if kind == "loss" else None
         layout, source = own_layout(value, at.sizes) or annotated or ((), "default")

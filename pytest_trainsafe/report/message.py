@@ -37,7 +37,8 @@ class Judged:
 
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
-    candidate was compared with.  `hints` are doubts about how a failed run was set up.
+    candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
+    what the comparison did not look at.
     """
 
     dtype: str
@@ -48,6 +49,7 @@ class Judged:
     hints: list[Finding] = field(default_factory=list)
     cast: str = ""
     reference: str = "a single device"
+    unseen: list[str] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -212,6 +214,8 @@ def _context(judged: Sequence[Judged]) -> list[str]:
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
                 f"narrows at {_relative(where) or 'a place unknown'}",
             )
+    for text in dict.fromkeys(text for entry in judged for text in entry.unseen):
+        lines += _row("unseen", text)
     accepted = {f.check: f for entry in judged for f in entry.accepted}
     for finding in accepted.values():
         lines += _row("accepted", f"{finding.check}: {finding.message}")

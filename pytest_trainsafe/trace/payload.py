@@ -32,7 +32,8 @@ NAMES = {
 }
 
 _LENGTH = struct.Struct("<Q")
-_ALIGNMENT = 8
+#: Loaded tensors lie in the file's memory, and complex128 arithmetic crashes off its alignment.
+_ALIGNMENT = 16
 
 
 class PayloadError(Exception):
@@ -68,7 +69,7 @@ def encode(tensors: Sequence[Held]) -> bytes:
             (start, end),
         )
     header = msgspec.json.encode(entries)
-    header += b" " * (-len(header) % _ALIGNMENT)
+    header += b" " * (-(_LENGTH.size + len(header)) % _ALIGNMENT)
     return b"".join([_LENGTH.pack(len(header)), header, *(tensors[i].data for i in order)])
 
 

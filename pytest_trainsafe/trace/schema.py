@@ -118,7 +118,11 @@ class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
 
 
 class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
-    """A fact about the run, by key: "autocast", "dropout", "narrowed", "unmatched_annotation"."""
+    """A fact about the run, by key.
+
+    "autocast", "dropout", "narrowed", "unmatched_annotation", "unused_annotation", or "unseen":
+    what a program has and no tensor of the trace shows, in words.
+    """
 
     key: str
     value: str

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context, ProgramError
 from pytest_trainsafe.record.spec import RunSpec
@@ -85,6 +86,22 @@ def watch_twice(ctx: Context) -> None:
     watched(ctx)
 
 
+def loss_of_nothing(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step(), ctx.microbatch(0):
+        ctx.loss(None)  # type: ignore[arg-type]
+
+
+def norm_in_a_dictionary(ctx: Context) -> None:
+    watched(ctx)
+    with ctx.step():
+        ctx.grad_norm({"norm": 1.0})  # type: ignore[arg-type]
+
+
+def watch_parameters(ctx: Context) -> None:
+    ctx.watch(list(nn.Linear(3, 2).parameters()))  # type: ignore[arg-type]
+
+
 def watch_meta(ctx: Context) -> None:
     with torch.device("meta"):
         model = nn.Linear(3, 2)
@@ -130,6 +147,9 @@ def two_of_a_name(ctx: Context) -> None:
         (norm_outside, "ctx.grad_norm was called outside ctx.step", "call it once in each"),
         (norm_twice, "ctx.grad_norm was called twice in one step", "report one value"),
         (watch_twice, "ctx.watch was called twice", "one model, before the steps"),
+        (loss_of_nothing, "ctx.loss was given None", "a tensor or a number"),
+        (norm_in_a_dictionary, r"ctx.grad_norm was given {'norm': 1.0}", "a tensor or a number"),
+        (watch_parameters, "ctx.watch was given a list as the model", "pass one nn.Module"),
         (watch_meta, r"meta device \(weight", r"call model.to_empty"),
         (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
         (unknown_axis, r"ctx.group\('ep'\): there is no such axis", "use one of tp, cp, dp, pp"),
@@ -144,6 +164,11 @@ def test_misuse_is_an_error_that_says_what_to_do(
     point = {"dp": 2} if misuse is uneven_microbatches else {}
     with pytest.raises(ProgramError, match=f"{message}.*{advice}"):
         record(misuse, point=point)
+
+
+def test_annotations_are_a_path_or_a_mapping(record: Any) -> None:
+    with pytest.raises(AnnotationError, match=r"annotations is a list; it is the path of a YAML"):
+        record(lambda ctx: ctx.watch(nn.Linear(3, 2), annotations=["gpt.yaml"]))
 
 
 @pytest.mark.parametrize("error", [ValueError("my own"), KeyboardInterrupt(), SystemExit(3)])

@@ -1,0 +1,60 @@
+"""Names what a comparison did not look at, whatever its verdict.  Called by the ladder.
+
+Nothing here fails a test: it says where one saw nothing.  What a kind mostly lacks is the
+guards' to doubt (`compare/vacuity.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.vacuity import COVERED
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorId
+
+#: Names given of a kind, and things told of a trace.
+MOST_NAMED = 3
+MOST_TOLD = 4
+
+
+def unseen(rung: Rung, comparison: Comparison) -> list[str]:
+    """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
+    told = _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
+    told += _noted([rung.candidate], "unused_annotation", "")
+    mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
+    last = max((f.where.step for f in comparison.findings if f.where is not None), default=None)
+    if not comparison.failed:
+        last = None
+    failed = {finding.where for finding in comparison.findings}
+    told += _one_sided((theirs - mine) - failed, "reference", "candidate", last)
+    told += _one_sided(mine - theirs, "candidate", "reference", last)
+    return told
+
+
+def _noted(traces: Sequence[Trace], key: str, head: str) -> list[str]:
+    found = list(dict.fromkeys(v for t in traces for rank in t.ranks for v in rank.note(key)))
+    told = [head + text for text in found[:MOST_TOLD]]
+    if len(found) > MOST_TOLD:
+        told.append(f"{head}and {len(found) - MOST_TOLD} more like these")
+    return told
+
+
+def _one_sided(ids: Iterable[TensorId], owner: str, other: str, last: int | None) -> list[str]:
+    told = []
+    for kind in COVERED:
+        found = sorted(id for id in ids if id.kind == kind and (last is None or id.step <= last))
+        paths = list(dict.fromkeys(_name(id) for id in found))
+        if found:
+            named = ", ".join(paths[:MOST_NAMED])
+            more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+            told.append(
+                f"not compared: {len(found)} of the {owner}'s tensors of kind {kind} have no "
+                f"counterpart in the {other} ({named}{more})"
+            )
+    return told
+
+
+def _name(id: TensorId) -> str:
+    return id.path + (f" call {id.call}" if id.call else "")

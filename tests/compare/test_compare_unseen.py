@@ -1,0 +1,69 @@
+"""What was not compared is named, whatever the verdict: out of reach, or on one side only."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+from compare_traces import Bench, Record, healthy, training
+
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.unseen import unseen
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import NoteEvent
+
+POINT = Point.of(tp=2)
+
+
+def test_a_healthy_candidate_has_nothing_unseen(bench: Bench) -> None:
+    rung = bench.rung(POINT)
+    assert unseen(rung, compare(rung)) == []
+
+
+def test_notes_of_what_is_out_of_reach_are_told_once(bench: Bench) -> None:
+    notes = [NoteEvent("unseen", f"fc{i}: output is a Cache") for i in range(6)]
+    told = unseen(rung := bench.rung(POINT, notes=notes), compare(rung))
+    assert told[0] == "not compared: fc0: output is a Cache"
+    assert told[4:] == ["not compared: and 2 more like these"]
+
+
+def test_an_unused_annotation_is_told(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("unused_annotation", "the annotation is not used")])
+    assert unseen(rung, compare(rung)) == ["the annotation is not used"]
+
+
+def test_a_module_that_the_candidate_calls_once_more_is_named(bench: Bench) -> None:
+    records = training("float32", 0.0)
+    again = [
+        Record(msgspec.structs.replace(r.id, call=1), r.tensor, r.layout)
+        for r in records
+        if r.id.kind == "activation" and r.id.module == "fc2"
+    ]
+    rung = bench.rung(POINT, healthy, records=[*records, *again])
+    found = compare(rung)
+    assert not found.failed
+    [told] = unseen(rung, found)
+    assert "8 of the candidate's tensors of kind activation have no counterpart in" in told
+    assert told.endswith("the reference (fc2.output call 1)")
+
+
+def test_gradients_that_the_candidate_lacks_are_named(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        lacking = record.id.kind == "activation_grad" and record.id.module == "norm"
+        return None if lacking else part
+
+    rung = bench.rung(POINT, edit)
+    [told] = unseen(rung, compare(rung))
+    assert "8 of the reference's tensors of kind activation_grad" in told
+    assert "(norm.output)" in told
+
+
+def test_a_module_that_one_rank_skipped_fails_by_that_rank(bench: Bench) -> None:
+    """That is no question of coverage: the rank owed a replica."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        skipped = record.id.kind == "activation" and record.id.module == "norm" and at["tp"] == 1
+        return None if skipped else part
+
+    found = compare(bench.rung(POINT, edit))
+    assert found.findings[0].check == "missing"
+    assert "rank 1 ought to hold a replica and recorded none" in found.findings[0].message

@@ -1,0 +1,45 @@
+"""An annotation that says otherwise than what a parameter carries is noted: it has no effect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+from pytest_trainsafe.record.context import Context
+
+
+def notes(record: Any, entry: dict[str, Any], point: dict[str, int]) -> list[str]:
+    """What is noted where the weight's attributes say that tp cuts its rows."""
+    model = nn.Linear(4, 4)
+    model.weight.tensor_model_parallel, model.weight.partition_dim = True, 0  # type: ignore[assignment]
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model, annotations={"parameters": {"weight": entry}})
+        with ctx.step():
+            pass
+
+    found: list[str] = record(train, point=point).rank.note("unused_annotation")
+    return found
+
+
+def test_another_dimension_is_named_with_both_sides(record: Any) -> None:
+    [text] = notes(record, {"tp_dim": 1}, {"tp": 2})
+    assert "the annotation parameters: weight says that weight is dimension 1 cut over tp" in text
+    assert "the parameter's attributes say dimension 0 cut over tp" in text
+    assert "not used" in text
+
+
+def test_other_blocks_are_named(record: Any) -> None:
+    [text] = notes(record, {"tp_dim": 0, "blocks": [4, 4]}, {"tp": 2})
+    assert "in blocks [4, 4]" in text
+
+
+@pytest.mark.parametrize("dim", [0, -2])
+def test_the_same_said_twice_is_nothing_to_name(record: Any, dim: int) -> None:
+    assert notes(record, {"tp_dim": dim}, {"tp": 2}) == []
+
+
+def test_without_the_axis_there_is_no_contradiction(record: Any) -> None:
+    assert notes(record, {"tp_dim": 1}, {"dp": 2}) == []

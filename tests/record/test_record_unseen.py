@@ -1,0 +1,172 @@
+"""What a module returns where the recorder does not look is named, once; nothing breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.unseen import unseen
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+
+
+class Cache:
+    """Holds tensors as caches and scans do, and a property that must not be called."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.keys, self.values, self.length = tensor, [{"v": tensor}], 3
+
+    @property
+    def expensive(self) -> Tensor:
+        raise AssertionError("a property was called")
+
+
+class Slotted:
+    __slots__ = ("_held", "unset")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._held = tensor
+
+
+@dataclass
+class Output:
+    logits: Tensor
+    cache: Cache
+
+
+class Model(nn.Module):
+    """A layer, and a leaf that returns what it is asked to."""
+
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.fc, self.odd = nn.Linear(3, 5), Odd(wrap)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        for _ in range(2):
+            self.odd(y)
+        return y
+
+
+class Odd(nn.Module):
+    def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, y: Tensor) -> Any:
+        return self.wrap(y)
+
+
+def train(model: nn.Module) -> Callable[[Context], None]:
+    def program(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(X).square().sum().backward()
+
+    return program
+
+
+def generated(tensor: Tensor) -> Iterator[Tensor]:
+    yield tensor
+
+
+def ragged(tensor: Tensor) -> Tensor:
+    return torch.nested.nested_tensor(
+        [tensor[0, :2].detach(), tensor[1].detach()], layout=torch.jagged
+    )
+
+
+def quantized(tensor: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(tensor.detach(), 0.1, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantize.*")
+@pytest.mark.parametrize("perturbation", [0.0, 2.0**-10], ids=["plain", "noise"])
+@pytest.mark.parametrize(
+    ("wrap", "named"),
+    [
+        (Cache, "output is a Cache, with tensors in keys, values"),
+        (Slotted, "output is a Slotted, with tensors in _held"),
+        (lambda y: Output(y, Cache(y)), "output.cache is a Cache, with tensors in keys, values"),
+        (lambda y: {"all": {y}}, "output.all is a set of tensors"),
+        (generated, "output is a generator, which cannot be looked at without using it up"),
+        (lambda y: (1, y.detach().numpy()), "output.1 is a numpy ndarray"),
+        (lambda y: y.to("meta"), "output is a tensor on the meta device, without values"),
+        (ragged, "output is a nested tensor"),
+        (quantized, "output is a quantized tensor"),
+    ],
+    ids=["object", "slots", "field", "set", "generator", "numpy", "meta", "nested", "quantized"],
+)
+def test_tensors_out_of_reach_are_named_once(
+    record: Any, wrap: Callable[[Tensor], Any], named: str, perturbation: float
+) -> None:
+    run = record(train(Model(wrap)), perturbation=perturbation)
+    assert run.rank.note("unseen") == [f"odd: {named}"]
+    places = [path for path in run.paths("activation") if path.startswith("odd.")]
+    assert places == (["odd.output.logits", "odd.output.logits#1"] if "cache" in named else [])
+    assert "fc.output" in run.paths("activation_grad")
+
+
+def test_what_a_program_gets_is_what_the_module_returned(record: Any) -> None:
+    """Looking does not use up a generator, and leaves objects as they are."""
+    seen: list[Any] = []
+    model = Model(lambda y: seen.append(generated(y)) or seen[-1])
+    record(train(model))
+    assert all(isinstance(next(each), Tensor) for each in seen)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        3,
+        2j,
+        {"a": None},
+        object(),
+        [],
+        Tensor,
+        torch.float32,
+        torch.Size([2]),
+        {1, 2},
+    ],
+    ids=repr,
+)
+def test_what_holds_no_tensors_is_not_named(value: object) -> None:
+    assert list(unseen(value)) == []
+
+
+def test_modules_and_tensors_are_not_named() -> None:
+    layer = nn.Linear(2, 2)
+    assert list(unseen((layer, layer.weight, torch.ones(2), torch.ones(2).to_sparse()))) == []
+
+
+def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> None:
+    class Factored(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                self.state[parameter]["rows"] = parameter.detach().abs().mean(-1)
+
+    model = nn.Linear(3, 4, bias=False)
+    model.weight.tensor_model_parallel, model.weight.partition_dim = True, 0  # type: ignore[assignment]
+    model.weight.main_param = torch.zeros(6)  # type: ignore[assignment]
+
+    def program(ctx: Context) -> None:
+        optimizer = Factored(model.parameters(), lr=0.1)
+        ctx.watch(model, optimizer)
+        for _ in range(2):
+            with ctx.step():
+                with ctx.microbatch(0):
+                    model(X).sum().backward()
+                optimizer.step()
+
+    assert record(program, point={"tp": 2}).rank.note("unseen") == [
+        "weight: its main_param has another shape",
+        "weight: the optimizer's rows has another shape",
+    ]

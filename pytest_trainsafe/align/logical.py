@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+import msgspec
 import torch
 
 from pytest_trainsafe.align.merge import Merged, Part, merge
@@ -60,3 +61,21 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 def _free(id: TensorId) -> tuple[str, ...]:
     """The axes along which only some ranks need hold a tensor."""
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
+
+
+def is_cut_over_stages(trace: Trace, id: TensorId) -> bool:
+    """Whether pipeline stages each have an output of their own under the name of `id`.
+
+    A container of layers (the decoder, the model itself) lies on several stages, with other
+    contents on each; what it returns there is what the stage hands on, and no output of the whole.
+    """
+    if trace.sizes["pp"] == 1 or id.kind not in ("activation", "activation_grad"):
+        return False
+    output = msgspec.structs.replace(id, kind="activation")
+    holders = trace.holders(output) or trace.holders(id)
+    inside = f"{id.module}." if id.module else ""
+    contents: dict[int, set[str]] = {}
+    for rank, _ in holders:
+        held = {name for name in rank.modules if name.startswith(inside)}
+        contents.setdefault(rank.coordinates["pp"], set()).update(held)
+    return any(held != other for held in contents.values() for other in contents.values())

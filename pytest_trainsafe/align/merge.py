@@ -217,7 +217,8 @@ class _Merger:
             return  # the coverage of rectangles is counted
         cut = _split_axes(layout)
         summed = [p.axis for p in layout if isinstance(p, Partial)]
-        free = [axis for axis in free_axes if axis not in (*cut, *summed)]
+        # Copies of a parameter stand on some stages only, so a sum over pp has terms of those.
+        free = [a for a in free_axes if a not in cut and (a == "pp" or a not in summed)]
         bound = [axis for axis in self.sizes if axis not in free]
         holders = {_pick(p.coordinates, self.sizes) for p in self.parts}
         held = {_pick(p.coordinates, cut) for p in self.parts}

@@ -42,12 +42,15 @@ def gradient_partial_axes(
     """The axes over which one micro-batch's raw gradient is a partial sum.
 
     cp, because each rank saw its part of the sequence; and tp with sequence parallelism for
-    parameters that every tp rank holds whole (Megatron's mark `sequence_parallel`).
+    parameters that every tp rank holds whole (Megatron's mark `sequence_parallel`); and pp for
+    those that two stages hold a copy of (Megatron's mark `shared_embedding`).
     """
     axes = ["cp"] if point.size("cp") > 1 else []
     marked = getattr(parameter, "sequence_parallel", False) or annotations.sequence_parallel(name)
     if marked and point.size("tp") > 1 and point.get("sp", False):
         axes.append("tp")
+    if getattr(parameter, "shared_embedding", False) and point.size("pp") > 1:
+        axes.append("pp")
     return tuple(axes)
 
 

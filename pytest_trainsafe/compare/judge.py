@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import torch
 
-from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import finite, norm
@@ -118,6 +118,9 @@ class _Judge:
         """Judge one tensor of the reference, or the update it completes."""
         if id not in self.held:
             self.absent(order, id)
+            return
+        if any(is_cut_over_stages(t, id) for t in (self.rung.reference, self.rung.candidate)):
+            self.result.uncovered[id.kind] += 1
             return
         expected = logical_tensor(self.rung.reference, id)
         if expected.tensor is None or expected.findings:

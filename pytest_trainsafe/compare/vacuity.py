@@ -118,6 +118,8 @@ def _inputs(candidate: Trace) -> Guard:
             yield "dp-inputs", text
             break
     for here, there in _neighbours(candidate, "tp", _inputs_of):
+        if candidate.point.get("sp", False) and here.coordinates["pp"]:
+            continue  # a later stage is fed the residual stream, of which each has its shard
         if _inputs_of(here) != _inputs_of(there):
             yield (
                 "tp-inputs",

@@ -7,6 +7,7 @@ each of these cases.  Values are copied, since later in-place operations would c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any
@@ -33,7 +34,7 @@ Held = tuple[torch.Tensor, Layout, str]
 class ActivationRecorder:
     """Hooks the modules of one model.
 
-    Gradients are held until their micro-batch ends: several backward passes may reach one
+    Gradients are held until their micro-batch is over: several backward passes may reach one
     output (one for each of two losses), and what is recorded is their sum.
     """
 
@@ -51,8 +52,8 @@ class ActivationRecorder:
         self.writer = writer
         self.annotations = annotations
         self.noise = noise
-        self._held: dict[TensorId, Held] = {}
-        self._written: set[TensorId] = set()
+        self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
+        self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
 
@@ -65,21 +66,26 @@ class ActivationRecorder:
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
             module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
 
-    def end_microbatch(self) -> None:
-        """Write the gradients that arrived."""
-        for where, (values, layout, source) in self._held.items():
+    def write(self, microbatch: int) -> None:
+        """Write the gradients that arrived for a micro-batch; later ones do not count."""
+        for where, (values, layout, source) in self._held.pop(microbatch, {}).items():
             self.writer.add_tensor(where, values, layout, source)
-        self._written.update(self._held)
-        self.abandon()
+        self._written.add(microbatch)
+
+    def write_all(self) -> None:
+        """Write what arrived for micro-batches that are not known to be over."""
+        for microbatch in sorted(self._held):
+            self.write(microbatch)
+
+    def drop(self, microbatch: int) -> None:
+        """Forget the gradients of a micro-batch that an exception ended."""
+        self._held.pop(microbatch, None)
+        self._written.add(microbatch)
 
     def end_step(self) -> None:
-        """Write the gradients of backward passes that came after their micro-batches."""
-        self.end_microbatch()
-        self._written.clear()
-
-    def abandon(self) -> None:
-        """Forget the gradients of a micro-batch that an exception ended."""
+        """Forget the step, and what an exception left of it."""
         self._held.clear()
+        self._written.clear()
         # An output may be a parameter, where a hook would stay for ever.
         for handle in self._leaf_hooks:
             handle.remove()
@@ -92,36 +98,46 @@ class ActivationRecorder:
             if module is not watched or step is None or microbatch is None:
                 return
             self._note_surroundings(module)
-            if not selected:
-                return
-            call, recomputing = self.clock.call(name)
+            call, recomputing = self.clock.call(name) if selected else (0, False)
             if call is None:
                 return
             for what in unseen(output):
                 self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
             for place, tensor in tensors_in(output):
                 where = TensorId(step, microbatch, "activation", name, place, call)
-                if not recomputing and self.spec.records("activation"):
+                if selected and not recomputing and self.spec.records("activation"):
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
-                if tensor.requires_grad and self.spec.records("activation_grad"):
+                if tensor.requires_grad:
+                    # Also of what is not recorded: it tells which micro-batch a backward is of.
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
-                    handle = on_output_gradient(tensor, self._hold(gradient))
+                    keep = selected and self.spec.records("activation_grad")
+                    handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
 
         return hook
 
-    def _hold(self, where: TensorId) -> Callable[[torch.Tensor], None]:
+    def _hold(self, where: TensorId, keep: bool, leaf: bool) -> Callable[[torch.Tensor], None]:
+        microbatch = where.microbatch
+        assert microbatch is not None
+
         def hook(grad: torch.Tensor) -> None:
-            if where.step != self.clock.step or where in self._written:
-                return  # a backward after its micro-batch was written down
+            if where.step != self.clock.step:
+                return
+            # A leaf is the same tensor in every micro-batch, and so has the hooks of all.
+            if leaf and self.clock.microbatch != microbatch:
+                return
+            self.clock.backward(microbatch, sure=not leaf)
+            if not keep or microbatch in self._written:
+                return
+            held = self._held[microbatch]
             values, layout, source = self._local(where, grad)
-            if where in self._held:
-                values = self._held[where][0] + values.cpu()
+            if where in held:
+                values = held[where][0] + values.cpu()
             else:
                 values = values.to("cpu", copy=True)
-            self._held[where] = values, layout, source
+            held[where] = values, layout, source
 
         return hook
 

@@ -6,6 +6,7 @@ The recorder owns one; its errors are what a program sees that marks time wrongl
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 
 import torch
 
@@ -14,22 +15,50 @@ class ProgramError(Exception):
     """A training program used its context in a way that has no meaning; says how to mend it."""
 
 
+@dataclass(slots=True)
+class _Step:
+    """What one step has seen: micro-batches by number, calls by micro-batch and module.
+
+    `entries` counts how often a micro-batch was entered; `forwarded` has the entry in which a
+    part of the model was called, and `reached` the micro-batch of each backward (None of several).
+    """
+
+    entries: dict[int, int] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    with_backward: set[int] = field(default_factory=set)
+    forwarded: dict[tuple[int, str], int] = field(default_factory=dict)
+    reached: dict[int, int | None] = field(default_factory=dict)
+    calls: defaultdict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    log: defaultdict[tuple[int, str], list[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    replayed: dict[tuple[str, int, int], int] = field(default_factory=dict)
+
+
 class Clock:
-    """The current step and micro-batch; None outside of them."""
+    """The current step, and the micro-batch that what runs now belongs to; None outside of them.
+
+    A pipeline schedule forwards one micro-batch while others wait for their backward.  So a
+    micro-batch may be entered several times, and a backward belongs to the micro-batch whose
+    outputs it reaches, wherever it runs.
+    """
 
     def __init__(self) -> None:
         self.step: int | None = None
-        self.microbatch: int | None = None
+        self.open: int | None = None
         self.steps_done = 0
-        self._seen: set[int] = set()
-        self._log: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        self._first_calls: defaultdict[str, int] = defaultdict(int)
-        self._replayed: dict[tuple[str, int, int], int] = {}
+        self._seen = _Step()
+
+    @property
+    def microbatch(self) -> int | None:
+        """The micro-batch of what runs now: in a backward the one it reached, else the open one."""
+        reached = self._seen.reached.get(_backward())
+        return self.open if reached is None else reached
 
     @property
     def microbatches_done(self) -> int:
         """How many micro-batches the current step has had, with the one that is running."""
-        return len(self._seen)
+        return len(self._seen.entries)
 
     def start_step(self) -> int:
         """Enter the next step and return its number."""
@@ -39,39 +68,58 @@ class Clock:
                 "the next one begins"
             )
         self.step = self.steps_done
-        self._seen.clear()
         return self.step
 
     def end_step(self) -> None:
         """Leave the step, also where an exception ended it: its number is not used again."""
-        self.step = self.microbatch = None
+        self.step = self.open = None
         self.steps_done += 1
+        self._seen = _Step()
 
     def start_microbatch(self, index: int) -> None:
-        """Enter a micro-batch of the current step."""
+        """Enter a micro-batch of the current step, or come back to it."""
         if self.step is None:
             raise ProgramError(
                 "ctx.microbatch was entered outside ctx.step; put it inside `with ctx.step():`"
             )
-        if self.microbatch is not None:
+        if self.open is not None:
             raise ProgramError(
-                f"ctx.microbatch({index}) was entered inside micro-batch {self.microbatch}; leave "
+                f"ctx.microbatch({index}) was entered inside micro-batch {self.open}; leave "
                 "`with ctx.microbatch(...):` before the next one begins"
             )
-        if index in self._seen:
-            raise ProgramError(
-                f"ctx.microbatch({index}) was entered twice in step {self.step}; give every "
-                "micro-batch of a step its own number, as ctx.microbatches(total) does"
-            )
-        self.microbatch = index
-        self._seen.add(index)
-        self._log.clear()
-        self._first_calls.clear()
-        self._replayed.clear()
+        if index in self._seen.finished:
+            raise self._twice(index, "and its backward was over")
+        self.open = index
+        self._seen.entries[index] = self._seen.entries.get(index, 0) + 1
 
-    def end_microbatch(self) -> None:
-        """Leave the micro-batch."""
-        self.microbatch = None
+    def end_microbatch(self) -> bool:
+        """Leave the micro-batch; say whether it is over, its backward in its only entry."""
+        index, seen = self.open, self._seen
+        assert index is not None
+        self.open = None
+        if seen.entries[index] > 1 or index not in seen.with_backward:
+            return False
+        seen.finished.add(index)
+        return True
+
+    def forward(self, part: str) -> None:
+        """The model, or this part of it, is called in the open micro-batch."""
+        assert self.open is not None
+        entry = self._seen.entries[self.open]
+        if self._seen.forwarded.setdefault((self.open, part), entry) != entry:
+            raise self._twice(self.open, "and the model ran forward each time")
+
+    def backward(self, microbatch: int, *, sure: bool = True) -> None:
+        """A gradient of this micro-batch arrived; `sure` says that the graph tells which it is.
+
+        A backward that reaches several micro-batches belongs to none of them.
+        """
+        self._seen.with_backward.add(microbatch)
+        running = _backward()
+        if not sure or running == -1:
+            return
+        if self._seen.reached.setdefault(running, microbatch) != microbatch:
+            self._seen.reached[running] = None
 
     def call(self, module: str) -> tuple[int | None, bool]:
         """Number this call of a module within its micro-batch, and say whether it recomputes.
@@ -79,18 +127,20 @@ class Clock:
         A forward that runs inside a backward is activation recomputation: it has the number of
         the call it repeats, or None where it repeats none.
         """
+        assert self.microbatch is not None
+        place = self.microbatch, module
         now = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        recomputing = torch._C._current_graph_task_id() != -1
+        recomputing = _backward() != -1
         if recomputing:
-            number = self._repeated(module)
+            number = self._repeated(place)
         else:
-            number = self._first_calls[module]
-            self._first_calls[module] += 1
+            number = self._seen.calls[place]
+            self._seen.calls[place] += 1
         if number is not None:
-            self._log[module].append((now, number))
+            self._seen.log[place].append((now, number))
         return number, recomputing
 
-    def _repeated(self, module: str) -> int | None:
+    def _repeated(self, place: tuple[int, str]) -> int | None:
         """The number of the call that the running backward node repeats.
 
         Checkpoints are recomputed last first, so counting again would mix their calls up.
@@ -99,11 +149,23 @@ class Clock:
         number may be wrong; but then no gradient arrives at what is recomputed.
         """
         made: int = torch._C._current_autograd_node()._sequence_nr()
-        log = self._log[module]
-        key = (module, torch._C._current_graph_task_id(), made)
+        log = self._seen.log[place]
+        key = (place[1], _backward(), made)
         first = next((i for i, (when, _) in enumerate(log) if when > made), len(log))
-        at = self._replayed.get(key, first)
+        at = self._seen.replayed.get(key, first)
         if at >= len(log):
             return None
-        self._replayed[key] = at + 1
+        self._seen.replayed[key] = at + 1
         return log[at][1]
+
+    def _twice(self, index: int, why: str) -> ProgramError:
+        return ProgramError(
+            f"ctx.microbatch({index}) was entered twice in step {self.step}, {why}; give every "
+            "micro-batch of a step its own number, as ctx.microbatches(total) does"
+        )
+
+
+def _backward() -> int:
+    """The number of the backward that is running in this thread, -1 for none."""
+    running: int = torch._C._current_graph_task_id()
+    return running

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Std, default_std, fill
+from pytest_trainsafe.record.parts import Model
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.sweep.point import MESH_AXES
 
@@ -74,7 +74,7 @@ class Context:
 
     def initialize(
         self,
-        model: nn.Module,
+        model: Model,
         std: Std = default_std,
         annotations: AnnotationSource = None,
     ) -> None:
@@ -90,11 +90,16 @@ class Context:
 
     def watch(
         self,
-        model: nn.Module,
+        model: Model,
         optimizer: Any = None,
         annotations: AnnotationSource = None,
     ) -> None:
-        """Record this model and optimizer from now on.  Call once, before the first step."""
+        """Record this model and optimizer from now on.  Call once, before the first step.
+
+        A pipeline rank gives what it holds of the model: one module or a list of chunks whose
+        names are the whole model's, or a dict of parts by the names that the whole gives them,
+        `{"layers.4": ..., "layers.5": ...}`.
+        """
         self._recorder.watch(model, optimizer, _annotations(annotations))
 
     # Time.
@@ -123,14 +128,19 @@ class Context:
 
     @contextmanager
     def microbatch(self, index: int) -> Iterator[int]:
-        """One forward and backward; `index` is the micro-batch's global number in its step."""
+        """One forward and backward; `index` is the micro-batch's global number in its step.
+
+        Where a pipeline schedule runs them apart, enter it for the forward, and again for the
+        backward or for the forward of another chunk.  A backward outside of every micro-batch
+        belongs to the one whose outputs it reaches, if it is one.
+        """
         yield from self._recorder.microbatch(index)
 
     # What the program reports.
 
-    def loss(self, value: torch.Tensor | float) -> None:
-        """Record the loss of this micro-batch as the program reports it; once in each."""
-        self._recorder.loss(value)
+    def loss(self, value: torch.Tensor | float, microbatch: int | None = None) -> None:
+        """Record the loss of this micro-batch, or of `microbatch`, as the program reports it."""
+        self._recorder.loss(value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
         """Record the global gradient norm as the program reports it; once a step."""

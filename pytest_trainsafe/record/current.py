@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.parts import Model
 from pytest_trainsafe.record.spec import RunSpec
 
 _current: Context | None = None
@@ -44,7 +44,7 @@ class Unrecorded:
     def __init__(self) -> None:
         self.clock = Clock()
 
-    def watch(self, model: nn.Module, optimizer: Any, annotations: Annotations) -> None:
+    def watch(self, model: Model, optimizer: Any, annotations: Annotations) -> None:
         """Record nothing."""
 
     def step(self) -> Iterator[int]:
@@ -63,7 +63,7 @@ class Unrecorded:
         finally:
             self.clock.end_microbatch()
 
-    def loss(self, value: torch.Tensor | float) -> None:
+    def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:
         """Record nothing."""
 
     def grad_norm(self, value: torch.Tensor | float) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.dtensor import is_dtensor
@@ -14,8 +13,9 @@ from pytest_trainsafe.align.indices import scale_shape
 from pytest_trainsafe.align.resolve import parameter_layout
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.consistent import consistent_tensor
-from pytest_trainsafe.record.names import canonical, split
+from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.parameters import unique_parameters
+from pytest_trainsafe.record.parts import Model, named_parameters, parts_of
 from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.sweep.point import Point
 
@@ -34,7 +34,7 @@ def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
 
 @torch.no_grad()
 def fill(
-    model: nn.Module,
+    model: Model,
     point: Point,
     coordinates: Mapping[str, int],
     seed: int,
@@ -42,7 +42,7 @@ def fill(
     annotations: Annotations,
 ) -> None:
     """Give every parameter its part of the logical tensor of its name."""
-    named = ((canonical(name), parameter) for name, parameter in model.named_parameters())
+    named = named_parameters(parts_of(model))
     for name, parameter in unique_parameters(named).items():
         if parameter.is_meta:
             raise ProgramError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -46,7 +47,8 @@ class ParameterRecorder:
             name: gradient_partial_axes(name, parameter, spec.at, annotations)
             for name, parameter in parameters.items()
         }
-        self.contributions: dict[str, torch.Tensor] = {}
+        self._contributions: defaultdict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+        self._written: set[int] = set()
         self.optimizer_stepped = False
         self._main_written = False
         self._hooked: set[str] = set()
@@ -74,13 +76,24 @@ class ParameterRecorder:
                 on_gradient(parameter, self._on_gradient(name))
                 parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
 
-    def end_microbatch(self) -> None:
-        """Write what the backward of this micro-batch added to each gradient."""
-        for name, grad in self.contributions.items():
-            self._add("param_grad", name, grad, partial=self.partial_axes[name])
-        self.contributions.clear()
+    def write(self, microbatch: int) -> None:
+        """Write what the backward of a micro-batch added to each gradient; later ones add none."""
+        for name, grad in self._contributions.pop(microbatch, {}).items():
+            axes = self.partial_axes[name]
+            self._add("param_grad", name, grad, partial=axes, microbatch=microbatch)
+        self._written.add(microbatch)
 
-    def end_step(self) -> bool:
+    def write_all(self) -> None:
+        """Write what was added for micro-batches that are not known to be over."""
+        for microbatch in sorted(self._contributions):
+            self.write(microbatch)
+
+    def drop(self, microbatch: int) -> None:
+        """Forget what was added for a micro-batch that an exception ended."""
+        self._contributions.pop(microbatch, None)
+        self._written.add(microbatch)
+
+    def finish_step(self) -> bool:
         """Write parameters and optimizer state; say whether the optimizer stepped."""
         self._write_main_grads()
         for name, parameter in self.parameters.items():
@@ -95,14 +108,22 @@ class ParameterRecorder:
                     self._unseen(f"{name}: the optimizer's {key} has another shape")
         return self.optimizer_stepped
 
+    def end_step(self) -> None:
+        """Forget the step, and what an exception left of it."""
+        self._contributions.clear()
+        self._written.clear()
+
     def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter in several parts (reentrant recomputation).
-            if self.clock.microbatch is None or not self.spec.records("param_grad"):
+            microbatch = self.clock.microbatch
+            if microbatch is None:
                 return
-            earlier = self.contributions.get(name)
-            part = grad.detach()
-            self.contributions[name] = part.clone() if earlier is None else earlier + part
+            self.clock.backward(microbatch, sure=False)
+            if microbatch in self._written or not self.spec.records("param_grad"):
+                return
+            parts, part = self._contributions[microbatch], grad.detach()
+            parts[name] = parts[name] + part if name in parts else part.clone()
 
         return hook
 
@@ -153,6 +174,7 @@ class ParameterRecorder:
         suffix: str = "",
         partial: tuple[str, ...] = (),
         step: int | None = None,
+        microbatch: int | None = None,
         whole: bool = False,
     ) -> None:
         if not self.spec.records(kind):
@@ -161,7 +183,6 @@ class ParameterRecorder:
             step = self.clock.step
         assert step is not None
         module, leaf = split(name)
-        microbatch = self.clock.microbatch if kind == "param_grad" else None
         where = TensorId(step, microbatch, kind, module, leaf + suffix)
         given = ((), "default") if whole else self.layouts[name]
         layout, source = own_layout(tensor, self.sizes) or given

@@ -13,9 +13,9 @@ from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.names import canonical
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
+from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
@@ -41,17 +41,17 @@ class Recorder:
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self._reported: set[TensorId] = set()
+        self._fed = ""
 
-    def watch(self, model: nn.Module, optimizer: Any, annotations: Annotations) -> None:
+    def watch(self, model: Model, optimizer: Any, annotations: Annotations) -> None:
         """Install every hook and write down the model's modules."""
-        if not isinstance(model, nn.Module):
-            raise ProgramError(
-                f"ctx.watch was given a {type(model).__name__} as the model; pass one nn.Module "
-                "that holds all that is trained (an nn.ModuleList, where there are several)"
-            )
         if self.parameters is not None:
-            raise ProgramError("ctx.watch was called twice; it takes one model, before the steps")
-        parameters = unique_parameters((canonical(n), p) for n, p in model.named_parameters())
+            raise ProgramError(
+                "ctx.watch was called twice; it takes one model, before the steps (a list of its "
+                "parts where a rank holds several)"
+            )
+        parts = parts_of(model)
+        parameters = unique_parameters(named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]
         if unmade:
             raise ProgramError(
@@ -59,7 +59,7 @@ class Recorder:
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
             )
         self.annotations = annotations
-        names = _module_names(model)
+        names = named_modules(parts)
         for module, name in names.items():
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):
@@ -71,7 +71,9 @@ class Recorder:
             self.spec, self.clock, self.writer, annotations, noise
         )
         self.activations.attach(names)
-        model.register_forward_pre_hook(self._on_input(model), with_kwargs=True)
+        for number, (name, part) in enumerate(parts):
+            hook = self._on_input(part, f"{number} {name}")
+            part.register_forward_pre_hook(hook, with_kwargs=True)
         self.parameters = ParameterRecorder(
             self.spec, self.clock, self.writer, annotations, parameters, optimizer
         )
@@ -90,8 +92,8 @@ class Recorder:
             self._reported.clear()
             self.parameters.start_step()
             yield number
-            self.activations.end_step()
-            stepped = self.parameters.end_step()
+            self._write_gradients()
+            stepped = self.parameters.finish_step()
             event = StepEvent(
                 step=number,
                 microbatches=self.clock.microbatches_done,
@@ -103,7 +105,8 @@ class Recorder:
             self.writer.add(event)
             self.writer.flush()
         finally:
-            self.activations.abandon()
+            self.activations.end_step()
+            self.parameters.end_step()
             self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
@@ -111,23 +114,35 @@ class Recorder:
         self.clock.start_microbatch(index)
         assert self.parameters is not None
         assert self.activations is not None
+        self._fed = ""
         try:
             yield index
-            self.activations.end_microbatch()
-            self.parameters.end_microbatch()
-        finally:
-            self.activations.abandon()
-            self.parameters.contributions.clear()
+        except BaseException:
+            self.activations.drop(index)
+            self.parameters.drop(index)
             self.clock.end_microbatch()
+            raise
+        if self.clock.end_microbatch():
+            self.activations.write(index)
+            self.parameters.write(index)
 
-    def loss(self, value: torch.Tensor | float) -> None:
-        """Write the loss of the current micro-batch."""
-        if self.clock.microbatch is None:
+    def _write_gradients(self) -> None:
+        """Write the gradients of micro-batches that were entered again, or had them elsewhere."""
+        assert self.parameters is not None
+        assert self.activations is not None
+        self.activations.write_all()
+        self.parameters.write_all()
+
+    def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:
+        """Write the loss of a micro-batch, by default of the current one."""
+        if microbatch is None:
+            microbatch = self.clock.microbatch
+        if microbatch is None or self.clock.step is None:
             raise ProgramError(
                 "ctx.loss was called outside ctx.microbatch; call it once in each "
-                "`with ctx.microbatch(index):`"
+                "`with ctx.microbatch(index):`, or say of which it is: ctx.loss(value, index)"
             )
-        self._report("loss", value, self.clock.microbatch)
+        self._report("loss", value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
         """Write the gradient norm of the current step."""
@@ -166,11 +181,16 @@ class Recorder:
         layout, source = own_layout(value, at.sizes) or annotated or ((), "default")
         self.writer.add_tensor(where, local_values(value), layout, source)
 
-    def _on_input(self, model: nn.Module) -> Any:
+    def _on_input(self, part: nn.Module, key: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            step, microbatch = self.clock.step, self.clock.microbatch
+            step, microbatch = self.clock.step, self.clock.open
             # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
-            if module is not model or step is None or microbatch is None or _in_backward():
+            if module is not part or step is None or microbatch is None or _in_backward():
+                return
+            self.clock.forward(key)
+            # What a part hands to the next is no input of the model.
+            self._fed = self._fed or key
+            if key != self._fed:
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
             self.writer.add(InputEvent(step, microbatch, hashes))
@@ -180,14 +200,6 @@ class Recorder:
 
 def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
-
-
-def _module_names(model: nn.Module) -> dict[nn.Module, str]:
-    """Each module's canonical name; a wrapper gives its name to the module it wraps."""
-    names: dict[str, nn.Module] = {}
-    for name, module in model.named_modules():
-        names[canonical(name)] = module
-    return {module: name for name, module in names.items()}
 
 
 def _describe(module: nn.Module, name: str) -> ModuleEvent:

@@ -49,11 +49,24 @@ def microbatch_in_microbatch(ctx: Context) -> None:
 
 
 def microbatch_twice(ctx: Context) -> None:
-    watched(ctx)
+    model = watched(ctx)
     with ctx.step():
         for _ in range(2):
             with ctx.microbatch(7):
-                pass
+                model(X).sum().backward()
+
+
+def forwards_in_one_microbatch(ctx: Context) -> None:
+    model = watched(ctx)
+    with ctx.step():
+        for _ in range(2):
+            with ctx.microbatch(7):
+                loss = model(X).sum()
+            loss.backward()
+
+
+def part_of_no_module(ctx: Context) -> None:
+    ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})
 
 
 def loss_outside(ctx: Context) -> None:
@@ -142,6 +155,12 @@ def two_of_a_name(ctx: Context) -> None:
             "leave",
         ),
         (microbatch_twice, r"ctx.microbatch\(7\) was entered twice in step 0", "number"),
+        (
+            forwards_in_one_microbatch,
+            r"ctx.microbatch\(7\) was entered twice in step 0.*forward",
+            "its own number",
+        ),
+        (part_of_no_module, "given as a dict with a builtin_function", "a dict of its parts"),
         (loss_outside, "ctx.loss was called outside ctx.microbatch", "call it once in each"),
         (loss_twice, "ctx.loss was called twice in one micro-batch", "report one value"),
         (norm_outside, "ctx.grad_norm was called outside ctx.step", "call it once in each"),
@@ -149,7 +168,7 @@ def two_of_a_name(ctx: Context) -> None:
         (watch_twice, "ctx.watch was called twice", "one model, before the steps"),
         (loss_of_nothing, "ctx.loss was given None", "a tensor or a number"),
         (norm_in_a_dictionary, r"ctx.grad_norm was given {'norm': 1.0}", "a tensor or a number"),
-        (watch_parameters, "ctx.watch was given a list as the model", "pass one nn.Module"),
+        (watch_parameters, "the model was given as a list with a Parameter in it", "one nn.Module"),
         (watch_meta, r"meta device \(weight", r"call model.to_empty"),
         (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
         (unknown_axis, r"ctx.group\('ep'\): there is no such axis", "use one of tp, cp, dp, pp"),

@@ -1,0 +1,80 @@
+"""What pipeline stages hold becomes logical tensors, and what only looks like one is told apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.layout import Layout, Partial
+from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
+from pytest_trainsafe.align.resolve import gradient_partial_axes
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import Kind, Manifest, ModuleEvent, TensorId
+from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+
+#: Three stages of a model: what each holds.
+STAGES = (
+    ("", "embedding", "decoder", "decoder.layers.0", "rope"),
+    ("", "decoder", "decoder.layers.1", "rope"),
+    ("", "embedding", "embedding.words", "decoder", "decoder.layers.2", "rope", "output_layer"),
+)
+
+
+def activation(module: str, kind: Kind = "activation") -> TensorId:
+    return TensorId(0, 0, kind, module, "output")
+
+
+TERM = TensorId(0, 0, "param_grad", "embedding", "weight")
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """Every module was called on every stage that holds it, but the last stage's embedding."""
+    path = tmp_path_factory.mktemp("stages") / "trace"
+    manifest = Manifest(
+        program="p", point={"pp": 3}, world_size=3, dtype="float32", device="cpu", seed=0
+    )
+    write_manifest(path, manifest)
+    over_pp: Layout = (Partial("pp"),)
+    for rank, modules in enumerate(STAGES):
+        writer = RankWriter(path, rank)
+        for name in modules:
+            writer.add(ModuleEvent(name, "Module", ""))
+            if rank < 2 or not name.startswith("embedding"):
+                writer.add_tensor(activation(name), torch.ones(2))
+                writer.add_tensor(activation(name, "activation_grad"), torch.ones(2))
+        if rank != 1:
+            writer.add_tensor(TERM, torch.full((2,), rank + 1.0), over_pp)
+        writer.close()
+    return Trace.open(path)
+
+
+@pytest.mark.parametrize("kind", ["activation", "activation_grad"])
+@pytest.mark.parametrize(
+    ("module", "cut"),
+    [("", True), ("decoder", True), ("decoder.layers.1", False), ("embedding", False)],
+)
+def test_a_container_is_cut_over_stages(trace: Trace, module: str, cut: bool, kind: Kind) -> None:
+    assert is_cut_over_stages(trace, activation(module, kind)) is cut
+
+
+def test_the_same_module_on_every_stage_has_replicas(trace: Trace) -> None:
+    assert not is_cut_over_stages(trace, activation("rope"))
+    assert len(logical_tensor(trace, activation("rope")).parts) == 3
+
+
+def test_a_copy_on_two_stages_has_a_gradient_of_two_terms(trace: Trace) -> None:
+    merged = logical_tensor(trace, TERM)
+    assert merged.findings == []
+    assert merged.tensor is not None
+    assert merged.tensor.tolist() == [4.0, 4.0]
+
+
+def test_a_shared_embedding_has_terms_over_pp() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    weight.shared_embedding = True  # type: ignore[attr-defined]
+    none = Annotations.empty()
+    assert gradient_partial_axes("w", weight, Point.of(pp=2, cp=2), none) == ("cp", "pp")
+    assert gradient_partial_axes("w", weight, Point.of(tp=2), none) == ()

@@ -6,6 +6,7 @@ Called by `ctx.watch` and `ctx.initialize`.  A pipeline rank holds one stage, or
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -19,13 +20,14 @@ Model = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 def parts_of(model: Model) -> list[tuple[str, nn.Module]]:
     """The parts with the names under which they stand; "" for what has the whole's own names."""
-    given: object = model
-    if isinstance(model, Mapping):
-        parts = list(model.items())
-    elif isinstance(model, nn.Module) and not isinstance(model, nn.ModuleList):
-        parts = [("", model)]
+    given: Any = model
+    parts: list[tuple[str, Any]]
+    if isinstance(given, Mapping):
+        parts = list(given.items())
+    elif isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
+        parts = [("", given)]
     elif isinstance(given, Iterable):
-        parts = [("", chunk) for chunk in model]
+        parts = [("", chunk) for chunk in given]
     else:
         raise _no_model(given, "")
     odd = next((part for _, part in parts if not isinstance(part, nn.Module)), None)

@@ -60,9 +60,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: 
     heads, each serves several heads of queries.  The softmax is computed in float32, or in
     float64 where the inputs are.
     """
-    query, key, value = (split_heads(part, head_dim) for part in (query, key, value))
-    shared = query.shape[1] // key.shape[1]
-    key, value = (part.repeat_interleave(shared, dim=1) for part in (key, value))
+    query, key, value = heads_of(query, key, value, head_dim)
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (query @ key.transpose(-1, -2)).to(wide) / math.sqrt(head_dim)
     future = positions[:, None] < torch.arange(key.shape[-2], device=key.device)
@@ -70,6 +68,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: 
     return (weights @ value).transpose(1, 2).flatten(2)
 
 
-def split_heads(tensor: Tensor, head_dim: int) -> Tensor:
+def heads_of(
+    query: Tensor, key: Tensor, value: Tensor, head_dim: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All three as [batch, heads, sequence, head_dim], with as many heads of each."""
+    query, key, value = (_split_heads(part, head_dim) for part in (query, key, value))
+    shared = query.shape[1] // key.shape[1]
+    return query, key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+
+
+def _split_heads(tensor: Tensor, head_dim: int) -> Tensor:
     """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim]."""
     return tensor.view(*tensor.shape[:2], -1, head_dim).transpose(1, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor, nn
 
@@ -41,9 +41,17 @@ class Decoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.final_layernorm = final_layernorm
+        #: How the layers are run; recomputation puts another way in.
+        self.run_layers: Callable[..., Tensor] = one_after_another
 
     def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
-        for layer in self.layers:
-            hidden = layer(hidden, *tables)
+        hidden = self.run_layers(list(self.layers), hidden, *tables)
         normalised: Tensor = self.final_layernorm(hidden)
         return normalised
+
+
+def one_after_another(layers: Sequence[nn.Module], hidden: Tensor, *tables: Tensor) -> Tensor:
+    """Each layer on what the one before it yields."""
+    for layer in layers:
+        hidden = layer(hidden, *tables)
+    return hidden

@@ -32,22 +32,27 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    cp_method: str = "all_gather",
+    tp_overlap: bool = False,
+    recompute_num_layers: int = 1,
     bug: str = "",
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, microbatches and
-    dtype.  `clip` is the largest gradient norm let through (0 lets all through).  `bug` plants
-    one of `bugs.NAMES`.
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, recompute,
+    microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all through).
+    `cp_method` ("all_gather" or "ring"), `tp_overlap` and `recompute_num_layers` are those of
+    `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = GPTConfig(layers, hidden, heads, seq_len)
-    axes = Axes.of(ctx, bug)
+    axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
     total = int(ctx.point.get("microbatches", microbatches))
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
     model = parallel_gpt(config, axes)

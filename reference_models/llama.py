@@ -36,23 +36,28 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    cp_method: str = "all_gather",
+    tp_overlap: bool = False,
+    recompute_num_layers: int = 1,
     bug: str = "",
 ) -> None:
     """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, microbatches and
-    dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries; `ffn` is the width
-    inside the MLP.  `clip` is the largest gradient norm let through (0 lets all through).  `bug`
-    plants one of `bugs.NAMES`.
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, recompute,
+    microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries;
+    `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
+    all through).  `cp_method` ("all_gather" or "ring"), `tp_overlap` and `recompute_num_layers`
+    are those of `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.config import LlamaConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
     from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
-    axes = Axes.of(ctx, bug)
+    axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
     total = int(ctx.point.get("microbatches", microbatches))
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
     model = parallel_llama(config, axes)

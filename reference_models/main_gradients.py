@@ -25,8 +25,13 @@ def main_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def accumulate(parameters: Iterable[nn.Parameter]) -> None:
-    """Move what the last backward left in `grad` into `main_grad`; autograd adds wide ones."""
+    """Move what the last backward left in `grad` into `main_grad`; autograd adds wide ones.
+
+    What the backward did not reach has gradient zero.
+    """
     for parameter in parameters:
+        if parameter.grad is None and not is_narrow(parameter):
+            parameter.grad = torch.zeros_like(parameter)
         if is_narrow(parameter) and parameter.grad is not None:
             main_gradient(parameter).add_(parameter.grad)
             parameter.grad = None

@@ -65,10 +65,11 @@ def train_language_model(
                     main_gradients.accumulate(parameters)
             reduce_gradients(parameters, axes)
             norm = gradient_norm(parameters, axes.tp)
-            ctx.grad_norm(norm)
             if recipe.clip:
                 clip_gradients(parameters, norm, recipe.clip)
             optimizer.step()
+            # After the gradients that it is made of, so that what is wrong with them shows first.
+            ctx.grad_norm(norm)
             main_gradients.clear(parameters)
 
 

@@ -22,4 +22,40 @@ BUGS = (
         kind="activation_grad",
         pattern="scaled",
     ),
+    Bug(
+        name="cp-attention-backward-layout",
+        ttrace=13,
+        category="WD",
+        origin="https://github.com/NVIDIA/TransformerEngine/issues/1557",
+        what=(
+            "The backward of the attention reads the gradient of its output as if it were "
+            "contiguous. It is a transposed view, so heads and tokens are mixed up in the "
+            "gradients of queries, keys and values."
+        ),
+        when="cp > 1 with cp_method=ring, and more than one head a rank",
+        triggers=lambda point: point.size("cp") > 1 and point.size("tp") < 4,
+        module="decoder.layers.1.self_attention.linear_qkv",
+        tensor="output",
+        kind="activation_grad",
+        arguments={"cp_method": "ring", "layers": 2, "heads": 4},
+    ),
+    Bug(
+        name="cp-layernorm-grads",
+        ttrace=14,
+        category="WC",
+        origin="https://github.com/NVIDIA/TransformerEngine/issues/1677",
+        what=(
+            "Under cp the parameters of the layer norms are marked `sequence_parallel`, since "
+            "the sequence is cut. The mark asks for a sum over tp, where every rank has the "
+            "whole gradient already, so it is multiplied by tp. AdamW hides it from the updates."
+        ),
+        when="tp > 1 and cp > 1 without sp",
+        triggers=lambda point: (
+            point.size("tp") > 1 and point.size("cp") > 1 and not point.get("sp", False)
+        ),
+        module="decoder.layers.0.input_layernorm",
+        tensor="weight",
+        kind="main_grad",
+        pattern="scaled",
+    ),
 )

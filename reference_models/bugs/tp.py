@@ -22,4 +22,22 @@ BUGS = (
         tensor="output",
         kind="activation",
     ),
+    Bug(
+        name="tp-overlap-dgrad",
+        ttrace=11,
+        category="WC",
+        origin="https://github.com/NVIDIA/TransformerEngine/issues/1616",
+        what=(
+            "The gradient of a column-parallel layer's input is reduced over tp while that of "
+            "its weight is computed, and then the buffer that went into the reduction is handed "
+            "on instead of the one that comes out: each rank goes on with its own term."
+        ),
+        when="tp > 1 with tp_overlap",
+        triggers=lambda point: point.size("tp") > 1,
+        module="decoder.final_layernorm",
+        tensor="output",
+        kind="activation_grad",
+        pattern="partial sum",
+        arguments={"tp_overlap": True},
+    ),
 )

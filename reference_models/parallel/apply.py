@@ -6,6 +6,7 @@ What no axis concerns stays as it is, so names align, and on one rank nothing is
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from pytest_trainsafe.reference_models.config import (
     AnyConfig,
@@ -30,7 +31,12 @@ from pytest_trainsafe.reference_models.parallel.linear import (
     RowParallelLinear,
 )
 from pytest_trainsafe.reference_models.parallel.loss import VocabParallelCrossEntropy
-from pytest_trainsafe.reference_models.parallel.norm import sequence_parallel
+from pytest_trainsafe.reference_models.parallel.norm import mark_norms, sequence_parallel
+from pytest_trainsafe.reference_models.parallel.recompute import (
+    recompute_in_backward,
+    run_in_chunks,
+)
+from pytest_trainsafe.reference_models.parallel.ring import RingAttention
 
 
 def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
@@ -61,6 +67,7 @@ def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
         _apply_tensor_parallel(model, config, axes)
     if axes.cp.size > 1:
         _apply_context_parallel(model, config, axes)
+    _apply_recomputation(model, axes)
 
 
 def _apply_sequence_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
@@ -94,8 +101,21 @@ def cut_mlp(mlp: MLP, config: AnyConfig, axes: Axes) -> None:
 
 
 def _apply_context_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
+    ring = axes.techniques.cp_method == "ring"
+    attention = RingAttention if ring else ContextParallelAttention
     for layer in layers_of(model):
-        layer.self_attention.core_attention = ContextParallelAttention(config.head_dim, axes)
+        layer.self_attention.core_attention = attention(config.head_dim, axes)
+    if axes.planted("cp-layernorm-grads"):
+        # The sequence is cut, so a rank's gradient is a term: true, but of a sum over cp, not tp.
+        mark_norms(model)
+
+
+def _apply_recomputation(model: GPT | Llama, axes: Axes) -> None:
+    if axes.techniques.recompute == "full":
+        model.decoder.run_layers = partial(run_in_chunks, axes=axes)
+    elif axes.techniques.recompute == "selective":
+        for layer in layers_of(model):
+            recompute_in_backward(layer.self_attention.core_attention)
 
 
 def layers_of(model: GPT | Llama) -> Iterator[TransformerLayer]:

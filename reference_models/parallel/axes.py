@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torch.distributed import ProcessGroup
 
 from pytest_trainsafe.reference_models.bugs import find
+from pytest_trainsafe.reference_models.parallel.techniques import Techniques, recompute_of
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
@@ -19,7 +20,6 @@ ABSENT: dict[str, tuple[object, ...]] = {
     "vpp": (1,),
     "ep": (1,),
     "zero": (0,),
-    "recompute": (False, "none"),
     "compile": (False,),
 }
 
@@ -38,16 +38,20 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty."""
+    """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty.
+
+    `techniques` says what is done beside sharing work out.
+    """
 
     dp: Axis = Axis()
     tp: Axis = Axis()
     cp: Axis = Axis()
     sp: bool = False
     bug: str = ""
+    techniques: Techniques = field(default_factory=Techniques)
 
     @classmethod
-    def of(cls, ctx: Context, bug: str = "") -> Axes:
+    def of(cls, ctx: Context, bug: str = "", techniques: Techniques | None = None) -> Axes:
         """Read the axes from a context.  An unknown bug or axis raises ValueError."""
         refused = [
             f"{axis}={value}"
@@ -57,7 +61,7 @@ class Axes:
         if refused:
             raise ValueError(
                 f"the reference GPT has no {', '.join(refused)}; its parallel axes are "
-                "dp, tp, cp and sp. Take the axis out of the sweep"
+                "dp, tp, cp, sp and recompute. Take the axis out of the sweep"
             )
         if bug:
             find(bug)
@@ -69,7 +73,9 @@ class Axes:
         tp = axis("tp")
         # Without tensor parallelism there is nobody to share a sequence with.
         sp = bool(ctx.point.get("sp", False)) and tp.size > 1
-        return cls(axis("dp"), tp, axis("cp"), sp, bug)
+        recompute = recompute_of(ctx.point.get("recompute", "none"))
+        techniques = replace(techniques or Techniques(), recompute=recompute)
+        return cls(axis("dp"), tp, axis("cp"), sp, bug, techniques)
 
     def planted(self, bug: str) -> bool:
         """Whether this bug is planted."""

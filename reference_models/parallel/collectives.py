@@ -6,6 +6,9 @@ Every one leaves its argument alone, and does nothing on an axis of one rank.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -40,14 +43,64 @@ def all_gather(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
 
 def reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
     """This rank's part, along `dim`, of the sum over the axis."""
-    if axis.size == 1:
-        return tensor
-    whole = tensor.movedim(dim, 0).contiguous()
-    part = whole.new_empty((whole.shape[0] // axis.size, *whole.shape[1:]))
-    _reduce_scatter(part, whole, group=axis.group)
-    return part.movedim(0, dim).contiguous()
+    return start_reduce_scatter(tensor, dim, axis).wait()
 
 
 def split(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
     """This rank's part of `tensor` along `dim`; says nothing to anybody."""
     return tensor.chunk(axis.size, dim)[axis.rank].contiguous()
+
+
+def pass_on(tensor: Tensor, axis: Axis) -> Tensor:
+    """What the rank before this one on the axis passes on, which is a ring."""
+    if axis.size == 1:
+        return tensor
+    assert axis.group is not None
+    after, before = (
+        dist.get_global_rank(axis.group, (axis.rank + way) % axis.size) for way in (1, -1)
+    )
+    given, taken = (
+        tensor.contiguous(),
+        torch.empty_like(tensor, memory_format=torch.contiguous_format),
+    )
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, given, after, axis.group),
+            dist.P2POp(dist.irecv, taken, before, axis.group),
+        ]
+    )
+    for work in works:
+        work.wait()
+    return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A reduction that was started: `wait` for its result before using it."""
+
+    result: Tensor
+    work: Any = None
+    dim: int = 0
+
+    def wait(self) -> Tensor:
+        """The result, complete."""
+        if self.work is not None:
+            self.work.wait()
+        return self.result.movedim(0, self.dim).contiguous()
+
+
+def start_all_reduce(tensor: Tensor, axis: Axis) -> Underway:
+    """Start `all_reduce`; what is given may not be changed before the end."""
+    if axis.size == 1:
+        return Underway(tensor)
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    return Underway(total, dist.all_reduce(total, group=axis.group, async_op=True))
+
+
+def start_reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Underway:
+    """Start `reduce_scatter`; what is given may not be changed before the end."""
+    if axis.size == 1:
+        return Underway(tensor)
+    whole = tensor.movedim(dim, 0).contiguous()
+    part = whole.new_empty((whole.shape[0] // axis.size, *whole.shape[1:]))
+    return Underway(part, _reduce_scatter(part, whole, group=axis.group, async_op=True), dim)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_parallel, mark_split
+from pytest_trainsafe.reference_models.parallel.overlap import overlapped_linear
 from pytest_trainsafe.reference_models.parallel.regions import (
     copy_into,
     gather_into,
@@ -44,6 +45,8 @@ class ColumnParallelLinear(nn.Module):
             mark_split(parameter, 0, blocks)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        if self.axes.techniques.tp_overlap:
+            return overlapped_linear(hidden, self.weight, self.bias, self.axes)
         if self.axes.sp:
             hidden = gather_into(hidden, 1, self.axes.tp)
         else:

@@ -35,6 +35,14 @@ def sequence_parallel(norm: nn.Module, hidden: int, axes: Axes) -> nn.Module:
     return SequenceParallelLayerNorm(hidden, axes)
 
 
+def mark_norms(model: nn.Module) -> None:
+    """Mark the parameters of every norm: their gradients are to be summed over tp."""
+    for module in model.modules():
+        if isinstance(module, (nn.LayerNorm, RMSNorm)):
+            for parameter in module.parameters():
+                mark_sequence_parallel(parameter)
+
+
 def _mark(norm: nn.Module, axes: Axes) -> None:
     if axes.planted("sp-layernorm-grads"):
         return  # Without the mark, nothing later knows that a sum is due.

@@ -12,11 +12,18 @@ SAYS = {
     "tp-embedding-mask": "",
     "cp-loss-scaling": "the value is 2 times the reference, which is cp",
     "sp-layernorm-grads": "the ranks of tp hold partial sums: rank0 + rank1",
+    "recompute-chunk-input": "",
+    "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
+    "cp-attention-backward-layout": "",
+    "cp-layernorm-grads": "the value is 2 times the reference, which is cp or micro-batches or tp",
 }
 
 
 def planted(name, **axes):
-    return pytest.mark.trainsafe(gpt.train, candidate_args={"bug": name}, **axes)
+    arguments = dict(bugs.find(name).arguments)
+    return pytest.mark.trainsafe(
+        gpt.train, args=arguments, candidate_args={**arguments, "bug": name}, **axes
+    )
 
 
 def judge(name, case, candidate, reference):
@@ -28,9 +35,13 @@ def judge(name, case, candidate, reference):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate, reference)
     text = " ".join(str(failure.value).split())
-    starts = f"{bug.module}.{bug.tensor} · {bug.kind} · step 0 · micro-batch 0 · float64"
+    when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind != "main_grad")
+    starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text
-    assert SAYS[name] in text
+    if not (
+        name == "tp-overlap-dgrad" and case.point.get("sp", False)
+    ):  # the others' terms are lost
+        assert SAYS[name] in text
     assert "look at" in text
 
 
@@ -53,3 +64,29 @@ def test_unreduced_layer_norm_gradients_are_partial_sums(
     trainsafe, candidate_trace, reference_trace
 ):
     judge("sp-layernorm-grads", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("recompute-chunk-input", recompute=["none", "full", "selective"])
+def test_a_chunk_that_starts_over_shows_at_its_second_layer(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("recompute-chunk-input", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("tp-overlap-dgrad", tp=2, sp=[False, True])
+def test_an_unreduced_input_gradient_is_a_partial_sum(trainsafe, candidate_trace, reference_trace):
+    judge("tp-overlap-dgrad", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("cp-attention-backward-layout", cp=[1, 2])
+def test_a_misread_attention_gradient_shows_at_the_projection(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("cp-attention-backward-layout", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("cp-layernorm-grads", tp=2, cp=[1, 2])
+def test_layer_norm_gradients_summed_over_replicas_are_scaled_by_tp(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("cp-layernorm-grads", trainsafe, candidate_trace, reference_trace)

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 from rank_double import Job
 
-from pytest_trainsafe.reference_models.bugs import BUGS
+from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.sweep.point import Point
 
 SMALL = {"layers": 1, "steps": 1}
 ALL_OVER = Point.of(tp=2, cp=2, sp=True)
 
+#: Where each bug is planted and shows, if not at ALL_OVER.
+PLANTED = {
+    "cp-layernorm-grads": Point.of(tp=2, cp=2),
+    "recompute-chunk-input": Point.of(tp=2, cp=2, sp=True, recompute="full"),
+}
+
 #: A Point at which each bug is planted and yet does nothing.
 SILENT = {
     "tp-embedding-mask": Point.of(dp=2, cp=2),
+    "tp-overlap-dgrad": Point.of(dp=2, cp=2),
     "cp-loss-scaling": Point.of(dp=2, tp=2, sp=True),
+    "cp-attention-backward-layout": Point.of(dp=2, tp=2),
+    "cp-layernorm-grads": ALL_OVER,
     "sp-layernorm-grads": Point.of(tp=2, cp=2),
+    "recompute-chunk-input": Point.of(tp=2, cp=2, recompute="selective"),
 }
+
+
+def arguments(bug: Bug) -> dict[str, object]:
+    """What the single device trains with, for comparison with a run that has the bug."""
+    return {**SMALL, "steps": bug.step + 1, **bug.arguments}
+
+
+def _job(bug: Bug, point: Point) -> Job:
+    return Job(point, {**arguments(bug), "bug": bug.name})
+
 
 JOBS = {
     "tp cp sp": Job(ALL_OVER),
@@ -23,6 +43,15 @@ JOBS = {
     "bfloat16": Job(ALL_OVER, SMALL, "bfloat16"),
     "llama": Job(ALL_OVER, program="llama"),
     "llama bfloat16": Job(ALL_OVER, SMALL, "bfloat16", program="llama"),
-    **{f"{bug.name} planted": Job(ALL_OVER, {**SMALL, "bug": bug.name}) for bug in BUGS},
-    **{f"{name} silent": Job(point, {**SMALL, "bug": name}) for name, point in SILENT.items()},
+    "ring of two": Job(Point.of(tp=2, cp=2), {"cp_method": "ring", **SMALL}),
+    "ring of four": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}),
+    "ring bfloat16": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}, "bfloat16"),
+    "llama ring": Job(Point.of(tp=2, cp=2), {"cp_method": "ring", **SMALL}, program="llama"),
+    "llama recompute": Job(ALL_OVER.replace(recompute="full"), SMALL, program="llama"),
+    "overlap": Job(Point.of(tp=4), {"tp_overlap": True, **SMALL}),
+    "overlap sp": Job(ALL_OVER, {"tp_overlap": True, **SMALL}),
+    "recompute": Job(ALL_OVER.replace(recompute="full"), {"recompute_num_layers": 2}),
+    "recompute attention": Job(ALL_OVER.replace(recompute="selective"), {"cp_method": "ring"}),
+    **{f"{bug.name} planted": _job(bug, PLANTED.get(bug.name, ALL_OVER)) for bug in BUGS},
+    **{f"{bug.name} silent": _job(bug, SILENT[bug.name]) for bug in BUGS},
 }

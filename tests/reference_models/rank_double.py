@@ -57,11 +57,13 @@ class Outcome:
         return float(torch.stack([self.tensors[key] for key in keys]).mean())
 
     def errors(self, right: Outcome) -> dict[str, float]:
-        """The relative error of every tensor, infinite where replicas or shapes do not fit."""
-        assert self.tensors.keys() == right.tensors.keys()
+        """The relative error of every tensor, infinite where it is missing or does not fit."""
+        assert self.tensors.keys() <= right.tensors.keys()
         return {
             key: math.inf
-            if key in self.findings or self.tensors[key].shape != value.shape
+            if key in self.findings
+            or key not in self.tensors
+            or self.tensors[key].shape != value.shape
             else float((self.tensors[key] - value).norm() / value.norm())
             for key, value in right.tensors.items()
         }
@@ -156,7 +158,8 @@ class Double:
     def _on_tensor(self, name: str, place: str, tensor: Tensor) -> None:
         layout, _ = self.annotations.module(name, place, self.point, tensor.ndim)
         path = name + place.removeprefix("output")
-        self._keep("activation", path, tensor, layout)
+        if torch._C._current_graph_task_id() == -1:  # else it is recomputed
+            self._keep("activation", path, tensor, layout)
         if tensor.requires_grad:
             tensor.register_hook(lambda grad: self._keep("activation_grad", path, grad, layout))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs_of_four_ranks import ALL_OVER, SILENT
+from jobs_of_four_ranks import ALL_OVER, PLANTED, SILENT
 
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug, find
 
@@ -13,12 +13,12 @@ by_name = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def first_key(bug: Bug) -> str:
     parameter = bug.kind not in ("activation", "activation_grad")
     path = f"{bug.module}.{bug.tensor}" if parameter else bug.module
-    return f"{bug.kind} {path} 0 0"
+    return f"{bug.kind} {path} {0 if bug.kind != 'main_grad' else '-'} {bug.step}"
 
 
 @by_name
 def test_a_bug_is_seen_first_where_its_entry_says(parallel, single, bug) -> None:
-    errors = parallel[f"{bug.name} planted"].errors(single["small"])
+    errors = parallel[f"{bug.name} planted"].errors(single[bug.name])
 
     wrong = [key for key, error in errors.items() if error > 1e-9]
     assert wrong[0] == first_key(bug)
@@ -27,19 +27,19 @@ def test_a_bug_is_seen_first_where_its_entry_says(parallel, single, bug) -> None
 
 @by_name
 def test_a_bug_is_silent_at_other_points(parallel, single, bug) -> None:
-    errors = parallel[f"{bug.name} silent"].errors(single["small"])
+    errors = parallel[f"{bug.name} silent"].errors(single[bug.name])
 
     assert max(errors.values()) < 1e-9
 
 
 @by_name
 def test_an_entry_knows_its_points(bug) -> None:
-    assert bug.triggers(ALL_OVER)
+    assert bug.triggers(PLANTED.get(bug.name, ALL_OVER))
     assert not bug.triggers(SILENT[bug.name])
 
 
 def test_the_scaled_loss_scales_every_gradient_by_cp_and_no_loss(parallel, single) -> None:
-    wrong, right = parallel["cp-loss-scaling planted"].tensors, single["small"].tensors
+    wrong, right = parallel["cp-loss-scaling planted"].tensors, single["cp-loss-scaling"].tensors
 
     for key in right:
         if key.startswith(("activation_grad", "param_grad", "main_grad", "grad_norm")):
@@ -49,5 +49,5 @@ def test_the_scaled_loss_scales_every_gradient_by_cp_and_no_loss(parallel, singl
 
 
 def test_an_unknown_bug_is_refused_with_the_names_of_the_known() -> None:
-    with pytest.raises(ValueError, match=r"'tp-mask'.*tp-embedding-mask, cp-loss-scaling"):
+    with pytest.raises(ValueError, match=r"'tp-mask'.*tp-embedding-mask, .*cp-loss-scaling"):
         find("tp-mask")

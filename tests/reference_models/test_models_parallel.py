@@ -19,7 +19,20 @@ def key_bias_drifts(key: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("run", "reference"), [("tp cp sp", "default"), ("dp tp clip", "clip"), ("llama", "llama")]
+    ("run", "reference"),
+    [
+        ("tp cp sp", "default"),
+        ("dp tp clip", "clip"),
+        ("llama", "llama"),
+        ("llama ring", "small llama"),
+        ("llama recompute", "small llama"),
+        ("ring of two", "small"),
+        ("ring of four", "small"),
+        ("overlap", "small"),
+        ("overlap sp", "small"),
+        ("recompute", "default"),
+        ("recompute attention", "default"),
+    ],
 )
 def test_every_tensor_equals_the_single_device_one_in_float64(
     parallel, single, run, reference
@@ -39,7 +52,12 @@ def test_clipping_is_in_effect(single) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "reference"), [("bfloat16", "small bfloat16"), ("llama bfloat16", "llama bfloat16")]
+    ("run", "reference"),
+    [
+        ("bfloat16", "small bfloat16"),
+        ("ring bfloat16", "small bfloat16"),
+        ("llama bfloat16", "llama bfloat16"),
+    ],
 )
 def test_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single, run, reference) -> None:
     errors = parallel[run].errors(single[reference])

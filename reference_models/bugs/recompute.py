@@ -1,0 +1,24 @@
+"""Bugs of activation recomputation."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.bugs.bug import Bug
+
+BUGS = (
+    Bug(
+        name="recompute-chunk-input",
+        ttrace=2,
+        category="WD",
+        origin="https://github.com/NVIDIA/Megatron-LM/issues/371",
+        what=(
+            "Each layer of a recomputed chunk is given the chunk's input instead of what the "
+            "layer before it yields, so of every chunk only the last layer has an effect."
+        ),
+        when="recompute=full with recompute_num_layers > 1",
+        triggers=lambda point: point.get("recompute", "none") in ("full", True),
+        module="decoder.layers.1.input_layernorm",
+        tensor="output",
+        kind="activation",
+        arguments={"recompute_num_layers": 2, "layers": 2},
+    ),
+)

@@ -1,0 +1,62 @@
+"""A column-parallel product whose backward talks and computes at the same time.
+
+The gradient of the input is a sum over tp; while it travels, the gradient of the weight is
+computed (Megatron-LM's `LinearWithGradAccumulationAndAsyncCommunication`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.collectives import (
+    all_gather,
+    split,
+    start_all_reduce,
+    start_reduce_scatter,
+)
+
+
+def overlapped_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes) -> Tensor:
+    """[batch, sequence, inputs] to [batch, sequence, this rank's outputs].
+
+    With sp the input is this rank's shard of the sequence.
+    """
+    return cast(Tensor, _Linear.apply(hidden, weight, bias, axes))  # type: ignore[no-untyped-call]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes
+    ) -> Tensor:
+        # Of a sequence that is cut, the shard is kept, and gathered once more in the backward.
+        ctx.save_for_backward(hidden, weight)
+        ctx.axes, ctx.biased = axes, bias is not None
+        return F.linear(_whole(hidden, axes), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        hidden, weight = ctx.saved_tensors
+        axes: Axes = ctx.axes
+        hidden = _whole(hidden, axes)
+        own = gradient @ weight
+        if axes.sp:
+            reduction = start_reduce_scatter(own, 1, axes.tp)
+        else:
+            reduction = start_all_reduce(own, axes.tp)
+        into_weight = gradient.flatten(0, -2).mT @ hidden.flatten(0, -2)
+        into_bias = gradient.flatten(0, -2).sum(dim=0) if ctx.biased else None
+        total = reduction.wait()
+        if axes.planted("tp-overlap-dgrad"):
+            # The buffer that went into the reduction, instead of the one that comes out.
+            total = split(own, 1, axes.tp) if axes.sp else own
+        return total, into_weight, into_bias, None
+
+
+def _whole(hidden: Tensor, axes: Axes) -> Tensor:
+    return all_gather(hidden, 1, axes.tp) if axes.sp else hidden

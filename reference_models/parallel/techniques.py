@@ -1,0 +1,45 @@
+"""How a model is trained, beside where its ranks stand: what a user may turn on or choose.
+
+Made by the programs, but for `recompute`, which is an axis; every module finds it as
+`axes.techniques`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CP_METHODS = ("all_gather", "ring")
+RECOMPUTE = ("none", "full", "selective")
+
+
+@dataclass(frozen=True, slots=True)
+class Techniques:
+    """The choices of one Run; those that need more ranks than it has do nothing.
+
+    `cp_method` is how keys and values travel over cp.  `tp_overlap` computes the gradients of
+    weights while those of inputs are reduced over tp.  `recompute` forgets activations and
+    computes them again in the backward: of chunks of `recompute_num_layers` layers ("full"), or
+    of the core attention alone ("selective").  An unknown choice raises ValueError.
+    """
+
+    cp_method: str = "all_gather"
+    tp_overlap: bool = False
+    recompute_num_layers: int = 1
+    recompute: str = "none"
+
+    def __post_init__(self) -> None:
+        for name, known in (("cp_method", CP_METHODS), ("recompute", RECOMPUTE)):
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
+                )
+        if self.recompute_num_layers < 1:
+            raise ValueError(
+                f"recompute_num_layers={self.recompute_num_layers} must be at least 1, the number "
+                "of layers of which only the first input is kept"
+            )
+
+
+def recompute_of(value: object) -> str:
+    """The name of a value of the axis `recompute`, which may also be a plain yes or no."""
+    return {True: "full", False: "none"}[value] if isinstance(value, bool) else str(value)

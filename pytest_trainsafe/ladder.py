@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_trainsafe.compare.again import to_keep
 from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
@@ -51,16 +52,17 @@ def climb(
     rungs, left_out = _runnable(case, reference)
     for dtype in rungs:
         shadowed = dtype != "float64" and "float64" in rungs
-        rung = Rung(
-            dtype=reference.rounding(dtype),
-            candidate=candidate.at(dtype),
-            reference=reference.at(dtype),
-            perturbed=reference.perturbed(dtype),
-            shadow=reference.at("float64") if shadowed else None,
-        )
+        rung = _rung(dtype, candidate, reference, shadowed)
         began = time.perf_counter()
-        judged.append(_judge(dtype, rung, loosen, accepted))
+        comparison = _compare(rung, loosen)
         spent += time.perf_counter() - began
+        if comparison.suspects:
+            kept = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            rung = _rung(dtype, kept, reference.in_full(), shadowed)
+            began = time.perf_counter()
+            comparison = _compare(rung, loosen, comparison)
+            spent += time.perf_counter() - began
+        judged.append(_judged(dtype, rung, comparison, accepted))
         if judged[-1].comparison.failed:
             break
     if candidate.publish is not None:
@@ -75,6 +77,20 @@ def climb(
         return ""
     return failure_message(
         case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case)
+    )
+
+
+def _rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung:
+    """The traces of one rung, launched together where they are not there yet."""
+    candidate.prefetch(dtype)
+    for needed in (dtype, "float64") if shadowed else (dtype,):
+        reference.prefetch(needed)
+    return Rung(
+        dtype=reference.rounding(dtype),
+        candidate=candidate.at(dtype),
+        reference=reference.at(dtype),
+        perturbed=reference.perturbed(dtype),
+        shadow=reference.at("float64") if shadowed else None,
     )
 
 
@@ -134,7 +150,8 @@ def judge_pair(
     )
     # That only equal bits pass is what a caller without measurements asked for.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
-    judged = _judge(dtype, rung, loosen, {*accept, *unmeasured})
+    comparison = _compare(rung, loosen)
+    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
     if not judged.failed:
         return ""
     return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
@@ -160,10 +177,15 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _judge(dtype: str, rung: Rung, loosen: Sequence[Loosen], accepted: set[str]) -> Judged:
+def _compare(
+    rung: Rung, loosen: Sequence[Loosen], screened: Comparison | None = None
+) -> Comparison:
     require_used(loosen, rung.reference.ids())
     with _one_thread():
-        comparison = compare(rung, loosen)
+        return compare(rung, loosen, screened)
+
+
+def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> Judged:
     # A failure is a verdict already; guards speak where there would be a pass.
     found = guard(rung, comparison)
     doubts = [] if comparison.failed else found

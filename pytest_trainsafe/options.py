@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.settings import DEVICES, LAUNCHERS, Settings
+from pytest_trainsafe.settings import DEVICES, LAUNCHERS, RECORDINGS, Settings
 from pytest_trainsafe.sweep.axes import DTYPES
 from pytest_trainsafe.sweep.errors import listing
 from pytest_trainsafe.sweep.grammar import OPTION, gather
@@ -38,6 +38,10 @@ _OPTIONS = {
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
     "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),
     "record": (
+        "WHAT",
+        f"What to keep of tensors: {listing(RECORDINGS)} (default {_DEFAULT.record})",
+    ),
+    "record-kinds": (
         "KINDS",
         "Kinds of tensors to record, such as activation,main_grad (default all)",
     ),

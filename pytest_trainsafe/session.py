@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,11 @@ from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.settings import Recording, Settings
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.schema import Manifest, TensorId
 from pytest_trainsafe.trace.writer import write_manifest
 
 #: Axes that say how a Run is executed, not what is trained: a reference has none of them.
@@ -66,9 +66,12 @@ class Traces:
     case: Case
     role: str
     session: Session
+    record: Recording
+    keep: tuple[TensorId, ...] = ()
     publish: Callable[[PointSummary], None] | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     reused: dict[str, bool] = field(default_factory=dict)
+    more: list[Traces] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
@@ -97,9 +100,20 @@ class Traces:
         if self.role == "reference" and dtype != "float64":
             self.session.run(self._key(dtype, EPSILON[dtype]))
 
+    def in_full(self) -> Traces:
+        """The same Runs with every tensor's values."""
+        return replace(self, record="full", more=[])
+
+    def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
+        """The same Runs with the values of these tensors."""
+        again = replace(self, keep=ids, more=[])
+        self.more.append(again)
+        return again
+
     def keys(self) -> set[RunKey]:
-        """The Runs at every rung."""
-        return {self._key(dtype) for dtype in self.case.rungs}
+        """The Runs at every rung, and those that were made again."""
+        own = {self._key(dtype) for dtype in self.case.rungs}
+        return own.union(*(again.keys() for again in self.more))
 
     def _run(self, key: RunKey) -> Run:
         run = self.session.run(key).result()
@@ -130,6 +144,8 @@ class Traces:
             seed=settings.seed,
             device=settings.device,
             timeout=settings.timeout,
+            record=self.record,
+            keep=self.keep,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
         )
@@ -151,6 +167,8 @@ class RunKey:
     seed: int
     device: str
     timeout: float
+    record: Recording
+    keep: tuple[TensorId, ...]
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
 
@@ -196,11 +214,11 @@ class Session:
 
     def reference(self, case: Case) -> Traces:
         """The trusted Runs of a test."""
-        return Traces(case, "reference", self)
+        return Traces(case, "reference", self, case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
         """The Runs under test."""
-        traces = Traces(case, "candidate", self)
+        traces = Traces(case, "candidate", self, case.settings.record)
         self._drop_retired(keep=traces.keys())
         return traces
 
@@ -291,7 +309,7 @@ class Session:
 
     def _filing_key(self, key: RunKey, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
-        if self.cache is None or key.point != reference_point(key.point):
+        if self.cache is None or key.keep or key.point != reference_point(key.point):
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
         search = [str(Path(key.script).parent), *sys.path] if key.script else None
@@ -320,6 +338,8 @@ class Session:
             modules=key.record_modules,
             perturbation=key.perturbation,
             watch_casts=key.watch_casts,
+            record=key.record,
+            keep=key.keep,
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pytest
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LAUNCHERS = ("auto", "warm", "torchrun")
 DEVICES = ("auto", "cpu", "cuda")
+Recording = Literal["sketch", "full"]
+RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,9 @@ class Settings:
 
     `sweep` holds the axis words as written, the command line's or else the ini file's;
     `sweep_from_ini` tells which.  `dtypes` names the rungs of the precision ladder, empty for
-    the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record_kinds`
-    empty records every kind.  `keep_traces` is a directory, or "" to keep none.
+    the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record` is one
+    of RECORDINGS.  `record_kinds` empty records every kind.  `keep_traces` is a directory, or ""
+    to keep none.
     `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
     runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
@@ -48,6 +51,7 @@ class Settings:
     timeout: float = 300.0
     seed: int = 0
     accept: tuple[str, ...] = ()
+    record: Recording = "full"
     record_kinds: tuple[str, ...] = ()
     record_modules: tuple[str, ...] = ("*",)
     keep_traces: str = ""
@@ -80,7 +84,8 @@ def read_settings(config: pytest.Config) -> Settings:
         timeout=_value(config, "timeout", _seconds, default.timeout),
         seed=_value(config, "seed", _seed, default.seed),
         accept=_value(config, "accept", _names, default.accept),
-        record_kinds=_value(config, "record", _kinds, default.record_kinds),
+        record=_value(config, "record", _recording, default.record),
+        record_kinds=_value(config, "record-kinds", _kinds, default.record_kinds),
         record_modules=_value(config, "record-modules", _listed, default.record_modules),
         keep_traces=_value(config, "keep-traces", lambda _source, text: text, default.keep_traces),
         slots=_value(config, "slots", _positive_int, default.slots),
@@ -174,6 +179,10 @@ def _one_of(source: str, text: str, choices: tuple[str, ...]) -> str:
 
 def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
     return lambda source, text: _one_of(source, text, choices)
+
+
+def _recording(source: str, text: str) -> Recording:
+    return "sketch" if _one_of(source, text, RECORDINGS) == "sketch" else "full"
 
 
 def _listed(source: str, text: str) -> tuple[str, ...]:

@@ -98,13 +98,20 @@ def logical_shape(
 
 
 def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int, ...]:
-    """The logical shape, from one rank's local shape where every cut is even."""
+    """The logical shape, from one rank's local shape where every cut is even.
+
+    Raises LayoutError when a placement names a dimension that is not there.
+    """
     whole = list(shape)
     for placement in layout:
         match placement:
             case Slices():
                 return placement.shape
             case Shard() | ZigZag():
+                if not 0 <= placement.dim < len(whole):
+                    raise LayoutError(
+                        f"{placement} does not fit a tensor of {len(whole)} dimensions"
+                    )
                 whole[placement.dim] *= sizes[placement.axis]
     return tuple(whole)
 

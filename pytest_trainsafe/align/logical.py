@@ -38,7 +38,7 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
     What belongs to one micro-batch is held by the dp coordinate that computed it, and the rest
     by all of them; a pipeline stage holds what is its own.
     """
-    return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=_free(id), where=id)
+    return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=free_axes(id), where=id)
 
 
 def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] | None:
@@ -53,12 +53,12 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
     bits = first.hash, first.dtype, first.shape
     if any(event.layout or (event.hash, event.dtype, event.shape) != bits for _, event in holders):
         return None
-    stages = {tuple(rank.coordinates[axis] for axis in _free(id)) for rank, _ in holders}
-    bound = prod(size for axis, size in trace.sizes.items() if axis not in _free(id))
+    stages = {tuple(rank.coordinates[axis] for axis in free_axes(id)) for rank, _ in holders}
+    bound = prod(size for axis, size in trace.sizes.items() if axis not in free_axes(id))
     return bits if len(holders) == len(stages) * bound else None
 
 
-def _free(id: TensorId) -> tuple[str, ...]:
+def free_axes(id: TensorId) -> tuple[str, ...]:
     """The axes along which only some ranks need hold a tensor."""
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 

@@ -20,7 +20,8 @@ class Comparison:
     that have no counterpart.  `worst` is the largest error over its allowance of all tensors,
     at `worst_id`.  `insensitive` lists the tensors whose allowance is as large as themselves,
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
-    the tensors judged with a user's factor.
+    the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
+    kept and whose sketches differ by more than rounding surely explains: nothing is decided.
     """
 
     dtype: str
@@ -32,6 +33,7 @@ class Comparison:
     insensitive: list[TensorId] = field(default_factory=list)
     moved: int = 0
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
+    suspects: list[TensorId] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:

@@ -14,14 +14,17 @@ import torch
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.align.sketched import Sketched, is_whole, logical_sketch
+from pytest_trainsafe.compare.again import gradients_behind
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.screen import same, screen_tensor
 from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
 from pytest_trainsafe.compare.tolerance import LOW_PRECISION, SAFETY
-from pytest_trainsafe.compare.updates import update_of
+from pytest_trainsafe.compare.updates import ends, update_of, update_sketch
 from pytest_trainsafe.finding import Finding, Pattern
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
@@ -52,19 +55,29 @@ TURNED = 1e-3
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
-def compare(rung: Rung, loosen: Sequence[Loosen] = ()) -> Comparison:
-    """Compare a rung's candidate with its reference; findings are in the order of dataflow."""
+def compare(
+    rung: Rung, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
+) -> Comparison:
+    """Compare a rung's candidate with its reference; findings are in the order of dataflow.
+
+    Tensors whose values were not kept are screened by their sketches, which leaves suspects.
+    With those recorded again, `screened` is what was found before: only its suspects are judged.
+    """
     mismatch = _different_steps(rung)
     if mismatch is not None:
         return Comparison(rung.dtype, [mismatch])
     judge = _Judge(rung, loosen)
-    judge.annotations()
+    if screened is None:
+        judge.annotations()
+    else:
+        judge.take_over(screened)
     # Stable: within a step the order stays that of dataflow, also with several reference ranks.
     for order, id in enumerate(sorted(rung.reference.ids(), key=lambda id: id.step)):
         # What a wrong step leaves behind is wrong afterwards, and tells nothing new.
         if judge.failed_step is not None and id.step > judge.failed_step:
             break
-        judge.tensor(order, id)
+        if screened is None or id in judge.wanted:
+            judge.tensor(order, id)
     judge.result.findings.sort(key=lambda finding: finding.order)
     return judge.result
 
@@ -101,6 +114,16 @@ class _Judge:
         shadow = rung.usable_shadow()
         self.measures: list[Trace] = [t for t in (rung.perturbed, shadow) if t is not None]
         self.undetermined: dict[str, torch.Tensor] = {}
+        self.wanted: set[TensorId] = set()
+        self.counted: set[TensorId] = set()
+        self.traces = (rung.candidate, rung.reference, *self.measures)
+
+    def take_over(self, screened: Comparison) -> None:
+        """Go on from a comparison that left suspects."""
+        self.result = screened
+        self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
+        self.wanted = {*screened.suspects, *self.counted}
+        screened.suspects = []
 
     def annotations(self) -> None:
         """An annotation that matches nothing on any rank is a mistake, not a choice."""
@@ -121,6 +144,9 @@ class _Judge:
             return
         if any(is_cut_over_stages(t, id) for t in (self.rung.reference, self.rung.candidate)):
             self.result.uncovered[id.kind] += 1
+            return
+        if not all(is_whole(trace, id) for trace in self.traces):
+            self.screen(id)
             return
         expected = logical_tensor(self.rung.reference, id)
         if expected.tensor is None or expected.findings:
@@ -157,6 +183,66 @@ class _Judge:
             + ", or it has another name"
         )
         self.fail(order, id, "missing", message)
+
+    def screen(self, id: TensorId) -> None:
+        """Clear a tensor by its sketches, or make it a suspect."""
+        if id.kind not in ("param", "master_param"):
+            sketches = [logical_sketch(trace, id) for trace in self.traces]
+            cleared = self.screened(id, *sketches)
+        elif id.step == INITIAL:
+            cleared = same(*(logical_sketch(trace, id) for trace in self.traces[:2]))
+            if cleared:
+                self.count(id)
+        elif id.kind == "param" and self.has_master(id):
+            copies = (
+                [event.master_copy for _, event in trace.holders(id)] for trace in self.traces[:2]
+            )
+            own, references = (all(each) for each in copies)
+            cleared = own or not references  # the reference may keep some other relation
+        elif ends(self.rung.candidate, id) is None or ends(self.rung.reference, id) is None:
+            self.result.uncovered["update"] += 1
+            return
+        else:
+            candidate, expected, *others = (update_sketch(trace, id) for trace in self.traces)
+            self.result.moved += expected is not None and bool(expected.values.any())
+            value = logical_sketch(self.rung.reference, id)
+            size = value.norm if value is not None else 0.0
+            least = 0.5 * _epsilon(self.rung.reference, id) * size
+            if self.rung.dtype in LOW_PRECISION and expected is not None:
+                least = max(least, _turned(expected.norm, math.prod(expected.shape)))
+            judged_as = msgspec.structs.replace(id, kind="update")
+            cleared = self.screened(judged_as, candidate, expected, *others, least=least)
+        if not cleared:
+            self.result.suspects.append(id)
+
+    def screened(
+        self,
+        id: TensorId,
+        candidate: Sketched | None,
+        reference: Sketched | None,
+        *others: Sketched | None,
+        least: float = 0.0,
+    ) -> bool:
+        """Whether the sketches clear a tensor, which then counts as compared."""
+        loosened = next((entry for entry in self.loosen if entry.matches(id)), None)
+        found = screen_tensor(
+            candidate,
+            reference,
+            others,
+            self.rung.dtype,
+            loosened=loosened.factor if loosened is not None else 1.0,
+            least=least,
+        )
+        if not found.cleared:
+            return False
+        self.count(id)
+        if loosened is not None:
+            self.result.loosened.append((id, loosened))
+        if found.ratio > self.result.worst:
+            self.result.worst, self.result.worst_id = found.ratio, id
+        if found.allowed >= 1 and id.kind != "update":
+            self.result.insensitive.append(id)
+        return True
 
     def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
         """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
@@ -229,7 +315,7 @@ class _Judge:
         # A stored value is rounded, and so is the difference of two of them.
         least = 0.5 * _epsilon(self.rung.reference, id) * norm(reference.numpy())
         if self.rung.dtype in LOW_PRECISION:
-            least = max(least, _turned(expected))
+            least = max(least, _turned(norm(expected.numpy()), expected.numel()))
         judged_as = msgspec.structs.replace(id, kind="update")
         return self.judge(order, judged_as, Merged(candidate), expected, others, least)
 
@@ -406,7 +492,8 @@ class _Judge:
         return holders[0][1] if holders else None
 
     def count(self, id: TensorId) -> None:
-        self.result.compared[id.kind] += 1
+        if id not in self.counted:
+            self.result.compared[id.kind] += 1
 
     def others(self, id: TensorId) -> list[torch.Tensor]:
         return [tensor for tensor in self._others(id) if tensor is not None]
@@ -433,11 +520,14 @@ def _rounds(trace: Trace, id: TensorId, value: torch.Tensor | None) -> bool:
     return torch.equal(master.to(dtype).to(value.dtype), value)
 
 
-def _turned(update: torch.Tensor) -> float:
-    """The norm of an update's error when a few elements go the other way, unforeseen."""
-    elements = max(update.numel(), 1)
+def _turned(size: float, elements: int) -> float:
+    """The norm of an update's error when a few elements go the other way, unforeseen.
+
+    `size` is the norm of the update, of that many elements.
+    """
+    elements = max(elements, 1)
     turned = min(max(2.0, TURNED * elements), elements)
-    return 2 * norm(update.numpy()) * math.sqrt(turned / elements) / SAFETY["bfloat16"]
+    return 2 * size * math.sqrt(turned / elements) / SAFETY["bfloat16"]
 
 
 def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.sketched import is_whole, logical_sketch
+from pytest_trainsafe.compare.screen import same
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL
+from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,18 @@ class Rung:
                 break
             if not self.shadow.holders(id):
                 return None
-            here, there = (logical_tensor(t, id).tensor for t in (self.reference, self.shadow))
-            if (
-                here is None
-                or there is None
-                or here.shape != there.shape
-                or bool((here != there).any())
-            ):
+            if not _equal(self.reference, self.shadow, id):
                 return None
         return self.shadow
+
+
+def _equal(left: Trace, right: Trace, id: TensorId) -> bool:
+    if not (is_whole(left, id) and is_whole(right, id)):
+        return same(logical_sketch(left, id), logical_sketch(right, id))
+    here, there = (logical_tensor(trace, id).tensor for trace in (left, right))
+    return (
+        here is not None
+        and there is not None
+        and here.shape == there.shape
+        and not bool((here != there).any())
+    )

@@ -66,8 +66,7 @@ def allowance(
     factor = SAFETY[dtype] * loosened
     own = spread(reference)
     size = math.sqrt(own.power)
-    least_share = FLOOR[dtype] * EPSILON[dtype]
-    response = max(*(r.norm for r in responses), least_share * size, least)
+    response = least_response(size, [r.norm for r in responses], dtype, least)
     relative = response / size if size else 0.0
     # The floor stands in for the fluctuation of a scalar, which has no spread to judge by.
     fluctuation = 1 + FLUCTUATION * own.few if reference.size > 1 else 1.0
@@ -77,6 +76,11 @@ def allowance(
         for dim, (norms, few) in enumerate(zip(own.slices, own.slices_few, strict=True))
     )
     return Allowance(factor * fluctuation * response, slices, factor * fluctuation * along)
+
+
+def least_response(size: float, measured: Sequence[float], dtype: str, least: float) -> float:
+    """The response to go by, an absolute norm: the largest measured one, or the floor."""
+    return max(*measured, FLOOR[dtype] * EPSILON[dtype] * size, least)
 
 
 def _slices(

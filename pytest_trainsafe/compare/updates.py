@@ -10,6 +10,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.align.sketched import Sketched, logical_sketch
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
@@ -19,7 +20,7 @@ def update_of(trace: Trace, id: TensorId, after: torch.Tensor | None = None) -> 
 
     `after` is its value after the step, where the caller has loaded it.
     """
-    ids = _ends(trace, id)
+    ids = ends(trace, id)
     if ids is None:
         return None
     new = after if after is not None and ids[1] == id else logical_tensor(trace, ids[1]).tensor
@@ -31,7 +32,7 @@ def update_of(trace: Trace, id: TensorId, after: torch.Tensor | None = None) -> 
 
 def update_parts(trace: Trace, id: TensorId) -> list[Part]:
     """The same, rank by rank."""
-    ids = _ends(trace, id)
+    ids = ends(trace, id)
     if ids is None:
         return []
     before = {part.rank: part for part in parts_of(trace, ids[0])}
@@ -48,7 +49,17 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
     ]
 
 
-def _ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:
+def update_sketch(trace: Trace, id: TensorId) -> Sketched | None:
+    """The same as a sketch; None also where one of the ends has none."""
+    ids = ends(trace, id)
+    if ids is None:
+        return None
+    old, new = (logical_sketch(trace, end) for end in ids)
+    return new - old if new is not None and old is not None and new.shape == old.shape else None
+
+
+def ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:
+    """The parameter or master copy before a step and after it; None if one is not recorded."""
     # A float64 shadow keeps no master copies, and nothing has one before the first step.
     after = id if trace.holders(id) else msgspec.structs.replace(id, kind="param")
     before = msgspec.structs.replace(after, step=id.step - 1)

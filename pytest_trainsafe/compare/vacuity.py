@@ -10,11 +10,13 @@ from collections.abc import Callable, Collection, Iterator
 
 from pytest_trainsafe.align.layout import Slices
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorId
 
 #: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
 #: makes the kind's check vacuous.
@@ -92,11 +94,19 @@ def _gradients(rung: Rung) -> Guard:
         if id.kind != "main_grad":
             continue
         seen = True
-        tensor = logical_tensor(rung.reference, id).tensor
-        if tensor is not None and bool(tensor.any()):
+        if _any(rung.reference, id):
             return
     if seen:
         yield "gradients", "every gradient of the reference is zero: nothing was trained"
+
+
+def _any(trace: Trace, id: TensorId) -> bool:
+    """Whether a tensor has an element that is not zero."""
+    if not is_whole(trace, id):
+        sketch = logical_sketch(trace, id)
+        return sketch is not None and bool(sketch.values.any())
+    tensor = logical_tensor(trace, id).tensor
+    return tensor is not None and bool(tensor.any())
 
 
 def _moved(comparison: Comparison) -> Guard:

@@ -186,7 +186,16 @@ class ParameterRecorder:
         where = TensorId(step, microbatch, kind, module, leaf + suffix)
         given = ((), "default") if whole else self.layouts[name]
         layout, source = own_layout(tensor, self.sizes) or given
-        self.writer.add_tensor(where, local_values(tensor), _summed(layout, partial), source)
+        values, layout = local_values(tensor), _summed(layout, partial)
+        self.writer.add_tensor(where, values, layout, source, kind == "param" and _is_copy(tensor))
+
+
+def _is_copy(parameter: torch.Tensor) -> bool:
+    """Whether a parameter equals its master copy, rounded to its dtype."""
+    master = getattr(parameter, "main_param", None)
+    if not isinstance(master, torch.Tensor) or master.shape != parameter.shape:
+        return False
+    return torch.equal(local_values(parameter), local_values(master).to(parameter.dtype))
 
 
 def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:

@@ -23,6 +23,7 @@ from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.sources import loaded_files
 from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
@@ -46,7 +47,7 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     What it raises passes through, and leaves what was recorded until then, without an end.
     """
     torch.manual_seed(spec.seed)
-    writer = RankWriter(Path(spec.trace), int(os.environ.get("RANK", "0")))
+    writer = _writer(spec, int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
     began = time.perf_counter()
@@ -72,6 +73,13 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("asked", axis))
     writer.close()
     return seconds
+
+
+def _writer(spec: RunSpec, rank: int) -> RankWriter:
+    if spec.record == "full":
+        return RankWriter(Path(spec.trace), rank)
+    sketcher = Sketcher(spec.at.coordinates(rank), spec.at.sizes)
+    return RankWriter(Path(spec.trace), rank, sketcher, frozenset(spec.keep))
 
 
 def _train(spec: RunSpec, ctx: Context) -> None:

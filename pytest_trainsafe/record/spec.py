@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from pytest_trainsafe.sweep.point import AxisValue, Point
+from pytest_trainsafe.trace.schema import TensorId
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +18,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the
     noise injected into every leaf module's output and gradient (0 for none); only references are
     perturbed.  `watch_casts` notes casts out of float64.  `modules` are `fnmatch` patterns; a
-    module that matches none leaves no activations.
+    module that matches none leaves no activations.  `record` says what is kept of a tensor's
+    values: all ("full") or, unless `keep` names it or it is small, a sketch.
     """
 
     program: str
@@ -32,6 +36,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     modules: tuple[str, ...] = ("*",)
     perturbation: float = 0.0
     watch_casts: bool = False
+    record: Literal["full", "sketch"] = "full"
+    keep: tuple[TensorId, ...] = ()
 
     @property
     def at(self) -> Point:

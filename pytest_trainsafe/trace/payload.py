@@ -108,3 +108,13 @@ class Payload:
             return self._bytes[start:end].view(dtype).view(shape)
         except RuntimeError as error:
             raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}") from error
+
+    def rows(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """The float64 tensor that is the file's only entry, an unknown number of `shape`."""
+        entry = self._entries.get("0")
+        if entry is None or len(self._entries) > 1 or entry.shape[1:] != shape:
+            raise PayloadError(f"it does not hold rows of shape {list(shape)} alone")
+        try:
+            return self._bytes[self._start :].view(torch.float64).view(entry.shape)
+        except RuntimeError as error:
+            raise PayloadError(f"it holds no float64 of shape {list(entry.shape)}") from error

@@ -28,9 +28,10 @@ from pytest_trainsafe.trace.schema import (
     TensorEvent,
     TensorId,
 )
+from pytest_trainsafe.trace.sketch import COLUMNS, ROWS
 
 FORMAT = "pytest-trainsafe trace"
-PAYLOAD_NAME = re.compile(r"payload-\d{5,}\.safetensors")
+PAYLOAD_NAME = re.compile(r"(payload|sketches)-\d{5,}\.safetensors")
 
 
 class TraceError(Exception):
@@ -75,6 +76,7 @@ class Trace:
         default_factory=dict, repr=False
     )
     _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
+    _sketches: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.point = Point.of(self.manifest.point)
@@ -133,9 +135,10 @@ class Trace:
 
         Raises TraceError when the payload was not kept, is missing, or is damaged.
         """
-        if not event.file:
+        if not event.key:
             raise TraceError(
-                f"{event.id}: rank {rank} recorded only its hash. Record the run with payloads."
+                f"{event.id}: rank {rank} kept only a sketch of its values. Record the run with "
+                "--trainsafe-record full."
             )
         dtype = getattr(torch, event.dtype, None)
         if not isinstance(dtype, torch.dtype):
@@ -146,6 +149,21 @@ class Trace:
         except (PayloadError, OSError) as error:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}: {error}") from error
+
+    def sketch(self, rank: int, event: TensorEvent) -> torch.Tensor:
+        """The sketch of one rank's event, [8, 16] in float64: of one that has a sketch.
+
+        Raises TraceError when it is missing or damaged.
+        """
+        assert event.sketch >= 0, event.id
+        where = rank, event.file
+        try:
+            if where not in self._sketches:
+                self._sketches[where] = self._payload(*where).rows((ROWS, COLUMNS))
+            return self._sketches[where][event.sketch]
+        except (PayloadError, OSError, IndexError) as error:
+            path = self.path / f"rank{rank}" / event.file
+            raise _damaged(path, f"{event.id}, sketch {event.sketch}: {error}") from error
 
     def _payload(self, rank: int, name: str) -> Payload:
         found = self._payloads.get((rank, name))

@@ -5,6 +5,7 @@ A trace is a directory:
     manifest.json                 one Manifest: what ran, where, and the schema version
     rank0/events.jsonl            one Event a line, appended as things happen
     rank0/payload-00000.safetensors   the tensors, written whole before the events that name them
+    rank0/sketches-00000.safetensors  sketches of tensors whose values were not kept, likewise
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.
@@ -18,7 +19,7 @@ import msgspec
 
 from pytest_trainsafe.align.layout import REPLICATED, Layout
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Kind = Literal[
     "activation",
@@ -74,8 +75,11 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     `seq` counts the rank's events: the order of dataflow.
     `layout_source` says where the layout came from: "dtensor", "attribute", the annotation
     pattern as written ("modules: linear_qkv"), or "default".
-    `file` and `key` find the payload; both empty when only the hash was recorded.
+    `file` and `key` find the payload; `key` is empty when the values were not kept.  Then
+    `sketch` is the place of their sketch in the file, and `logical` the logical shape that the
+    rank took its part to be of.
     `hash` is xxh3_128 of the contiguous bytes, hexadecimal.
+    `master_copy` says of a parameter that it equals its master copy, rounded to its dtype.
     """
 
     seq: int
@@ -87,6 +91,9 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     layout_source: str = "default"
     file: str = ""
     key: str = ""
+    sketch: int = -1
+    logical: tuple[int, ...] = ()
+    master_copy: bool = False
 
 
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):

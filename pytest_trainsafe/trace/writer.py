@@ -12,15 +12,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 import xxhash
 
 from pytest_trainsafe.align.layout import REPLICATED, Layout
 from pytest_trainsafe.trace.payload import Held, encode
-from pytest_trainsafe.trace.schema import End, Event, Manifest, TensorEvent, TensorId
+from pytest_trainsafe.trace.schema import (
+    INITIAL,
+    End,
+    Event,
+    Manifest,
+    TensorEvent,
+    TensorId,
+)
+from pytest_trainsafe.trace.sketch import SIZE, Sketcher
 
 #: Tensors held back before a payload file is written.
 FLUSH_BYTES = 64 * 2**20
+
+Shape = tuple[int, ...]
+
+#: Where a sketch is: its file, its place there, and the logical shape.
+_Sketched = tuple[str, int, Shape]
 
 
 class TraceWriteError(Exception):
@@ -32,9 +47,17 @@ class RankWriter:
 
     After a failed write the writer refuses everything, so that no End follows lost events.
     Tensors are copied when added: what the program does to them later is not recorded.
+    With a `sketcher` only small tensors are kept, and those that `keep` names; of the others
+    there is a sketch.
     """
 
-    def __init__(self, directory: Path, rank: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        rank: int,
+        sketcher: Sketcher | None = None,
+        keep: frozenset[TensorId] = frozenset(),
+    ) -> None:
         self.directory = Path(directory) / f"rank{rank}"
         self.rank = rank
         self._events = self.directory / "events.jsonl"
@@ -45,6 +68,10 @@ class RankWriter:
         self._pending: list[Held] = []
         self._pending_bytes = 0
         self._stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, str]] = {}
+        self._sketcher = sketcher
+        self._keep = keep
+        self._sketches: list[npt.NDArray[np.float64]] = []
+        self._sketched: dict[tuple[str, str, Shape, Layout], _Sketched] = {}
         self._ids: set[TensorId] = set()
         self._failure: str | None = None
         _guarded(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
@@ -66,12 +93,12 @@ class RankWriter:
         tensor: torch.Tensor,
         layout: Layout = REPLICATED,
         layout_source: str = "default",
-        keep_payload: bool = True,
+        master_copy: bool = False,
     ) -> TensorEvent:
         """Record a rank-local tensor under `id`, once, and return its event.
 
         Any dtype, shape, stride and device; a DTensor gives its local tensor, a sparse tensor
-        its dense form.  With `keep_payload=False` only the hash is kept.
+        its dense form.
         """
         self._check()
         assert id not in self._ids, f"{id} was recorded twice on rank {self.rank}"
@@ -80,12 +107,28 @@ class RankWriter:
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape = tuple(host.shape)
         digest = xxhash.xxh3_128_hexdigest(data.numpy().data)
-        file, key = "", ""
-        if keep_payload:
+        sketched = self._sketch(id, host, layout, (digest, dtype, shape))
+        if sketched is not None:
+            (file, place, logical), key = sketched, ""
+        else:
             known = self._stored.get((digest, dtype, shape))
             file, key = known or self._hold(host.dtype, shape, data.numpy().tobytes())
+            place, logical = -1, ()
             self._stored[digest, dtype, shape] = (file, key)
-        event = TensorEvent(self._count, id, dtype, shape, digest, layout, layout_source, file, key)
+        event = TensorEvent(
+            seq=self._count,
+            id=id,
+            dtype=dtype,
+            shape=shape,
+            hash=digest,
+            layout=layout,
+            layout_source=layout_source,
+            file=file,
+            key=key,
+            sketch=place,
+            logical=logical,
+            master_copy=master_copy,
+        )
         self._ids.add(id)
         self.add(event)
         if self._pending_bytes >= FLUSH_BYTES:
@@ -98,11 +141,28 @@ class RankWriter:
         self._pending_bytes += len(data)
         return _payload_name(self._files), key
 
+    def _sketch(
+        self, id: TensorId, host: torch.Tensor, layout: Layout, content: tuple[str, str, Shape]
+    ) -> _Sketched | None:
+        """Where the sketch of a tensor is; None for one that is to be kept, or has no sketch."""
+        if self._sketcher is None or host.nbytes <= SIZE or id in self._keep:
+            return None
+        known = self._sketched.get((*content, layout))
+        if known is not None:
+            return known
+        made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL)
+        if made is None:
+            return None
+        found = (_sketches_name(self._files), len(self._sketches), made[1])
+        self._sketches.append(made[0].numpy())
+        self._sketched[*content, layout] = found
+        return found
+
     def flush(self) -> None:
-        """Write what is pending: the tensors as one payload file, then the events."""
+        """Write what is pending: the tensors and sketches as a file each, then the events."""
         self._check()
         try:
-            if self._pending:
+            if self._pending or self._sketches:
                 self._write_payload()
             if self._lines:
                 lines = b"".join(line + b"\n" for line in self._lines)
@@ -119,7 +179,13 @@ class RankWriter:
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
     def _write_payload(self) -> None:
-        _replace(self.directory / _payload_name(self._files), encode(self._pending))
+        if self._pending:
+            _replace(self.directory / _payload_name(self._files), encode(self._pending))
+        if self._sketches:
+            sketches = np.stack(self._sketches)
+            held = Held(torch.float64, sketches.shape, sketches.tobytes())
+            _replace(self.directory / _sketches_name(self._files), encode([held]))
+            self._sketches.clear()
         self._files += 1
         self._pending.clear()
         self._pending_bytes = 0
@@ -157,6 +223,10 @@ def _on_host(id: TensorId, tensor: torch.Tensor) -> torch.Tensor:
 
 def _payload_name(number: int) -> str:
     return f"payload-{number:05d}.safetensors"
+
+
+def _sketches_name(number: int) -> str:
+    return f"sketches-{number:05d}.safetensors"
 
 
 def _replace(path: Path, data: bytes) -> None:

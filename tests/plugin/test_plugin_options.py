@@ -21,7 +21,8 @@ CASES = [
     ("timeout", "timeout", "20", 20.0, "1.5", 1.5),
     ("seed", "seed", "3", 3, "4", 4),
     ("accept", "accept", "moved", ("moved",), "moved, dropout", ("moved", "dropout")),
-    ("record", "record_kinds", "loss", ("loss",), "param,loss", ("param", "loss")),
+    ("record", "record", "sketch", "sketch", "full", "full"),
+    ("record-kinds", "record_kinds", "loss", ("loss",), "param,loss", ("param", "loss")),
     ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
     ("keep-traces", "keep_traces", "one", "one", "two", "two"),
     ("slots", "slots", "3", 3, "4", 4),
@@ -59,7 +60,8 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("timeout", "nan", "takes a positive number of seconds, not 'nan'"),
         ("seed", "-1", "takes an integer from 0 to 2[*][*]32 - 1, not '-1'"),
         ("accept", "droput", "takes one of *, not 'droput'; did you mean 'dropout'?"),
-        ("record", "grads", "takes one of activation, *grad_norm, not 'grads'*"),
+        ("record", "all", "takes one of sketch, full, not 'all'*"),
+        ("record-kinds", "grads", "takes one of activation, *grad_norm, not 'grads'*"),
     ],
 )
 def test_a_bad_value_is_a_usage_error_that_says_what_is_allowed(pytester, option, word, message):

@@ -10,7 +10,7 @@ import torch
 
 from pytest_trainsafe.align.layout import Shard, ZigZag
 from pytest_trainsafe.trace import writer as writer_module
-from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import (
     InputEvent,
     Manifest,
@@ -112,16 +112,6 @@ def test_equal_tensors_share_a_payload_and_other_shapes_do_not(tmp_path: Path) -
     later = writer.add_tensor(named("d"), torch.ones(4))
     assert (same.file, same.key) == (first.file, first.key) == (later.file, later.key)
     assert (shaped.hash, shaped.key == first.key) == (first.hash, False)
-
-
-def test_hash_only_tensor_cannot_be_loaded(tmp_path: Path) -> None:
-    write_manifest(tmp_path, manifest(tp=1))
-    writer = RankWriter(tmp_path, 0)
-    event = writer.add_tensor(named("a"), torch.ones(4), keep_payload=False)
-    writer.close()
-    assert not list(tmp_path.glob("rank0/payload*"))
-    with pytest.raises(TraceError, match="recorded only its hash"):
-        Trace.open(tmp_path).load(0, event)
 
 
 def test_all_events_come_back_in_order(tmp_path: Path) -> None:

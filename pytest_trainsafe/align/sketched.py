@@ -1,0 +1,141 @@
+"""Sketches of logical tensors: the ranks' sketches of their parts, added up.
+
+Called by the judges, for tensors whose values were not kept.  What `merge` would have a finding
+about has no sketch here, and is to be recorded in full.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_trainsafe.align.indices import LayoutError, logical_shape
+from pytest_trainsafe.align.layout import Partial, Slices
+from pytest_trainsafe.align.logical import free_axes
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+from pytest_trainsafe.trace.sketch import Sketcher
+
+Held = tuple[RankTrace, TensorEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Sketched:
+    """The sketch of a logical tensor, [8, 16] in float64, and the tensor's shape."""
+
+    values: torch.Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def norm(self) -> float:
+        """An estimate of the Frobenius norm; NaN or infinite where an element is."""
+        return float(self.values.square().mean().sqrt())
+
+    def __sub__(self, other: Sketched) -> Sketched:
+        assert self.shape == other.shape
+        return Sketched(self.values - other.values, self.shape)
+
+    def along(self, other: Sketched) -> float:
+        """An estimate of <self, other> / <other, other>."""
+        return float((self.values * other.values).sum() / other.values.square().sum())
+
+
+def is_whole(trace: Trace, id: TensorId) -> bool:
+    """Whether every rank that recorded `id` kept its values."""
+    return all(event.key for _, event in trace.holders(id))
+
+
+def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
+    """The sketch of a logical tensor.
+
+    None where parts are missing, replicas differ in a bit, or ranks do not agree on the tensor's
+    shape, dtype or layout.
+    """
+    held = trace.holders(id)
+    if not held or not _consistent(held) or not _complete(trace, held, free_axes(id)):
+        return None
+    total: torch.Tensor | None = None
+    shapes = set()
+    for group in _groups(held).values():
+        if any(event.hash != group[0][1].hash for _, event in group):
+            return None
+        part = _part(trace, *group[0])
+        if part is None:
+            return None
+        values, shape = part
+        shapes.add(shape)
+        total = values if total is None else total + values
+    assert total is not None
+    if len(shapes) > 1 or shapes != {_whole_shape(trace, held)}:
+        return None
+    for placement in held[0][1].layout:
+        if isinstance(placement, Partial) and placement.op == "avg":
+            total = total / trace.sizes[placement.axis]
+    return Sketched(total, shapes.pop())
+
+
+def _part(trace: Trace, rank: RankTrace, event: TensorEvent) -> tuple[torch.Tensor, Shape] | None:
+    if event.sketch >= 0:
+        return trace.sketch(rank.rank, event), event.logical
+    sketcher = _sketcher(tuple(rank.coordinates.items()), tuple(trace.sizes.items()))
+    return sketcher.sketch(trace.load(rank.rank, event), event.layout)
+
+
+Shape = tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=16)
+def _sketcher(
+    coordinates: tuple[tuple[str, int], ...], sizes: tuple[tuple[str, int], ...]
+) -> Sketcher:
+    """A rank's sketcher, for the small parts of large tensors: those are kept whole."""
+    return Sketcher(dict(coordinates), dict(sizes))
+
+
+def _consistent(held: Sequence[Held]) -> bool:
+    first = held[0][1]
+    return all(event.dtype == first.dtype and _form(event) == _form(first) for _, event in held[1:])
+
+
+def _form(event: TensorEvent) -> Hashable:
+    """A layout without what may differ between ranks."""
+    return tuple((p.shape, p.axes) if isinstance(p, Slices) else p for p in event.layout)
+
+
+def _whole_shape(trace: Trace, held: Sequence[Held]) -> Shape | None:
+    try:
+        parts = [(event.layout, rank.coordinates, event.shape) for rank, event in held]
+        return logical_shape(parts, trace.sizes)
+    except LayoutError:
+        return None
+
+
+def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
+    """The holders by what they hold: replicas together."""
+    groups: dict[Hashable, list[Held]] = {}
+    for rank, event in held:
+        where = [
+            (p.offsets, p.lengths) if isinstance(p, Slices) else rank.coordinates[p.axis]
+            for p in event.layout
+        ]
+        groups.setdefault(tuple(where), []).append((rank, event))
+    return groups
+
+
+def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> bool:
+    """Whether no rank lacks its part, and rectangles fill the tensor."""
+    layout = held[0][1].layout
+    rectangle = next((p for p in layout if isinstance(p, Slices)), None)
+    if rectangle is not None:
+        volume = sum(math.prod(group[0][1].shape) for group in _groups(held).values())
+        terms = math.prod(trace.sizes[p.axis] for p in layout if isinstance(p, Partial))
+        return volume == math.prod(rectangle.shape) * terms
+    named = {p.axis for p in layout if not isinstance(p, Slices)}
+    free = [axis for axis in free_from if axis not in named]
+    bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
+    stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
+    return len(held) == bound * len(stages)

@@ -1,0 +1,211 @@
+"""A sketch: random projections of a rank's part of a tensor, which estimate norms of differences.
+
+A tensor is seen as a matrix, of all its dimensions but the last by the last.  With signs r for
+rows and c for columns, entry (p, q) of the sketch is the sum over all elements x[i, j] of
+r[p, i] * x[i, j] * c[q, j].  The signs are those of the *logical* indices, so sketches of shards
+and of partial sums add up to that of the logical tensor, the sketch of a difference is the
+difference of sketches, and the mean square of its entries estimates the squared norm without
+bias.  docs/tolerances.md derives the variance.  (Alon, Matias and Szegedy 1996; the product of
+signs is that of tensor sketches, Pham and Pagh 2013.)
+
+Called by the writer of a trace, in the ranks, and by align for tensors that were kept whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.indices import (
+    Indices,
+    LayoutError,
+    index_arrays,
+    runs,
+    scale_shape,
+)
+from pytest_trainsafe.align.layout import Coordinates, Layout, Sizes
+from pytest_trainsafe.trace.signs import signs
+
+#: Signs for each row and for each column; a sketch has an entry for every pair.
+ROWS, COLUMNS = 8, 16
+
+#: Bytes of a sketch.  Tensors that are no larger are kept whole instead.
+SIZE = ROWS * COLUMNS * 8
+
+#: A vector is seen as a matrix of this many columns.
+WIDTH = 64
+
+#: Elements that are widened at a time, in a buffer that stays in the cache, and most columns.
+TILE, WIDEST = 2**16, 2**13
+
+#: Most bytes of signs that are kept for the next tensor of the same place.
+KEPT_SIGNS = 64 * 2**20
+
+_ROW_SALT, _COLUMN_SALT = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a part's matrices lie in the logical one: the signs of their rows and columns.
+
+    A vector's part may be several runs of its indices; `runs` holds the first index and the
+    length of each (empty for matrices, which are one).
+    """
+
+    logical: tuple[int, ...]
+    rows: tuple[torch.Tensor, ...]
+    columns: torch.Tensor
+    runs: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (*self.rows, self.columns))
+
+
+class Sketcher:
+    """Makes the sketches of one rank's parts; keeps the signs that they share."""
+
+    def __init__(self, coordinates: Coordinates, sizes: Sizes) -> None:
+        self.coordinates = coordinates
+        self.sizes = sizes
+        self._places: OrderedDict[tuple[Layout, tuple[int, ...], bool], _Place | None]
+        self._places = OrderedDict()
+        self._kept = 0
+        self._buffers: dict[torch.dtype, torch.Tensor] = {}
+
+    def sketch(
+        self, part: torch.Tensor, layout: Layout, *, exact: bool = False
+    ) -> tuple[torch.Tensor, tuple[int, ...]] | None:
+        """The sketch of a contiguous part on the CPU, [8, 16] in float64, and the logical shape
+        that was taken from the part's own shape and layout.
+
+        None where the layout does not fit the part, or the part has no elements.  Where a
+        dimension is cut unevenly a rank cannot know the logical shape: ranks then name different
+        ones, and whoever adds the sketches up has to see to it that all are the same.
+        Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
+        Half-precision values are summed in float32, whose rounding is nothing to theirs, unless
+        `exact` is asked for.
+        """
+        if not part.numel() or not part.ndim:
+            return None
+        key = (layout, tuple(part.shape), part.is_complex())
+        if key in self._places:
+            self._places.move_to_end(key)
+            place = self._places[key]
+        else:
+            place = self._places[key] = self._find(part, layout)
+            self._bound(place)
+        if place is None:
+            return None
+        matrices = _matrices(part, place)
+        wide = torch.float32 if part.dtype in _HALF and not exact else torch.float64
+        total = self._project(matrices[0], place.rows[0], place.columns, wide)
+        for matrix, rows in zip(matrices[1:], place.rows[1:], strict=True):
+            total += self._project(matrix, rows, place.columns, wide)
+        return total, place.logical
+
+    def _project(
+        self, matrix: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype
+    ) -> torch.Tensor:
+        """`rows @ matrix @ columns`, a tile of the matrix widened and summed in `wide` at a time;
+        the result is in float64."""
+        if wide not in self._buffers:
+            self._buffers[wide] = torch.empty(TILE + WIDEST, dtype=wide)
+        buffer = self._buffers[wide]
+        if wide == torch.float32:
+            rows, columns = rows.to(wide), columns.to(wide)
+        if matrix.numel() <= TILE:
+            return (rows @ _widened(matrix, buffer) @ columns).to(torch.float64)
+        total = torch.zeros(ROWS, COLUMNS, dtype=torch.float64)
+        for left in range(0, matrix.shape[1], WIDEST):
+            part = matrix[:, left : left + WIDEST]
+            height = max(TILE // part.shape[1], 1)
+            sums = part.new_zeros(ROWS, part.shape[1], dtype=wide)
+            for top in range(0, part.shape[0], height):
+                tile = part[top : top + height]
+                sums.addmm_(rows[:, top : top + height], _widened(tile, buffer))
+            total += sums @ columns[left : left + WIDEST]
+        return total
+
+    def _find(self, part: torch.Tensor, layout: Layout) -> _Place | None:
+        shape = tuple(part.shape)
+        try:
+            logical = scale_shape(shape, layout, self.sizes)
+            arrays = index_arrays(layout, self.coordinates, self.sizes, logical)
+        except LayoutError:
+            return None
+        if tuple(map(len, arrays)) != shape:
+            return None
+        if part.is_complex():  # a pair of columns for each
+            arrays = [*arrays[:-1], _pairs(arrays[-1])]
+        if len(shape) > 1:
+            rows = _flat(arrays[:-1], logical[:-1])
+            return _Place(logical, (_row_signs(rows),), _column_signs(arrays[-1]))
+        pieces = tuple(runs(arrays[0]))
+        vector_rows = (
+            np.arange(start // WIDTH, -(-(start + length) // WIDTH)) for start, length in pieces
+        )
+        return _Place(logical, tuple(map(_row_signs, vector_rows)), _width_signs(), pieces)
+
+    def _bound(self, place: _Place | None) -> None:
+        """Forget the places that were not asked for lately, once there are too many signs."""
+        self._kept += place.nbytes if place is not None else 0
+        while self._kept > KEPT_SIGNS and len(self._places) > 1:
+            _, oldest = self._places.popitem(last=False)
+            self._kept -= oldest.nbytes if oldest is not None else 0
+
+
+def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
+    """The part as real matrices."""
+    real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
+    if not place.runs:
+        columns = real.shape[-2] * 2 if part.is_complex() else real.shape[-1]
+        return [real.reshape(-1, columns)]
+    flat, matrices, here = real.reshape(-1), [], 0
+    for start, length in place.runs:
+        before = start % WIDTH
+        padded = flat.new_zeros(-(-(before + length) // WIDTH) * WIDTH)
+        padded[before : before + length] = flat[here : here + length]
+        matrices.append(padded.view(-1, WIDTH))
+        here += length
+    return matrices
+
+
+def _widened(tile: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    """The tile in the buffer's dtype: itself, or a copy there."""
+    if tile.dtype == buffer.dtype:
+        return tile
+    return buffer[: tile.numel()].view(tile.shape).copy_(tile)
+
+
+_HALF = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
+
+
+def _row_signs(indices: Indices) -> torch.Tensor:
+    return torch.from_numpy(signs(indices, ROWS, _ROW_SALT))
+
+
+def _column_signs(indices: Indices) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(signs(indices, COLUMNS, _COLUMN_SALT).T))
+
+
+@functools.cache
+def _width_signs() -> torch.Tensor:
+    return _column_signs(np.arange(WIDTH))
+
+
+def _pairs(columns: Indices) -> Indices:
+    return np.stack([2 * columns, 2 * columns + 1], axis=-1).reshape(-1)
+
+
+def _flat(arrays: Sequence[Indices], shape: Sequence[int]) -> Indices:
+    """The row-major indices of the product of index arrays."""
+    flat = arrays[0]
+    for array, length in zip(arrays[1:], shape[1:], strict=True):
+        flat = (flat[:, None] * length + array).reshape(-1)
+    return flat

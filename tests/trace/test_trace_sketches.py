@@ -1,0 +1,91 @@
+"""A writer with a sketcher keeps small and named tensors whole, and sketches of the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.trace.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+
+ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}
+SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
+
+
+def named(name: str, step: int = 0) -> TensorId:
+    return TensorId(step, None, "param", "layer", name)
+
+
+def recorded(path: Path, tensors: dict[TensorId, torch.Tensor], *keep: TensorId) -> Trace:
+    write_manifest(
+        path, Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0)
+    )
+    writer = RankWriter(path, 0, Sketcher(ALONE, SIZES), frozenset(keep))
+    for id, tensor in tensors.items():
+        writer.add_tensor(id, tensor)
+    writer.close()
+    return Trace.open(path)
+
+
+def test_a_large_tensor_has_a_sketch_and_no_values(tmp_path: Path) -> None:
+    values = torch.randn(40, 50)
+    trace = recorded(tmp_path, {named("large"): values})
+    event = trace.ranks[0].tensors[named("large")]
+
+    made = Sketcher(ALONE, SIZES).sketch(values, ())
+    assert made is not None
+    assert torch.equal(trace.sketch(0, event), made[0])
+    assert event.logical == (40, 50)
+    with pytest.raises(TraceError, match=r"kept only a sketch.*--trainsafe-record full"):
+        trace.load(0, event)
+
+
+def test_a_tensor_no_larger_than_a_sketch_is_kept(tmp_path: Path) -> None:
+    small, large = torch.randn(SIZE // 4), torch.randn(SIZE // 4 + 1)
+    trace = recorded(tmp_path, {named("small"): small, named("large"): large})
+    tensors = trace.ranks[0].tensors
+
+    assert torch.equal(trace.load(0, tensors[named("small")]), small)
+    assert tensors[named("large")].key == ""
+
+
+def test_a_named_tensor_is_kept(tmp_path: Path) -> None:
+    values = torch.randn(40, 50)
+    ids = named("here"), named("there")
+    trace = recorded(tmp_path, {id: values + n for n, id in enumerate(ids)}, ids[1])
+    here, there = (trace.ranks[0].tensors[id] for id in ids)
+
+    assert (here.key, there.sketch) == ("", -1)
+    assert torch.equal(trace.load(0, there), values + 1)
+
+
+def test_a_trace_of_sketches_does_not_grow_with_its_tensors(tmp_path: Path) -> None:
+    sizes = []
+    for side in (32, 512):
+        folder = tmp_path / str(side)
+        recorded(folder, {named(str(n)): torch.randn(side, side) for n in range(4)})
+        sizes.append(sum(file.stat().st_size for file in folder.rglob("payload*")))
+
+    assert sizes[0] == sizes[1] < 5 * SIZE
+
+
+def test_equal_tensors_share_one_sketch(tmp_path: Path) -> None:
+    values = torch.randn(40, 50)
+    trace = recorded(tmp_path, {named("a"): values, named("b"): values.clone()})
+    first, second = (trace.ranks[0].tensors[named(name)] for name in "ab")
+
+    assert (first.file, first.sketch) == (second.file, second.sketch)
+
+
+def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
+    trace = recorded(tmp_path, {named("large"): torch.randn(40, 50)})
+    events = tmp_path / "rank0/events.jsonl"
+    events.write_bytes(events.read_bytes().replace(b'"sketch":0', b'"sketch":7'))
+    trace = Trace.open(tmp_path)
+
+    with pytest.raises(TraceError, match=r"sketch 7.* is not there"):
+        trace.sketch(0, trace.ranks[0].tensors[named("large")])

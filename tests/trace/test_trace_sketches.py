@@ -68,9 +68,9 @@ def test_a_trace_of_sketches_does_not_grow_with_its_tensors(tmp_path: Path) -> N
     for side in (32, 512):
         folder = tmp_path / str(side)
         recorded(folder, {named(str(n)): torch.randn(side, side) for n in range(4)})
-        sizes.append(sum(file.stat().st_size for file in folder.rglob("payload*")))
+        sizes.append(sum(file.stat().st_size for file in folder.rglob("*.safetensors")))
 
-    assert sizes[0] == sizes[1] < 5 * SIZE
+    assert 4 * SIZE < sizes[0] == sizes[1] < 5 * SIZE
 
 
 def test_equal_tensors_share_one_sketch(tmp_path: Path) -> None:
@@ -87,5 +87,5 @@ def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
     events.write_bytes(events.read_bytes().replace(b'"sketch":0', b'"sketch":7'))
     trace = Trace.open(tmp_path)
 
-    with pytest.raises(TraceError, match=r"sketch 7.* is not there"):
+    with pytest.raises(TraceError, match=r"sketch 7: index 7"):
         trace.sketch(0, trace.ranks[0].tensors[named("large")])

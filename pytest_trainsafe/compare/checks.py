@@ -17,6 +17,7 @@ CHECKS = (
     "dropout",
     "sensitive",
     "measured",
+    "sketched",
     "reference",
     "reference-finite",
 )

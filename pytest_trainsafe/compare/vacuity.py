@@ -57,6 +57,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _dropout(rung.candidate),
         _sensitive(comparison),
         _measured(rung),
+        _decided(comparison),
     )
     return [_doubt(check, text, rung.dtype) for findings in checks for check, text in findings]
 
@@ -215,3 +216,13 @@ def _sensitive(comparison: Comparison) -> Guard:
 def _measured(rung: Rung) -> Guard:
     if rung.perturbed is None and rung.shadow is None:
         yield "measured", "no rounding was measured, so only equal bits could pass"
+
+
+def _decided(comparison: Comparison) -> Guard:
+    suspects = comparison.suspects
+    if suspects:
+        text = (
+            f"{len(suspects)} tensors, {suspects[0]} for one, differ by their sketches from the "
+            "reference, and their values were not kept; record with --trainsafe-record full"
+        )
+        yield "sketched", text

@@ -28,6 +28,7 @@ from pytest_trainsafe.trace.schema import (
     StepEvent,
     TensorId,
 )
+from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 SINGLE = Point.of()
@@ -150,11 +151,13 @@ def write(
     rng: Callable[[int], tuple[str, str]] = lambda step: (f"{step}", f"{step + 1}"),
     program: str = "model.train",
     narrowed: str = "",
+    sketched: bool = False,
 ) -> Trace:
     """Write what every rank of `point` records, and open it.
 
     `inputs` is hashed to what a rank saw at a micro-batch, None for nothing; `rng` gives the
-    generator's states around a step.  `narrowed` is the note of a program that casts.
+    generator's states around a step.  `narrowed` is the note of a program that casts, `sketched`
+    keeps no values.
     """
     manifest = Manifest(
         program=program,
@@ -168,7 +171,7 @@ def write(
     share = MICROBATCHES // point.size("dp")
     for rank in range(point.world_size):
         at = point.coordinates(rank)
-        writer = RankWriter(path, rank)
+        writer = RankWriter(path, rank, Sketcher(at, point.sizes) if sketched else None)
         for event in (*_opening(notes), *([NoteEvent("narrowed", narrowed)] if narrowed else [])):
             writer.add(event)
         steps = sorted({r.id.step for r in records} - {INITIAL})
@@ -226,8 +229,9 @@ def _noise(dtype: str) -> float:
 class Bench:
     """Pairs of traces in one directory: the reference is written once for every dtype."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, sketched: bool = False) -> None:
         self.directory = directory
+        self.sketched = sketched
         self.count = 0
         self.measured: dict[str, tuple[Trace, Trace, Trace | None]] = {}
 
@@ -240,9 +244,9 @@ class Bench:
         if dtype not in self.measured:
             epsilon = EPSILON[dtype]
             self.measured[dtype] = (
-                write(self.path(), training(dtype, _noise(dtype), 1), dtype=dtype),
-                write(self.path(), training(dtype, epsilon, 2), dtype=dtype),
-                write(self.path(), training(dtype)) if dtype != "float64" else None,
+                self._write(training(dtype, _noise(dtype), 1), SINGLE, dtype),
+                self._write(training(dtype, epsilon, 2), SINGLE, dtype),
+                self._write(training(dtype), SINGLE, "float64") if dtype != "float64" else None,
             )
         return self.measured[dtype]
 
@@ -258,8 +262,14 @@ class Bench:
         reference, perturbed, shadow = self.measures(dtype)
         if records is None:
             records = training(dtype, _noise(dtype), 3)
-        candidate = write(self.path(), records, point, dtype, edit, **options)  # type: ignore[arg-type]
+        candidate = self._write(records, point, dtype, edit, **options)
         return Rung(dtype, candidate, reference, perturbed, shadow)
+
+    def _write(
+        self, records: Sequence[Record], point: Point, dtype: str, *args: Edit, **options: object
+    ) -> Trace:
+        options["sketched"] = self.sketched
+        return write(self.path(), records, point, dtype, *args, **options)  # type: ignore[arg-type]
 
 
 def only(kind: str, path: str, change: Edit, step: int | None = None) -> Edit:

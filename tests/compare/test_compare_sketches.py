@@ -1,0 +1,164 @@
+"""Judged by sketches, healthy tensors are cleared, and wrong ones are suspects to look at again."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from compare_traces import Bench, Edit, Record, draw, only
+
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.compare.again import to_keep
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.sweep.point import Point
+
+POINT = Point.of(tp=2, cp=2)
+POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]
+
+
+@pytest.fixture(scope="module")
+def sketched(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A bench that keeps no values, however small a tensor is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pytest_trainsafe.trace.writer.SIZE", 0)
+        bench = Bench(tmp_path_factory.mktemp("sketched"), sketched=True)
+        for dtype in ("float64", "float32", "bfloat16"):
+            bench.measures(dtype)
+        return bench
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pytest_trainsafe.trace.writer.SIZE", 0)
+
+
+def scaled(factor: float) -> Edit:
+    return lambda record, at, part: (part * factor).to(part.dtype)
+
+
+def nan(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    part.view(-1)[0] = math.nan
+    return part
+
+
+def on_one_rank(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+    return part * 2 if at["tp"] == 1 else part
+
+
+def missing_on_one_rank(
+    record: Record, at: dict[str, int], part: torch.Tensor
+) -> torch.Tensor | None:
+    return None if at["tp"] == 1 else part
+
+
+def too_long(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return torch.cat([part, part[:1]])
+
+
+def another(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return draw("another", tuple(part.shape)).to(part.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("point", POINTS, ids=str)
+def test_a_healthy_candidate_is_cleared(sketched: Bench, point: Point, dtype: str) -> None:
+    rung = sketched.rung(point, dtype=dtype)
+    kept = [id for id in rung.reference.ids() if is_whole(rung.reference, id)]
+    found = compare(rung)
+
+    assert {id.kind for id in kept} == {"loss"}  # scalars
+    assert found.findings == found.suspects == []
+    assert guard(rung, found) == []
+
+
+def test_the_same_tensors_are_compared_as_in_full(sketched: Bench, bench: Bench) -> None:
+    by_sketches, in_full = compare(sketched.rung(POINT)), compare(bench.rung(POINT))
+
+    assert by_sketches.compared == in_full.compared
+    assert by_sketches.moved == in_full.moved
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "edit", "dtype"),
+    [
+        ("activation", "fc1.output", scaled(1 + 1e-11), "float64"),
+        ("activation_grad", "fc2.output", scaled(1 + 1e-4), "float32"),
+        ("param_grad", "fc1.weight", scaled(1.1), "bfloat16"),
+        ("main_grad", "norm.weight", scaled(2), "float32"),
+        ("main_grad", "fc1.weight", nan, "float32"),
+        ("main_grad", "norm.weight", on_one_rank, "float32"),
+        ("main_grad", "norm.weight", missing_on_one_rank, "float32"),
+        ("activation", "fc1.output", too_long, "float32"),
+        ("optimizer_state", "fc2.weight.exp_avg", another, "float32"),
+        ("param", "fc2.weight", another, "float32"),
+    ],
+)
+def test_a_wrong_tensor_is_a_suspect(sketched: Bench, kind, path, edit, dtype) -> None:
+    found = compare(sketched.rung(POINT, only(kind, path, edit), dtype))
+
+    assert {(id.kind, id.path) for id in found.suspects} == {(kind, path)}
+    assert not found.failed
+
+
+def test_a_suspect_that_is_not_looked_at_again_is_no_pass(sketched: Bench) -> None:
+    rung = sketched.rung(POINT, only("main_grad", "fc1.weight", scaled(2)))
+    doubts = {finding.check: finding.message for finding in guard(rung, compare(rung))}
+
+    assert "fc1.weight · main_grad · step 0" in doubts["sketched"]
+    assert "--trainsafe-record full" in doubts["sketched"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "edit"),
+    [
+        ("activation", "fc1.output", scaled(2)),
+        ("main_grad", "norm.weight", on_one_rank),
+        ("param", "fc2.weight", another),
+    ],
+)
+def test_suspects_recorded_again_fail_as_in_full(
+    sketched: Bench, bench: Bench, kind: str, path: str, edit: Edit
+) -> None:
+    planted = only(kind, path, edit, step=1 if kind == "param" else 0)
+    rung = bench.rung(POINT, planted)
+    screened = compare(sketched.rung(POINT, planted))
+    again = compare(rung, screened=screened)
+    directly = compare(rung)
+
+    def told(finding):
+        return finding.where, finding.check, finding.message, finding.pattern, finding.error
+
+    assert again.failed
+    assert [told(f) for f in again.findings] == [told(f) for f in directly.findings]
+    assert again.suspects == []
+
+
+def test_suspects_that_are_right_after_all_pass(sketched: Bench, bench: Bench) -> None:
+    screened = compare(sketched.rung(POINT, only("main_grad", "fc1.weight", scaled(2))))
+    counted = dict(compare(bench.rung(POINT)).compared)
+    rung = bench.rung(POINT)
+    again = compare(rung, screened=screened)
+
+    assert again.findings == []
+    assert dict(again.compared) == counted
+    assert guard(rung, again) == []
+
+
+def test_what_a_suspect_update_needs_is_kept(sketched: Bench) -> None:
+    rung = sketched.rung(POINT, only("param", "fc2.weight", another, step=1))
+    found = compare(rung)
+    kept = {(id.kind, id.step) for id in to_keep(found.suspects, rung.candidate)}
+
+    assert kept == {("param", 1), ("param", 0), ("main_grad", 0), ("main_grad", 1)}
+
+
+def test_bits_alone_pass_where_no_rounding_was_measured(sketched: Bench) -> None:
+    rung = sketched.rung(POINT)
+    same = Rung(rung.dtype, rung.reference, rung.reference)
+    other = Rung(rung.dtype, rung.candidate, rung.reference)
+
+    assert compare(same).suspects == []
+    assert {id.kind for id in compare(other).suspects} >= {"activation", "main_grad"}

@@ -46,10 +46,14 @@ class LossEntry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A whole annotation file, checked.  The order of patterns is the file's."""
+    """A whole annotation file, checked.  The order of patterns is the file's.
+
+    `mean_gradients` are the axes over which gradients are yet to be averaged.
+    """
 
     cp_order: Literal["zigzag", "contiguous"] | None = None
     loss: LossEntry | None = None
+    mean_gradients: tuple[str, ...] = ()
     parameters: tuple[tuple[str, ParameterEntry], ...] = ()
     modules: tuple[tuple[str, dict[str, OutputEntry]], ...] = ()
 
@@ -60,13 +64,14 @@ LOSS_AXES = ("tp", "cp", "dp")
 def parse(data: Any, origin: str) -> Entries:
     """Check what `yaml.safe_load` made of an annotation file; `origin` names it in errors."""
     top = _mapping(data if data is not None else {}, origin, "the file")
-    _keys(top, ("cp_order", "loss", "parameters", "modules"), origin, "the file")
+    _keys(top, ("cp_order", "loss", "gradients", "parameters", "modules"), origin, "the file")
     order = top.get("cp_order")
     if order not in (None, "zigzag", "contiguous"):
         raise AnnotationError(f"{origin}: cp_order is {order!r}; it is zigzag or contiguous")
     entries = Entries(
         order,
         _loss(top["loss"], origin) if "loss" in top else None,
+        _gradients(top.get("gradients"), origin),
         tuple(
             (pattern, _parameter(value, origin, f"parameters: {pattern}"))
             for pattern, value in _section(top, "parameters", origin)
@@ -93,14 +98,26 @@ def _loss(value: Any, origin: str) -> LossEntry:
     fields = _mapping(value or {}, origin, "loss")
     _keys(fields, ("partial", "mean"), origin, "loss")
     for key, axes in fields.items():
-        if not isinstance(axes, list) or not set(axes) <= set(LOSS_AXES):
-            raise AnnotationError(
-                f"{origin}: `loss: {key}` is {axes!r}; it is a list of {', '.join(LOSS_AXES)}"
-            )
+        _axes(axes, origin, f"loss: {key}")
     entry = LossEntry(tuple(fields.get("partial", ())), tuple(fields.get("mean", ())))
     if both := set(entry.partial) & set(entry.mean):
         raise AnnotationError(f"{origin}: `loss` names {both.pop()} under partial and under mean")
     return entry
+
+
+def _gradients(value: Any, origin: str) -> tuple[str, ...]:
+    fields = _mapping(value or {}, origin, "gradients")
+    _keys(fields, ("mean",), origin, "gradients")
+    axes = fields.get("mean", [])
+    _axes(axes, origin, "gradients: mean")
+    return tuple(dict.fromkeys(axes))
+
+
+def _axes(axes: Any, origin: str, where: str) -> None:
+    if not isinstance(axes, list) or not set(axes) <= set(LOSS_AXES):
+        raise AnnotationError(
+            f"{origin}: `{where}` is {axes!r}; it is a list of {', '.join(LOSS_AXES)}"
+        )
 
 
 def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:

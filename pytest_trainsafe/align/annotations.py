@@ -17,7 +17,7 @@ from pytest_trainsafe.align.annotation_entries import (
     ParameterEntry,
     parse,
 )
-from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.align.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.sweep.point import Point
 
 
@@ -101,6 +101,11 @@ class Annotations:
         terms = [Partial(axis) for axis in entry.partial if point.size(axis) > 1]
         means = [Partial(axis, "avg") for axis in entry.mean if point.size(axis) > 1]
         return (*terms, *means), "loss"
+
+    def unreduced(self, point: Point) -> Layout:
+        """What every gradient is besides, before the reduction: a multiple, where that averages."""
+        axes = self.entries.mean_gradients
+        return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
 
     def unmatched(self, parameters: Iterable[str], modules: Iterable[str]) -> list[str]:
         """The entries whose pattern matches none of the names, as "modules: linear_qkv"."""

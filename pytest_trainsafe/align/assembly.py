@@ -25,7 +25,7 @@ class Assembly:
 
     `groups` lists the places of the parts that are replicas of each other; the first of each is
     taken.  `moves` says of each group which rectangle of its part goes where.  `add` sums them,
-    and `divisors` are what the sum is divided by.  `whole_group` says that one part is all.
+    and `divisors` are what the result is divided by.  `whole_group` says that one part is all.
     """
 
     whole: tuple[int, ...]
@@ -53,7 +53,10 @@ class Assembly:
     def assemble(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """The logical tensor, in `dtype`, of all parts' tensors."""
         if self.whole_group:
-            return tensors[self.groups[0][0]].to(dtype)
+            only = tensors[self.groups[0][0]].to(dtype)
+            for divisor in self.divisors:
+                only = only / divisor
+            return only
         out = torch.zeros(self.whole, dtype=dtype)
         for group, moves in zip(self.groups, self.moves, strict=True):
             part = tensors[group[0]].contiguous()

@@ -1,7 +1,8 @@
 """The arithmetic of Layouts: which elements of the logical tensor a rank holds.
 
 Called by merge, by the consistent tensors of the recorder, and by the judges.  A layout splits
-each dimension on its own, so a rank's part is one increasing index array per dimension.
+each dimension on its own, so a rank's part is one increasing index array per dimension; a Flat
+takes a run of the elements that these hold.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import torch
 
 from pytest_trainsafe.align.layout import (
     Coordinates,
+    Flat,
     Layout,
     Partial,
+    Scaled,
     Shard,
     Sizes,
     Slices,
     ZigZag,
+    axes_of,
 )
 
 Indices = npt.NDArray[np.int64]
@@ -38,7 +42,8 @@ def index_arrays(
     """The logical indices that one rank holds: an increasing array per dimension.
 
     Placements of the same dimension nest, outermost first: each cuts what the ones before it
-    left to this rank.  Raises LayoutError when a placement does not fit the shape.
+    left to this rank.  Of a Flat these are the rows that its run touches, the smallest box around
+    it.  Raises LayoutError when a placement does not fit the shape.
     """
     arrays = [np.arange(length, dtype=np.int64) for length in logical_shape]
     for placement in layout:
@@ -47,7 +52,10 @@ def index_arrays(
                 raise LayoutError(f"{placement} is not a part of a tensor of {logical_shape}")
             for dim, start in enumerate(placement.offsets):
                 arrays[dim] = arrays[dim][start : start + placement.lengths[dim]]
-        elif not isinstance(placement, Partial):
+        elif isinstance(placement, Flat):
+            check_run(placement, tuple(map(len, arrays)))
+            arrays = [a[box] for a, box in zip(arrays, _box(placement), strict=True)]
+        elif isinstance(placement, Shard | ZigZag):
             if not 0 <= placement.dim < len(arrays):
                 raise LayoutError(f"{placement} does not fit a tensor of {len(arrays)} dimensions")
             kept = _positions(placement, coordinates, sizes, len(arrays[placement.dim]))
@@ -59,6 +67,9 @@ def local_shape(
     layout: Layout, coordinates: Coordinates, sizes: Sizes, logical_shape: Sequence[int]
 ) -> tuple[int, ...]:
     """The shape of one rank's part of a tensor of `logical_shape`."""
+    _, flat = split_flat(layout)
+    if flat is not None:
+        return (flat.length,)
     return tuple(map(len, index_arrays(layout, coordinates, sizes, logical_shape)))
 
 
@@ -71,6 +82,7 @@ def logical_shape(
     that explains the parts there are (the largest such: equal parts).
     Raises LayoutError when replicas have different lengths.
     """
+    held = [_unflattened(*each) for each in held]
     layout, _, first = held[0]
     for placement in layout:
         if isinstance(placement, Slices):
@@ -102,7 +114,8 @@ def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int
 
     Raises LayoutError when a placement names a dimension that is not there.
     """
-    whole = list(shape)
+    layout, flat = split_flat(layout)
+    whole = list(shape if flat is None else flat.shape)
     for placement in layout:
         match placement:
             case Slices():
@@ -123,6 +136,7 @@ def extract(
 
     Of a Partial (sum), coordinate 0 gets the values and the others zeros.
     """
+    layout, flat = split_flat(layout)
     part = full
     for dim, array in enumerate(index_arrays(layout, coordinates, sizes, full.shape)):
         ranges = list(runs(array))
@@ -130,9 +144,62 @@ def extract(
             part = part.narrow(dim, *ranges[0])
         else:
             part = part.index_select(dim, torch.from_numpy(array).to(full.device))
+    if flat is not None:
+        check_run(flat, tuple(part.shape))
+        part = part.reshape(-1).narrow(0, flat.offset, flat.length)
+    times = scale(layout, sizes)
+    part = part if times == 1 else part * times
     if any(isinstance(p, Partial) and p.op == "sum" and coordinates[p.axis] for p in layout):
         return torch.zeros_like(part)
     return part
+
+
+def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
+    """A layout without its Flat, and the Flat.  Raises LayoutError where one cannot stand."""
+    flats = [p for p in layout if isinstance(p, Flat)]
+    if not flats:
+        return layout, None
+    outer = tuple(p for p in layout if not isinstance(p, Flat))
+    after = layout[layout.index(flats[0]) + 1 :]
+    if len(flats) > 1 or any(isinstance(p, Shard | ZigZag | Slices) for p in after):
+        raise LayoutError(f"{flats[0]} is not the last placement that cuts in {layout}")
+    both = {axis for p in outer for axis in axes_of(p)} & set(flats[0].axes)
+    if both:
+        raise LayoutError(f"{flats[0]} and another placement of {layout} act over {both.pop()}")
+    return outer, flats[0]
+
+
+def check_run(flat: Flat, shape: Sequence[int]) -> None:
+    """Raises LayoutError unless a Flat's run lies within a flattened tensor of `shape`."""
+    if flat.shape != tuple(shape):
+        raise LayoutError(f"{flat} is a run of a tensor of {list(flat.shape)}, not {list(shape)}")
+    if flat.offset < 0 or flat.length < 0 or flat.offset + flat.length > math.prod(shape):
+        raise LayoutError(f"{flat} is no run of {math.prod(shape)} elements")
+
+
+def scale(layout: Layout, sizes: Sizes) -> int:
+    """By how much a layout's values are larger than the logical ones."""
+    return math.prod(sizes[p.axis] for p in layout if isinstance(p, Scaled))
+
+
+def _unflattened(
+    layout: Layout, coordinates: Coordinates, local: tuple[int, ...]
+) -> tuple[Layout, Coordinates, tuple[int, ...]]:
+    outer, flat = split_flat(layout)
+    return outer, coordinates, local if flat is None else flat.shape
+
+
+def _box(flat: Flat) -> list[slice]:
+    """The smallest box around a run: a slice per dimension of its shape."""
+    if not flat.length:
+        return [slice(0, 0)] * len(flat.shape)
+    ends = (flat.offset, flat.offset + flat.length - 1)
+    first, last = (np.unravel_index(end, flat.shape) if flat.shape else () for end in ends)
+    box, apart = [], False
+    for start, end, length in zip(first, last, flat.shape, strict=True):
+        box.append(slice(0, length) if apart else slice(int(start), int(end) + 1))
+        apart = apart or start != end
+    return box
 
 
 def insert(

@@ -2,7 +2,8 @@
 
 A Layout is a tuple of placements, outermost split first.  Each placement names the mesh axis
 it acts over; an axis that no placement names holds replicas.  Because every placement splits
-one dimension, the whole map is one index array per dimension.
+one dimension, the whole map is one index array per dimension; only a Flat, which comes last,
+takes a run across them (`align/flat.py` undoes it first).
 """
 
 from __future__ import annotations
@@ -57,8 +58,61 @@ class Slices(msgspec.Struct, frozen=True, tag="slices"):
     axes: tuple[str, ...]
 
 
-Placement = Shard | ZigZag | Partial | Slices
+class Flat(msgspec.Struct, frozen=True, tag="flat"):
+    """A run of a flattened tensor: elements `offset .. offset + length`, in row-major order.
+
+    What is flattened is what the placements before it leave to this rank, a tensor of `shape`;
+    the part is a vector of `length`.  For optimizers that cut a flat buffer of many parameters
+    (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).  It is the
+    last placement that cuts, and each rank has its own run; equal runs are replicas, and a rank
+    without elements need hold nothing.  `axes` names the mesh axes whose ranks' runs together
+    make the tensor.
+    """
+
+    offset: int
+    length: int
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+
+
+class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
+    """Values are as many times the logical ones as `axis` has ranks.
+
+    Gradients are, of a loss averaged over one rank's own share, until the reduction over `axis`
+    divides by their number.  Says nothing of what ranks along `axis` hold.
+    """
+
+    axis: str
+
+
+Placement = Shard | ZigZag | Partial | Slices | Flat | Scaled
 Layout = tuple[Placement, ...]
+
+
+def axes_of(placement: Placement) -> tuple[str, ...]:
+    """The mesh axes on which a rank's coordinates say what it holds."""
+    match placement:
+        case Slices() | Flat():
+            return placement.axes
+        case Scaled():
+            return ()
+        case _:
+            return (placement.axis,)
+
+
+def common_form(layout: Layout) -> tuple[object, ...]:
+    """A layout without what may differ between ranks."""
+
+    def form(placement: Placement) -> object:
+        match placement:
+            case Slices():
+                return placement.shape, placement.axes
+            case Flat():
+                return "runs", placement.axes
+        return placement
+
+    return tuple(map(form, layout))
+
 
 #: Every rank holds the whole tensor.
 REPLICATED: Layout = ()

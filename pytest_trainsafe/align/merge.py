@@ -11,11 +11,11 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import torch
 
 from pytest_trainsafe.align.assembly import Assembly
+from pytest_trainsafe.align.flat import join_runs
 from pytest_trainsafe.align.indices import (
     Indices,
     LayoutError,
@@ -23,22 +23,26 @@ from pytest_trainsafe.align.indices import (
     insert,
     logical_shape,
 )
-from pytest_trainsafe.align.layout import Coordinates, Layout, Partial, Sizes, Slices
+from pytest_trainsafe.align.layout import (
+    Coordinates,
+    Flat,
+    Layout,
+    Partial,
+    Scaled,
+    Shard,
+    Sizes,
+    Slices,
+    ZigZag,
+    common_form,
+)
+from pytest_trainsafe.align.part import Part
 from pytest_trainsafe.align.replicas import replica_message
 from pytest_trainsafe.align.words import describe, name_ranks, name_rows
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import MESH_AXES
 from pytest_trainsafe.trace.schema import TensorId
 
-
-class Part(msgspec.Struct, frozen=True):
-    """What one rank holds of a logical tensor."""
-
-    rank: int
-    coordinates: Coordinates
-    tensor: torch.Tensor
-    layout: Layout = ()
-    layout_source: str = "default"
+__all__ = ["Merged", "Part", "merge"]
 
 
 @dataclass(slots=True)
@@ -72,6 +76,8 @@ def merge(
     """
     assert parts, "a logical tensor has at least one part"
     parts = sorted(parts, key=lambda part: part.rank)
+    if any(isinstance(placement, Flat) for part in parts for placement in part.layout):
+        return _merge_runs(parts, sizes, shape, free_axes, where)
     whole = tuple(shape) if shape is not None else None
     geometry = _geometry(parts, sizes, whole, free_axes)
     known = _known.get(geometry)
@@ -87,6 +93,29 @@ def merge(
             _known.clear()
         _known[geometry] = merger.fits
     return merged
+
+
+def _merge_runs(
+    parts: list[Part],
+    sizes: Sizes,
+    shape: Sequence[int] | None,
+    free_axes: Sequence[str],
+    where: TensorId | None,
+) -> Merged:
+    """Undo flat cuts, and merge what is left: along their axes one part then stands for all."""
+    merger = _Merger(parts, sizes, where)
+    if not merger.consistent():
+        return Merged(None, merger.findings, parts)
+    try:
+        joined = join_runs(parts)
+    except LayoutError as error:
+        merger.fail("layout", f"{error}; {merger.source}")
+        return Merged(None, merger.findings, parts)
+    for check, message in joined.problems:
+        merger.fail(check, f"{message}; {merger.source}")
+    free = (*free_axes, *joined.axes)
+    merged = merge(joined.parts, sizes, shape=shape, free_axes=free, where=where)
+    return Merged(merged.tensor, [*merger.findings, *merged.findings], parts)
 
 
 #: How parts are put together that fitted, by what `_geometry` says of them.
@@ -152,7 +181,9 @@ class _Merger:
                 )
                 break
         for part in self.parts[1:]:
-            if part.tensor.ndim != first.tensor.ndim or _form(part.layout) != _form(first.layout):
+            if part.tensor.ndim != first.tensor.ndim or common_form(part.layout) != common_form(
+                first.layout
+            ):
                 self.fail(
                     "layout",
                     f"rank {part.rank} holds {part.tensor.ndim} dimensions laid out "
@@ -276,7 +307,11 @@ class _Merger:
             groups,
             [arrays[self.parts[group[0]].rank] for group in groups],
             add=bool(partials),
-            divisors=[self.sizes[p.axis] for p in partials if p.op == "avg"],
+            divisors=[
+                self.sizes[p.axis]
+                for p in self.parts[0].layout
+                if isinstance(p, Scaled) or (isinstance(p, Partial) and p.op == "avg")
+            ],
         )
 
     def assemble(self, way: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor:
@@ -337,17 +372,12 @@ def accumulator(dtype: torch.dtype, summed: bool) -> torch.dtype:
     return dtype if dtype == torch.bool and not summed else torch.int64
 
 
-def _form(layout: Layout) -> tuple[object, ...]:
-    """A layout without what may differ between ranks."""
-    return tuple((p.shape, p.axes) if isinstance(p, Slices) else p for p in layout)
-
-
 def _rectangle(layout: Layout) -> bool:
     return any(isinstance(p, Slices) for p in layout)
 
 
 def _split_axes(layout: Layout) -> list[str]:
-    axes = [p.axis for p in layout if not isinstance(p, Partial | Slices)]
+    axes = [p.axis for p in layout if isinstance(p, Shard | ZigZag)]
     return list(dict.fromkeys(axes))
 
 

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.align.indices import LayoutError, logical_shape
-from pytest_trainsafe.align.layout import Partial, Slices
+from pytest_trainsafe.align.indices import LayoutError, logical_shape, scale, split_flat
+from pytest_trainsafe.align.layout import (
+    Flat,
+    Partial,
+    Scaled,
+    Slices,
+    axes_of,
+    common_form,
+)
 from pytest_trainsafe.align.logical import free_axes
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent, TensorId
@@ -75,6 +82,7 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
     for placement in held[0][1].layout:
         if isinstance(placement, Partial) and placement.op == "avg":
             total = total / trace.sizes[placement.axis]
+    total = total / scale(held[0][1].layout, trace.sizes)
     return Sketched(total, shapes.pop())
 
 
@@ -98,12 +106,10 @@ def _sketcher(
 
 def _consistent(held: Sequence[Held]) -> bool:
     first = held[0][1]
-    return all(event.dtype == first.dtype and _form(event) == _form(first) for _, event in held[1:])
-
-
-def _form(event: TensorEvent) -> Hashable:
-    """A layout without what may differ between ranks."""
-    return tuple((p.shape, p.axes) if isinstance(p, Slices) else p for p in event.layout)
+    return all(
+        event.dtype == first.dtype and common_form(event.layout) == common_form(first.layout)
+        for _, event in held[1:]
+    )
 
 
 def _whole_shape(trace: Trace, held: Sequence[Held]) -> Shape | None:
@@ -118,10 +124,17 @@ def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
     """The holders by what they hold: replicas together."""
     groups: dict[Hashable, list[Held]] = {}
     for rank, event in held:
-        where = [
-            (p.offsets, p.lengths) if isinstance(p, Slices) else rank.coordinates[p.axis]
-            for p in event.layout
-        ]
+        where: list[Hashable] = []
+        for placement in event.layout:
+            match placement:
+                case Slices():
+                    where.append((placement.offsets, placement.lengths))
+                case Flat():
+                    where.append((placement.offset, placement.length))
+                case Scaled():
+                    pass
+                case _:
+                    where.append(rank.coordinates[placement.axis])
         groups.setdefault(tuple(where), []).append((rank, event))
     return groups
 
@@ -134,8 +147,41 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
         volume = sum(math.prod(group[0][1].shape) for group in _groups(held).values())
         terms = math.prod(trace.sizes[p.axis] for p in layout if isinstance(p, Partial))
         return volume == math.prod(rectangle.shape) * terms
-    named = {p.axis for p in layout if not isinstance(p, Slices)}
+    _, flat = split_flat(layout)
+    if flat is not None:
+        return _runs_complete(trace, held, flat.axes, free_from)
+    named = {axis for p in layout for axis in axes_of(p)}
     free = [axis for axis in free_from if axis not in named]
     bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
     stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
     return len(held) == bound * len(stages)
+
+
+def _runs_complete(
+    trace: Trace, held: Sequence[Held], axes: Sequence[str], free_from: Sequence[str]
+) -> bool:
+    """Whether each set of ranks that shares out a tensor holds all of it, cut in the same runs."""
+    named = {axis for p in held[0][1].layout for axis in axes_of(p)} - set(axes)
+    free = [axis for axis in free_from if axis not in named and axis not in axes]
+    sets: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+    for rank, event in held:
+        _, flat = split_flat(event.layout)
+        assert flat is not None
+        elsewhere = tuple(at for axis, at in rank.coordinates.items() if axis not in axes)
+        sets.setdefault(elsewhere, set()).add((flat.offset, flat.length))
+        if event.shape != (flat.length,):
+            return False
+    assert flat is not None
+    elements = math.prod(flat.shape)
+    cuts = {tuple(sorted(runs)) for runs in sets.values()}
+    if len(cuts) > 1:
+        return False  # as stages cut copies of theirs: their sketches do not add up to one
+    end = 0
+    for offset, length in cuts.pop():
+        if offset != end:
+            return False
+        end += length
+    stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
+    apart = (axis for axis in trace.sizes if axis not in free and axis not in axes)
+    bound = math.prod(trace.sizes[axis] for axis in apart)
+    return end == elements and len(sets) == bound * len(stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.align.indices import Indices, runs
-from pytest_trainsafe.align.layout import Layout, Partial, Slices, ZigZag
+from pytest_trainsafe.align.layout import Flat, Layout, Partial, Scaled, Slices, ZigZag
 
 
 def describe(layout: Layout) -> str:
@@ -17,6 +17,10 @@ def describe(layout: Layout) -> str:
                 words.append(f"partial over {placement.axis}")
             case Slices():
                 words.append(f"rectangles over {', '.join(placement.axes)}")
+            case Flat():
+                words.append(f"flattened and cut in runs over {' and '.join(placement.axes)}")
+            case Scaled():
+                words.append(f"times the size of {placement.axis}")
             case ZigZag():
                 words.append(f"dimension {placement.dim} cut in zig-zag over {placement.axis}")
             case _:

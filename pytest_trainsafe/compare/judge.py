@@ -198,6 +198,8 @@ class _Judge:
                 [event.master_copy for _, event in trace.holders(id)] for trace in self.traces[:2]
             )
             own, references = (all(each) for each in copies)
+            # Where ranks hold runs of the master, each answers for its own: the rest are replicas.
+            own = own and logical_sketch(self.rung.candidate, id) is not None
             cleared = own or not references  # the reference may keep some other relation
         elif ends(self.rung.candidate, id) is None or ends(self.rung.reference, id) is None:
             self.result.uncovered["update"] += 1

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pytest_trainsafe.align.layout import Partial, Slices
+from pytest_trainsafe.align.layout import Partial, axes_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.compare.wrong import Wrong, norm
 from pytest_trainsafe.finding import Pattern
@@ -79,10 +79,7 @@ def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:
 
 def names_axis(part: Part, axis: str) -> bool:
     """Whether a part's layout says what its ranks along `axis` hold; if not, they hold replicas."""
-    return any(
-        axis in placement.axes if isinstance(placement, Slices) else placement.axis == axis
-        for placement in part.layout
-    )
+    return any(axis in axes_of(placement) for placement in part.layout)
 
 
 def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.indices import LayoutError, index_arrays, runs
-from pytest_trainsafe.align.layout import Partial, Slices
+from pytest_trainsafe.align.layout import Flat, Shard, Slices, ZigZag
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.compare.wrong import Wrong
 
@@ -71,9 +71,9 @@ def _owner(dim: int, mask: torch.Tensor, wrong: Wrong) -> tuple[str, str]:
 def _axes(parts: Sequence[Part], dim: int) -> list[str]:
     axes: list[str] = []
     for placement in parts[0].layout if parts else ():
-        if isinstance(placement, Slices):
+        if isinstance(placement, Slices | Flat):
             axes += placement.axes
-        elif not isinstance(placement, Partial) and placement.dim == dim:
+        elif isinstance(placement, Shard | ZigZag) and placement.dim == dim:
             axes.append(placement.axis)
     return list(dict.fromkeys(axes))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-from pytest_trainsafe.align.layout import Slices
+from pytest_trainsafe.align.layout import axes_of
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.compare.comparison import Comparison
@@ -147,7 +147,7 @@ def _in_effect(candidate: Trace) -> Guard:
         for event in rank.tensors.values()
         if event.id.kind != "param_grad"  # a term of a sum over cp in any program
         for placement in event.layout
-        for axis in (placement.axes if isinstance(placement, Slices) else (placement.axis,))
+        for axis in axes_of(placement)
     }
     if any(map(_inputs_of, candidate.ranks)):
         used.add("dp")  # or else `dp-inputs` says so

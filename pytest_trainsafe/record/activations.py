@@ -149,6 +149,8 @@ class ActivationRecorder:
             where.module, where.name, self.point, tensor.ndim, gradient
         )
         layout, source = found or ((), "default")
+        if gradient:
+            layout += self.annotations.unreduced(self.point)
         return local_values(tensor), layout, source
 
     def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:

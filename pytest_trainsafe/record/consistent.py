@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from pytest_trainsafe.align.indices import Indices, index_arrays
+from pytest_trainsafe.align.indices import Indices, index_arrays, scale, split_flat
 from pytest_trainsafe.align.layout import Coordinates, Layout, Partial, Sizes
 
 #: Elements computed at a time: bounds memory, and stays in the cache.
@@ -108,18 +108,22 @@ def _generate(
     convert: Callable[[Words], Values],
 ) -> Values:
     where = coordinates or {}
+    layout, run = split_flat(layout)
     arrays = index_arrays(layout, where, sizes or {}, shape)
     local = tuple(map(len, arrays))
     values = np.zeros(local, dtype=np.float64)
     if any(isinstance(p, Partial) and p.op == "sum" and where[p.axis] for p in layout):
-        return values
+        return values if run is None else np.zeros(run.length, dtype=np.float64)
     stream = np.uint64(xxhash.xxh3_64_intdigest(key.encode(), seed=seed & (2**64 - 1)))
-    flat = values.reshape(-1)
+    elements = values.reshape(-1)
     done = 0
     for indices in _flat_indices(arrays, shape):
-        flat[done : done + len(indices)] = convert(_splitmix64(stream, indices))
+        elements[done : done + len(indices)] = convert(_splitmix64(stream, indices))
         done += len(indices)
-    assert done == flat.size
+    assert done == elements.size
+    elements *= scale(layout, sizes or {})
+    if run is not None:
+        return elements[run.offset : run.offset + run.length]
     return values
 
 

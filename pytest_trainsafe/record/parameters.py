@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial
+from pytest_trainsafe.align.layout import Flat, Layout, Partial, axes_of
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.align.runs import optimizer_run
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.optimizer import listen, states
@@ -49,6 +50,7 @@ class ParameterRecorder:
         }
         self._contributions: defaultdict[int, dict[str, torch.Tensor]] = defaultdict(dict)
         self._written: set[int] = set()
+        self.unreduced = annotations.unreduced(spec.at)
         self.optimizer_stepped = False
         self._main_written = False
         self._hooked: set[str] = set()
@@ -100,12 +102,7 @@ class ParameterRecorder:
             self._add("param", name, parameter)
             self._add_master(name, parameter)
             for key, value in states(self.optimizer, parameter):
-                if value.shape == parameter.shape:
-                    self._add("optimizer_state", name, value, suffix=f".{key}")
-                elif value.numel() == 1 or not self.layouts[name][0]:
-                    self._add("optimizer_state", name, value, suffix=f".{key}", whole=True)
-                else:  # no layout says how a factored or packed state of a shard is cut
-                    self._unseen(f"{name}: the optimizer's {key} has another shape")
+                self._add_state(name, parameter, key, value)
         return self.optimizer_stepped
 
     def end_step(self) -> None:
@@ -149,15 +146,45 @@ class ParameterRecorder:
             if grad is not None:
                 self._main_written = True
                 tell_ledger(grad, f"{name}.grad")
-                self._add("main_grad", name, grad)
+                run = optimizer_run(name, parameter, self.sizes)
+                if run is None:
+                    self._add("main_grad", name, grad)
+                elif run.length:  # elsewhere, the gradient is other ranks' to reduce
+                    mine = local_values(grad).reshape(-1)
+                    if mine.numel() != run.length:
+                        mine = mine.narrow(0, run.offset, run.length)
+                    self._add("main_grad", name, mine, run=run)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
-        """Write the master copy, unless it is a piece that the parameter's layout does not fit."""
+        """Write the master copy, unless it is a piece and nothing says which."""
         master = getattr(parameter, "main_param", None)
-        if isinstance(master, torch.Tensor) and master.shape == parameter.shape:
+        if not isinstance(master, torch.Tensor):
+            return
+        run = optimizer_run(name, parameter, self.sizes)
+        if run is not None:
+            if run.length:
+                self._add("master_param", name, master.reshape(-1), step=step, run=run)
+        elif master.shape == parameter.shape:
             self._add("master_param", name, master, step=step)
-        elif isinstance(master, torch.Tensor):
+        else:
             self._unseen(f"{name}: its main_param has another shape")
+
+    def _add_state(self, name: str, parameter: nn.Parameter, key: str, value: torch.Tensor) -> None:
+        """Write one tensor of the optimizer's state, where its layout is known."""
+        run = optimizer_run(name, parameter, self.sizes)
+        suffix = f".{key}"
+        if run is not None and value.numel() == run.length and value.ndim:
+            self._add("optimizer_state", name, value.reshape(-1), suffix=suffix, run=run)
+        elif run is not None and value.numel() == 1:
+            # A number, which only the ranks have that have any of the parameter.
+            one = Flat(0, 1, (), run.axes)
+            self._add("optimizer_state", name, value.reshape(1), suffix=suffix, run=one)
+        elif run is None and value.shape == parameter.shape:
+            self._add("optimizer_state", name, value, suffix=suffix)
+        elif run is None and (value.numel() == 1 or not self.layouts[name][0]):
+            self._add("optimizer_state", name, value, suffix=suffix, whole=True)
+        else:  # no layout says how a factored or packed state of a shard is cut
+            self._unseen(f"{name}: the optimizer's {key} has another shape")
 
     def _unseen(self, what: str) -> None:
         """Note, once, what no tensor of the trace will show."""
@@ -176,6 +203,7 @@ class ParameterRecorder:
         step: int | None = None,
         microbatch: int | None = None,
         whole: bool = False,
+        run: Flat | None = None,
     ) -> None:
         if not self.spec.records(kind):
             return
@@ -186,21 +214,34 @@ class ParameterRecorder:
         where = TensorId(step, microbatch, kind, module, leaf + suffix)
         given = ((), "default") if whole else self.layouts[name]
         layout, source = own_layout(tensor, self.sizes) or given
-        values, layout = local_values(tensor), _summed(layout, partial)
-        self.writer.add_tensor(where, values, layout, source, kind == "param" and _is_copy(tensor))
+        if run is not None:
+            layout = (*(layout if run.shape else ()), run)
+        layout = _summed(layout, partial)
+        if kind == "param_grad":
+            layout += self.unreduced
+        copy = kind == "param" and self._is_copy(name, tensor)
+        self.writer.add_tensor(where, local_values(tensor), layout, source, copy)
 
+    def _is_copy(self, name: str, parameter: torch.Tensor) -> bool:
+        """Whether a parameter equals its master copy, rounded to its dtype.
 
-def _is_copy(parameter: torch.Tensor) -> bool:
-    """Whether a parameter equals its master copy, rounded to its dtype."""
-    master = getattr(parameter, "main_param", None)
-    if not isinstance(master, torch.Tensor) or master.shape != parameter.shape:
-        return False
-    return torch.equal(local_values(parameter), local_values(master).to(parameter.dtype))
+        Of one whose optimizer holds a run, that run of it; other ranks see to the others.
+        """
+        master = getattr(parameter, "main_param", None)
+        run = optimizer_run(name, parameter, self.sizes)
+        if run is not None and not run.length:
+            return True
+        if not isinstance(master, torch.Tensor):
+            return False
+        held, masters = local_values(parameter), local_values(master)
+        if run is not None:
+            held = held.reshape(-1).narrow(0, run.offset, run.length)
+        return held.shape == masters.shape and torch.equal(held, masters.to(parameter.dtype))
 
 
 def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:
     """A layout whose parts are also terms over these axes, where it says nothing of them."""
-    known = {axis for p in layout for axis in getattr(p, "axes", None) or (getattr(p, "axis", ""),)}
+    known = {axis for placement in layout for axis in axes_of(placement)}
     return layout + tuple(Partial(axis) for axis in axes if axis not in known)
 
 

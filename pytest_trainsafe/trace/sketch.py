@@ -27,6 +27,7 @@ from pytest_trainsafe.align.indices import (
     index_arrays,
     runs,
     scale_shape,
+    split_flat,
 )
 from pytest_trainsafe.align.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.trace.signs import signs
@@ -91,6 +92,12 @@ class Sketcher:
         Half-precision values are summed in float32, whose rounding is nothing to theirs, unless
         `exact` is asked for.
         """
+        layout, flat = split_flat(layout)
+        if flat is not None:  # what is not in the run adds nothing
+            part, piece = part.new_zeros(flat.shape), part
+            if piece.shape != (flat.length,) or flat.offset + flat.length > part.numel():
+                return None
+            part.view(-1)[flat.offset : flat.offset + flat.length] = piece
         if not part.numel() or not part.ndim:
             return None
         key = (layout, tuple(part.shape), part.is_complex())

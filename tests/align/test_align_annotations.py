@@ -9,7 +9,7 @@ import yaml
 
 from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.align.layout import Layout, Partial, Scaled, Shard, ZigZag
 from pytest_trainsafe.sweep.point import Point
 
 TEXT = """
@@ -116,6 +116,13 @@ def test_loss_terms_and_means() -> None:
     )
 
 
+def test_gradients_are_multiples_where_the_reduction_averages() -> None:
+    annotations = Annotations.of({"gradients": {"mean": ["dp", "cp"]}})
+    assert annotations.unreduced(Point.of(dp=2, tp=2)) == (Scaled("dp"),)
+    assert annotations.unreduced(Point.of(dp=2, cp=2)) == (Scaled("dp"), Scaled("cp"))
+    assert ANNOTATIONS.unreduced(FULL) == ()
+
+
 def test_entries_that_match_nothing_are_listed_by_section() -> None:
     parameters = ["word_embeddings.weight", "layers.0.linear_qkv.weight", "input_layernorm"]
     modules = ["", "linear_qkv", "linear_proj", "attention"]
@@ -154,6 +161,8 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("modules: {3: {}}", ["key 3", "quotes"]),
         ("loss: {partial: cp}", ["`loss: partial` is 'cp'", "list of tp, cp, dp"]),
         ("loss: {partial: [ep]}", ["['ep']"]),
+        ("gradients: {mean: dp}", ["`gradients: mean` is 'dp'", "list of tp, cp, dp"]),
+        ("gradients: {sum: [dp]}", ["`gradients`", "unknown key 'sum'"]),
         ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' is there twice", "line 2"]),
         ("a: [", ["not YAML"]),

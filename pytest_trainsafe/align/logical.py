@@ -11,6 +11,7 @@ from math import prod
 import msgspec
 import torch
 
+from pytest_trainsafe.align.layout import Layout, Sizes, Slices
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
@@ -51,11 +52,17 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
         return None
     first = holders[0][1]
     bits = first.hash, first.dtype, first.shape
-    if any(event.layout or (event.hash, event.dtype, event.shape) != bits for _, event in holders):
-        return None
+    for _, event in holders:
+        if (event.hash, event.dtype, event.shape) != bits or _shared_out(event.layout, trace.sizes):
+            return None
     stages = {tuple(rank.coordinates[axis] for axis in free_axes(id)) for rank, _ in holders}
     bound = prod(size for axis, size in trace.sizes.items() if axis not in free_axes(id))
     return bits if len(holders) == len(stages) * bound else None
+
+
+def _shared_out(layout: Layout, sizes: Sizes) -> bool:
+    """Whether ranks hold parts or terms: an axis of one rank shares nothing out."""
+    return any(isinstance(p, Slices) or sizes.get(p.axis, 2) > 1 for p in layout)
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:

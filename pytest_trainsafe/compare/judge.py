@@ -7,12 +7,12 @@ with its counterparts at a time.  Called by the ladder.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import torch
 
-from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
+from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import Sketched, is_whole, logical_sketch
 from pytest_trainsafe.compare.again import gradients_behind
@@ -22,11 +22,12 @@ from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
-from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
-from pytest_trainsafe.compare.tolerance import LOW_PRECISION, SAFETY
-from pytest_trainsafe.compare.updates import ends, update_of, update_sketch
+from pytest_trainsafe.compare.tensor import TensorJudgement, judge_allowed, judge_equal
+from pytest_trainsafe.compare.tolerance import LOW_PRECISION
+from pytest_trainsafe.compare.updates import ends, update_sketch
+from pytest_trainsafe.compare.values import Values
+from pytest_trainsafe.compare.yardstick import Mark, Undetermined, Yardstick, turned, without
 from pytest_trainsafe.finding import Finding, Pattern
-from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
 
 __all__ = ["Comparison", "compare"]
@@ -37,19 +38,6 @@ PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 
 #: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
 MOST_EXPLAINED = 12
-
-#: An element of a gradient below this multiple of its share of the allowance has no certain sign.
-UNDETERMINED = 2.0
-
-#: Nor has one below this share of the gradient's root mean square: Adam's epsilon, which smooths
-#: its step there, makes the step sensitive to rounding instead.
-NEARLY_ZERO = 1e-3
-
-#: Tensors of so few elements are allowed the rounding of the dtype they are stored in.
-FEW = 2
-
-#: In low precision so many elements of an update may go the other way: two, or this share.
-TURNED = 1e-3
 
 #: What merge found that leaves a tensor with values that nobody recorded.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
@@ -111,12 +99,14 @@ class _Judge:
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
         self.failed_step: int | None = None
-        shadow = rung.usable_shadow()
-        self.measures: list[Trace] = [t for t in (rung.perturbed, shadow) if t is not None]
-        self.undetermined: dict[str, torch.Tensor] = {}
+        self.yardstick = Yardstick(rung)
+        self.reference = self.yardstick.reference
+        self.candidate = Values(rung.candidate)
+        self.undetermined: dict[str, Undetermined] = {}
         self.wanted: set[TensorId] = set()
         self.counted: set[TensorId] = set()
-        self.traces = (rung.candidate, rung.reference, *self.measures)
+        measures = [values.trace for values in self.yardstick.measures]
+        self.traces = (rung.candidate, rung.reference, *measures)
 
     def take_over(self, screened: Comparison) -> None:
         """Go on from a comparison that left suspects."""
@@ -148,13 +138,15 @@ class _Judge:
         if not all(is_whole(trace, id) for trace in self.traces):
             self.screen(id)
             return
-        expected = logical_tensor(self.rung.reference, id)
+        if self.equal(id) and self.pass_unseen(id):
+            return
+        expected = self.reference.merged(id)
         if expected.tensor is None or expected.findings:
             message = f"the reference does not fit together: {expected.findings[0].message}"
             self.doubt(order, id, "reference", message)
             return
         reference = expected.tensor
-        merged = logical_tensor(self.rung.candidate, id, tuple(reference.shape))
+        merged = self.candidate.merged(id, tuple(reference.shape))
         whole = merged.tensor is not None and not any(
             finding.check in _NOT_WHOLE for finding in merged.findings
         )
@@ -164,7 +156,8 @@ class _Judge:
         elif id.kind in ("param", "master_param"):
             passed = self.parameter(order, id, merged, reference)
         else:
-            passed = self.judge(order, id, merged, reference, self.others(id))
+            mark = self.yardstick.mark(id, self.factor(id), reference)
+            passed = self.judge(order, id, merged, reference, mark)
         pattern = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
@@ -209,9 +202,9 @@ class _Judge:
             self.result.moved += expected is not None and bool(expected.values.any())
             value = logical_sketch(self.rung.reference, id)
             size = value.norm if value is not None else 0.0
-            least = 0.5 * _epsilon(self.rung.reference, id) * size
+            least = 0.5 * self.yardstick.epsilon(id) * size
             if self.rung.dtype in LOW_PRECISION and expected is not None:
-                least = max(least, _turned(expected.norm, math.prod(expected.shape)))
+                least = max(least, turned(expected.norm, math.prod(expected.shape)))
             judged_as = msgspec.structs.replace(id, kind="update")
             cleared = self.screened(judged_as, candidate, expected, *others, least=least)
         if not cleared:
@@ -226,7 +219,7 @@ class _Judge:
         least: float = 0.0,
     ) -> bool:
         """Whether the sketches clear a tensor, which then counts as compared."""
-        loosened = next((entry for entry in self.loosen if entry.matches(id)), None)
+        loosened = self.loosening(id)
         found = screen_tensor(
             candidate,
             reference,
@@ -250,12 +243,12 @@ class _Judge:
         """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
         assert merged.tensor is not None
         if not _is_number(reference) or merged.tensor.shape != reference.shape:
-            return self.judge(order, id, merged, reference, [])
+            return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
         if id.step == INITIAL:
             return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
-            return self.model_copy(order, id, merged.tensor)
-        return self.update(order, id, merged.tensor, reference)
+            return self.model_copy(order, id)
+        return self.update(order, id)
 
     def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
         assert merged.tensor is not None
@@ -281,11 +274,11 @@ class _Judge:
         self.fail(order, id, judged.check, message, error, 0.0, pattern)
         return False
 
-    def model_copy(self, order: int, id: TensorId, value: torch.Tensor) -> bool:
+    def model_copy(self, order: int, id: TensorId) -> bool:
         """A parameter with a master copy is that copy, rounded; the copy's update is judged."""
-        if not _rounds(self.rung.reference, id, None):
+        if not _rounds(self.reference, id):
             return True  # the reference keeps some other relation between the two
-        if _rounds(self.rung.candidate, id, value):
+        if _rounds(self.candidate, id):
             return True
         message = (
             "the parameter is not its master copy, rounded, as it is in the reference: the copy "
@@ -294,32 +287,23 @@ class _Judge:
         self.fail(order, id, "master-copy", message)
         return False
 
-    def update(
-        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
-    ) -> bool:
-        candidate = update_of(self.rung.candidate, id, value)
-        expected = update_of(self.rung.reference, id, reference)
+    def update(self, order: int, id: TensorId) -> bool:
+        candidate = self.candidate.update(id)
+        expected = self.reference.update(id)
         if candidate is None or expected is None or candidate.shape != expected.shape:
             self.result.uncovered["update"] += 1
             return True
         self.result.moved += bool(expected.any())
-        updates = (update_of(trace, id) for trace in self.measures)
-        others = [update for update in updates if update is not None]
         undetermined = self.undetermined.get(id.path)
-        if undetermined is not None and undetermined.shape == expected.shape:
-            if bool(undetermined.all()):
+        if undetermined is not None and undetermined.mask.shape == expected.shape:
+            if bool(undetermined.mask.all()):
                 self.result.uncovered["update"] += 1
                 return True
-            candidate, expected, *others = (
-                values.masked_fill(undetermined, 0) if values.shape == expected.shape else values
-                for values in (candidate, expected, *others)
-            )
-        # A stored value is rounded, and so is the difference of two of them.
-        least = 0.5 * _epsilon(self.rung.reference, id) * norm(reference.numpy())
-        if self.rung.dtype in LOW_PRECISION:
-            least = max(least, _turned(norm(expected.numpy()), expected.numel()))
+            candidate = without(candidate, undetermined)
+            expected = without(expected, undetermined)
         judged_as = msgspec.structs.replace(id, kind="update")
-        return self.judge(order, judged_as, Merged(candidate), expected, others, least)
+        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
+        return self.judge(order, judged_as, Merged(candidate), expected, mark)
 
     def judge(
         self,
@@ -327,80 +311,100 @@ class _Judge:
         id: TensorId,
         merged: Merged,
         reference: torch.Tensor,
-        others: list[torch.Tensor],
-        least: float = 0.0,
+        mark: Mark,
     ) -> bool:
         """Judge values by the measured rounding; whether they passed."""
         assert merged.tensor is not None
-        if not _finite(reference):
+        if not mark.finite:
             self.doubt(order, id, "reference-finite", _non_finite(reference))
             return False
         if merged.tensor.shape == reference.shape and reference.numel() == 0:
             return True
-        usable = [o for o in others if o.shape == reference.shape and _finite(o)]
-        if self.measures and not usable and _is_number(reference):
+        if mark.unmeasured:
             self.unmeasured(order, id)
             return False
-        if reference.numel() <= FEW and reference.is_floating_point() and id.kind != "update":
-            # One sample of so few values says little; each may be rounded when it is stored.
-            least = 0.5 * _epsilon(self.rung.reference, id) * norm(reference.numpy())
-        loosened = next((entry for entry in self.loosen if entry.matches(id)), None)
-        if loosened is not None:
-            self.result.loosened.append((id, loosened))
-        judged = judge_tensor(
+        judged = judge_allowed(
             merged.tensor.numpy(),
             reference.numpy(),
-            [other.numpy() for other in usable],
+            mark.allowed,
+            mark.size,
             self.rung.dtype,
-            loosened=loosened.factor if loosened is not None else 1.0,
-            least=least,
             # One turned element is more than a slice of an update is allowed.
             whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
         )
-        if id.kind == "main_grad" and usable:
-            self.note_undetermined(id, reference, usable, judged)
-        self.count(id)
-        if judged.ratio > self.result.worst:
-            self.result.worst, self.result.worst_id = judged.ratio, id
+        self.note(id, mark, judged)
         if judged.passed:
-            if judged.allowed >= 1 and id.kind != "update":
-                self.result.insensitive.append(id)
             return True
         self.fail_judged(order, id, merged, reference, judged)
         return False
 
-    def note_undetermined(
-        self,
-        id: TensorId,
-        gradient: torch.Tensor,
-        others: Sequence[torch.Tensor],
-        judged: TensorJudgement,
-    ) -> None:
-        """Mark the elements whose gradient rounding may turn around.
+    def equal(self, id: TensorId) -> bool:
+        """Whether every rank holds the reference's own bits of a tensor, by its hash."""
+        reference, candidate = self.reference.trace, self.candidate.trace
+        its, ours = reference.holders(id), candidate.holders(id)
+        if not (its and ours) or its[0][1].hash != ours[0][1].hash:
+            return False
+        known = whole_hash(reference, id)
+        return known is not None and known == whole_hash(candidate, id)
 
-        Adam's step is close to the gradient's sign: where the gradient is within rounding of
-        zero, the update may have either sign in a correct program, in this step and, through
-        the moments, in later ones.  A gradient that is zero however it is computed stays so.
-        """
-        if not gradient.numel():
-            return
-        limit = UNDETERMINED * judged.rounding / gradient.numel() ** 0.5
-        limit = max(limit, NEARLY_ZERO * norm(gradient.numpy()) / gradient.numel() ** 0.5)
-        marked = _below(gradient, limit)
-        certain = marked & (gradient == 0)
-        for other in others if bool(certain.any()) else ():
-            certain &= other == 0
-        marked ^= certain
-        before = self.undetermined.get(id.path)
-        same = before is not None and before.shape == marked.shape
-        self.undetermined[id.path] = marked | before if before is not None and same else marked
+    def pass_unseen(self, id: TensorId) -> bool:
+        """Pass a tensor that is equal, without loading it; False where it must be looked at."""
+        if id.kind not in ("param", "master_param"):
+            return self.pass_equal(id, self.yardstick.mark(id, self.factor(id)))
+        if id.step == INITIAL:
+            return self.pass_equal(id, self.yardstick.mark_exact(id), measured=False)
+        both = ends(self.reference.trace, id)
+        if (id.kind == "param" and self.has_master(id)) or both is None:
+            return False
+        if both != ends(self.candidate.trace, id) or not all(map(self.equal, both)):
+            return False
+        undetermined = self.undetermined.get(id.path)
+        if undetermined is not None and bool(undetermined.mask.all()):
+            return False
+        judged_as = msgspec.structs.replace(id, kind="update")
+        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined)
+        if mark is None or not self.pass_equal(judged_as, mark):
+            return False
+        self.result.moved += mark.moves
+        return True
+
+    def pass_equal(self, id: TensorId, mark: Mark, measured: bool = True) -> bool:
+        """Note that a tensor equals its reference, unless something of that is in doubt."""
+        if not mark.finite or (measured and mark.unmeasured) or not mark.elements:
+            return False
+        if measured:
+            self.note(id, mark, judge_equal(mark.allowed, mark.size))
+        else:
+            self.count(id)
+        return True
+
+    def note(self, id: TensorId, mark: Mark, judged: TensorJudgement) -> None:
+        """Take a judgement into the result."""
+        loosened = self.loosening(id)
+        if loosened is not None:
+            self.result.loosened.append((id, loosened))
+        if mark.undetermined is not None:
+            before = self.undetermined.get(id.path)
+            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before)
+        self.count(id)
+        if judged.ratio > self.result.worst:
+            self.result.worst, self.result.worst_id = judged.ratio, id
+        if judged.passed and judged.allowed >= 1 and id.kind != "update":
+            self.result.insensitive.append(id)
+
+    def loosening(self, id: TensorId) -> Loosen | None:
+        return next((entry for entry in self.loosen if entry.matches(id)), None)
+
+    def factor(self, id: TensorId) -> float:
+        loosened = self.loosening(id)
+        return loosened.factor if loosened is not None else 1.0
 
     def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
         """What the odd replicas of a tensor are whose first replica is right."""
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not _is_number(reference) or not self.may_explain():
             return None
-        return explain_replicas(self.rung, id, merged, reference, self.others(id))
+        return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
 
     def may_explain(self) -> bool:
         self.explained += 1
@@ -497,51 +501,20 @@ class _Judge:
         if id not in self.counted:
             self.result.compared[id.kind] += 1
 
-    def others(self, id: TensorId) -> list[torch.Tensor]:
-        return [tensor for tensor in self._others(id) if tensor is not None]
-
-    def _others(self, id: TensorId) -> Iterator[torch.Tensor | None]:
-        for trace in self.measures:
-            if trace.holders(id):
-                yield logical_tensor(trace, id).tensor
-
     def has_master(self, id: TensorId) -> bool:
         master = msgspec.structs.replace(id, kind="master_param")
         traces = (self.rung.candidate, self.rung.reference)
         return all(trace.holders(master) for trace in traces)
 
 
-def _rounds(trace: Trace, id: TensorId, value: torch.Tensor | None) -> bool:
+def _rounds(values: Values, id: TensorId) -> bool:
     """Whether a parameter is its master copy, rounded to the parameter's dtype."""
-    if value is None:
-        value = logical_tensor(trace, id).tensor
-    master = logical_tensor(trace, msgspec.structs.replace(id, kind="master_param")).tensor
+    value = values.tensor(id)
+    master = values.tensor(msgspec.structs.replace(id, kind="master_param"))
     if value is None or master is None or master.shape != value.shape:
         return False
-    dtype: torch.dtype = getattr(torch, trace.holders(id)[0][1].dtype)
+    dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
     return torch.equal(master.to(dtype).to(value.dtype), value)
-
-
-def _turned(size: float, elements: int) -> float:
-    """The norm of an update's error when a few elements go the other way, unforeseen.
-
-    `size` is the norm of the update, of that many elements.
-    """
-    elements = max(elements, 1)
-    turned = min(max(2.0, TURNED * elements), elements)
-    return 2 * size * math.sqrt(turned / elements) / SAFETY["bfloat16"]
-
-
-def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
-    if tensor.is_complex():
-        return tensor.abs() <= limit
-    return (tensor <= limit) & (tensor >= -limit)
-
-
-def _epsilon(trace: Trace, id: TensorId) -> float:
-    """The spacing of numbers next to 1 in the dtype in which a tensor is stored."""
-    dtype: torch.dtype = getattr(torch, trace.holders(id)[0][1].dtype)
-    return torch.finfo(dtype).eps
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -10,6 +10,9 @@ from pytest_trainsafe.compare.screen import same
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
+#: Whether a reference and a shadow start alike, by their serials: every candidate asks.
+_same_start: dict[tuple[int, int], bool] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Rung:
@@ -33,14 +36,18 @@ class Rung:
         """
         if self.shadow is None:
             return None
+        pair = self.reference.serial, self.shadow.serial
+        if pair not in _same_start:
+            _same_start[pair] = self._starts_alike(self.shadow)
+        return self.shadow if _same_start[pair] else None
+
+    def _starts_alike(self, shadow: Trace) -> bool:
         for id in self.reference.ids():
             if id.step != INITIAL:
                 break
-            if not self.shadow.holders(id):
-                return None
-            if not _equal(self.reference, self.shadow, id):
-                return None
-        return self.shadow
+            if not shadow.holders(id) or not _equal(self.reference, shadow, id):
+                return False
+        return True
 
 
 def _equal(left: Trace, right: Trace, id: TensorId) -> bool:

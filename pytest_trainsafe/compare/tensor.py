@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -51,21 +52,52 @@ def judge_tensor(
     `reference` and `others` must be finite and of one shape.  `loosened` and `least` are those
     of `allowance`; `whole` leaves out the slices.
     """
+    allowed = None
+    if others and candidate.shape == reference.shape and reference.dtype.kind in "fc":
+        allowed = allowance_by(reference, others, dtype, loosened=loosened, least=least)
+    return judge_allowed(candidate, reference, allowed, norm(reference), dtype, whole=whole)
+
+
+def allowance_by(
+    reference: Wide, others: Sequence[Wide], dtype: str, *, loosened: float, least: float
+) -> Allowance:
+    """What rounding may do to a tensor, measured by `others`; see `allowance`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        responses = [measure(other, reference) for other in others]
+        return allowance(reference, responses, dtype, loosened=loosened, least=least)
+
+
+def judge_allowed(
+    candidate: Wide,
+    reference: Wide,
+    allowed: Allowance | None,
+    size: float,
+    dtype: str,
+    *,
+    whole: bool = False,
+) -> TensorJudgement:
+    """Judge by what is allowed; `size` is the reference's norm, and the rest as `judge_tensor`."""
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc":
         return _exact(candidate, reference)
     if not finite(candidate):
         return _non_finite(candidate)
-    if not others:
+    if allowed is None:
         return _bitwise(candidate, reference)
-    with np.errstate(over="ignore", invalid="ignore"):
-        responses = [measure(other, reference) for other in others]
-        allowed = allowance(reference, responses, dtype, loosened=loosened, least=least)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         errors = measure(candidate, reference)
         if whole:
             errors, allowed = replace(errors, slices=()), replace(allowed, slices=())
-        return _numeric(errors, allowed, norm(reference), dtype)
+        return _numeric(errors, allowed, size, dtype)
+
+
+def judge_equal(allowed: Allowance | None, size: float) -> TensorJudgement:
+    """What judging gives for a candidate of the same bits as its reference, which is finite."""
+    if allowed is None:
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    bound = allowed.norm / (size or 1.0)
+    return TensorJudgement("", "", 0.0, bound, 0.0, allowed.norm, allowed.slices)
 
 
 def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> TensorJudgement:
@@ -101,12 +133,14 @@ def _slice_message(dim: int, worst: int, wrong: int, length: int) -> str:
 
 def _over(error: float, allowed: float) -> float:
     """How many times too large; an allowance of zero is exceeded by any error, and met by none."""
-    return float(_over_each(np.asarray([error]), np.asarray([allowed]))[0])
+    if error == 0:
+        return 0.0
+    over = error / allowed if allowed else math.inf
+    return math.inf if math.isnan(over) else over
 
 
 def _over_each(errors: Norms, allowed: Norms) -> Norms:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        over = np.where(errors == 0, 0.0, errors / allowed)
+    over = np.where(errors == 0, 0.0, errors / allowed)
     # Squares overflow above 1e154: what cannot be measured is not passed.
     return np.where(np.isnan(over), np.inf, over)
 

@@ -8,30 +8,15 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.logical import parts_of
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.align.sketched import Sketched, logical_sketch
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
 
-def update_of(trace: Trace, id: TensorId, after: torch.Tensor | None = None) -> torch.Tensor | None:
-    """The parameter (or master copy) `id` after its step minus before it; None if it lacks one.
-
-    `after` is its value after the step, where the caller has loaded it.
-    """
-    ids = ends(trace, id)
-    if ids is None:
-        return None
-    new = after if after is not None and ids[1] == id else logical_tensor(trace, ids[1]).tensor
-    old = logical_tensor(trace, ids[0]).tensor
-    if new is None or old is None or new.shape != old.shape:
-        return None
-    return new - old
-
-
 def update_parts(trace: Trace, id: TensorId) -> list[Part]:
-    """The same, rank by rank."""
+    """The parameter (or master copy) `id` after its step minus before it, rank by rank."""
     ids = ends(trace, id)
     if ids is None:
         return []

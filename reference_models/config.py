@@ -22,7 +22,7 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and value < 1:
+            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise ValueError(f"{field.name}={value} must be at least 1")
         if self.hidden % self.heads:
             raise ValueError(
@@ -38,8 +38,12 @@ class TransformerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig(TransformerConfig):
-    """The sizes of a GPT: as many keys and values as queries, an MLP four times as wide."""
+    """The sizes of a GPT: as many keys and values as queries, an MLP four times as wide.
 
+    `tied` lets the output layer share the weight of the word embeddings.
+    """
+
+    tied: bool = False
     bias: ClassVar[bool] = True
     gated: ClassVar[bool] = False
 

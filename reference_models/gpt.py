@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.rules import sequence_in_chunks, vocabulary_over_tp
+from pytest_trainsafe.reference_models.rules import (
+    layers_for_stages,
+    microbatches_interleave,
+    sequence_in_chunks,
+    vocabulary_over_tp,
+)
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     divides("microbatches", "dp"),
     vocabulary_over_tp,
     sequence_in_chunks,
+    layers_for_stages,
+    microbatches_interleave,
 )
 def train(
     ctx: Context,
@@ -32,6 +39,8 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    tied: bool = False,
+    schedule: str = "1f1b",
     cp_method: str = "all_gather",
     tp_overlap: bool = False,
     recompute_num_layers: int = 1,
@@ -39,8 +48,10 @@ def train(
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, recompute,
-    microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all through).
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp,
+    recompute, microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all
+    through).  `tied` shares the weight of the embedding with the output layer.  `schedule` ("1f1b"
+    or "gpipe") orders the micro-batches of a pipeline.
     `cp_method` ("all_gather" or "ring"), `tp_overlap` and `recompute_num_layers` are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
@@ -49,11 +60,14 @@ def train(
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.parallel.tied import with_embedding_group
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
-    config = GPTConfig(layers, hidden, heads, seq_len)
+    config = GPTConfig(layers, hidden, heads, seq_len, tied=tied)
     axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
+    if tied:
+        axes = with_embedding_group(ctx, axes)
     total = int(ctx.point.get("microbatches", microbatches))
-    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
     model = parallel_gpt(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("gpt", config))

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.rules import sequence_in_chunks, vocabulary_over_tp
+from pytest_trainsafe.reference_models.rules import (
+    layers_for_stages,
+    microbatches_interleave,
+    sequence_in_chunks,
+    vocabulary_over_tp,
+)
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     divides("microbatches", "dp"),
     vocabulary_over_tp,
     sequence_in_chunks,
+    layers_for_stages,
+    microbatches_interleave,
 )
 def train(
     ctx: Context,
@@ -36,6 +43,7 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    schedule: str = "1f1b",
     cp_method: str = "all_gather",
     tp_overlap: bool = False,
     recompute_num_layers: int = 1,
@@ -59,6 +67,6 @@ def train(
     config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
     axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
     total = int(ctx.point.get("microbatches", microbatches))
-    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
     model = parallel_llama(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("llama", config))

@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.mlp import MLP
 
 
 class GPT(nn.Module):
-    """A pre-LayerNorm GPT with learned positions and an output layer of its own (not tied).
+    """A pre-LayerNorm GPT with learned positions.
 
     `model(tokens, positions, targets)` is the loss of every token, [batch, sequence].
     """
@@ -30,11 +30,18 @@ class GPT(nn.Module):
         self.decoder = Decoder(layers, nn.LayerNorm(config.hidden))
         self.output_layer: nn.Module = nn.Linear(config.hidden, config.vocabulary, bias=False)
         self.cross_entropy: nn.Module = CrossEntropy()
+        if config.tied:
+            tie(self)
 
     def forward(self, tokens: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         hidden = self.decoder(self.embedding(tokens, positions))
         losses: Tensor = self.cross_entropy(self.output_layer(hidden), targets)
         return losses
+
+
+def tie(model: GPT) -> None:
+    """Let the output layer use the weight of the word embeddings (Press and Wolf 2017)."""
+    model.output_layer.weight = model.embedding.word_embeddings.weight
 
 
 def gpt_layer(config: GPTConfig) -> TransformerLayer:

@@ -23,3 +23,20 @@ def sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | N
     if point.get("sp", False) and length // cp % tp:
         return f"seq_len/cp={length // cp} is not divisible by tp={tp}, as sp needs"
     return None
+
+
+def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """Every stage has a layer."""
+    layers = int(str(arguments["layers"]))
+    stages = point.size("pp") * int(point.get("vpp", 1))
+    return f"layers={layers} are fewer than pp*vpp={stages}" if layers < stages else None
+
+
+def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """The interleaved schedule takes pp micro-batches at a time."""
+    pp, total = point.size("pp"), int(str(arguments["microbatches"]))
+    if int(point.get("vpp", 1)) == 1 or arguments.get("schedule") == "gpipe":
+        return None
+    if total // point.size("dp") % pp:
+        return f"microbatches/dp={total // point.size('dp')} is not divisible by pp={pp}"
+    return None

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models import main_gradients, text
+from pytest_trainsafe.reference_models.llama_model import Llama
+from pytest_trainsafe.reference_models.model import GPT
 from pytest_trainsafe.reference_models.optimizer import adamw
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.gradients import (
@@ -18,6 +20,8 @@ from pytest_trainsafe.reference_models.parallel.gradients import (
     reduce_gradients,
 )
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
+from pytest_trainsafe.reference_models.parallel.pipeline import Pipeline
+from pytest_trainsafe.reference_models.parallel.stages import cut_into_stages
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 class Recipe:
     """How a model is trained: `steps` optimizer steps of `microbatches` micro-batches, all ranks
     together, of `batch_size` sequences each.  `clip` is the largest gradient norm let through
-    (0 lets all through).
+    (0 lets all through).  `schedule` orders the micro-batches of a pipeline.
     """
 
     batch_size: int
@@ -37,6 +41,7 @@ class Recipe:
     steps: int
     learning_rate: float
     clip: float = 0.0
+    schedule: str = "1f1b"
 
     @property
     def tokens_in_step(self) -> int:
@@ -47,24 +52,45 @@ class Recipe:
 def train_language_model(
     ctx: Context, model: nn.Module, axes: Axes, recipe: Recipe, annotations: Mapping[str, Any]
 ) -> None:
-    """Train `model`, whose call `model(tokens, positions, targets)` is the loss of every token."""
-    model = model.to(device=ctx.device, dtype=ctx.dtype)
-    ctx.initialize(model)
-    parameters = list(model.parameters())
+    """Train `model`, whose call `model(tokens, positions, targets)` is the loss of every token.
+
+    With pp, a rank trains its stages of the model.
+    """
+    held: nn.ModuleList = nn.ModuleList([model])
+    pipeline = None
+    if axes.pp.size > 1:
+        assert isinstance(model, GPT | Llama)
+        stages = cut_into_stages(model, axes)
+        held, pipeline = nn.ModuleList(stages), Pipeline(stages, axes, recipe.schedule)
+    held = held.to(device=ctx.device, dtype=ctx.dtype)
+    ctx.initialize(held)
+    parameters = list(held.parameters())
     optimizer = adamw(parameters, recipe.learning_rate)
-    ctx.watch(model, optimizer, annotations=annotations)
+    ctx.watch(held, optimizer, annotations=annotations)
+
+    def objective(losses: Tensor) -> Tensor:
+        ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len))
+        return loss_to_differentiate(losses, recipe.tokens_in_step, axes)
+
+    def accumulate() -> None:
+        main_gradients.accumulate(parameters)
 
     for step in range(recipe.steps):
+
+        def inputs(index: int, first: int = step * recipe.microbatches) -> list[Tensor]:
+            return _inputs(ctx, axes, recipe, first + index)
+
         with ctx.step():
-            for index in ctx.microbatches(recipe.microbatches):
-                inputs = _inputs(ctx, axes, recipe, step * recipe.microbatches + index)
-                with ctx.microbatch(index):
-                    losses = model(*inputs)
-                    ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len))
-                    loss_to_differentiate(losses, recipe.tokens_in_step, axes).backward()  # type: ignore[no-untyped-call]
-                    main_gradients.accumulate(parameters)
+            numbers = ctx.microbatches(recipe.microbatches)
+            if pipeline is not None:
+                pipeline.run(ctx, numbers, inputs, objective, accumulate)
+            else:
+                for index in numbers:
+                    with ctx.microbatch(index):
+                        objective(model(*inputs(index))).backward()  # type: ignore[no-untyped-call]
+                        accumulate()
             reduce_gradients(parameters, axes)
-            norm = gradient_norm(parameters, axes.tp)
+            norm = gradient_norm(parameters, axes)
             if recipe.clip:
                 clip_gradients(parameters, norm, recipe.clip)
             optimizer.step()
@@ -73,7 +99,7 @@ def train_language_model(
             main_gradients.clear(parameters)
 
 
-def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[torch.Tensor]:
+def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tensor]:
     """This rank's tokens, positions and targets of micro-batch `number` of the whole training.
 
     Under cp, every input is cut the same way before the model sees it.

@@ -1,9 +1,11 @@
-"""The same models over many ranks: tensor, sequence, context and data parallel.
+"""The same models over many ranks: tensor, sequence, context, pipeline and data parallel.
 
 Start with `apply.py`, which swaps modules of the single-device model for parallel ones.
 
     axes  collectives  regions     where a rank stands; communication, and its derivatives
     linear  embedding  norm  loss  tensor and sequence parallel
     zigzag  attention              context parallel
+    stages  schedules  pipeline    pipeline parallel: what a rank has of a model, and when it runs
+    tied                           embeddings shared by the first and the last stage
     gradients                      what is left to reduce after the backward
 """

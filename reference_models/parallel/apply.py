@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.config import (
 from pytest_trainsafe.reference_models.decoder import TransformerLayer
 from pytest_trainsafe.reference_models.llama_model import Llama
 from pytest_trainsafe.reference_models.mlp import MLP
-from pytest_trainsafe.reference_models.model import GPT
+from pytest_trainsafe.reference_models.model import GPT, tie
 from pytest_trainsafe.reference_models.parallel.attention import ContextParallelAttention
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.embedding import (
@@ -46,6 +46,8 @@ def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
     if axes.sp:
         model.embedding = SequenceParallelEmbedding(config, axes)
     apply_axes(model, config, axes)
+    if config.tied:
+        tie(model)
     return model
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 #: Axes that change how a model is trained and that this one does not have, with the values that
 #: leave it alone.
 ABSENT: dict[str, tuple[object, ...]] = {
-    "pp": (1,),
-    "vpp": (1,),
     "ep": (1,),
     "zero": (0,),
     "compile": (False,),
@@ -40,12 +38,17 @@ class Axis:
 class Axes:
     """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty.
 
-    `techniques` says what is done beside sharing work out.
+    `vpp` is the number of chunks of layers on each rank of pp.  `embedding` joins the first and
+    the last stage where both hold a copy of one embedding (`tied.py` makes it).  `techniques`
+    says what is done beside sharing work out.
     """
 
     dp: Axis = Axis()
     tp: Axis = Axis()
     cp: Axis = Axis()
+    pp: Axis = Axis()
+    vpp: int = 1
+    embedding: Axis = Axis()
     sp: bool = False
     bug: str = ""
     techniques: Techniques = field(default_factory=Techniques)
@@ -61,7 +64,7 @@ class Axes:
         if refused:
             raise ValueError(
                 f"the reference GPT has no {', '.join(refused)}; its parallel axes are "
-                "dp, tp, cp, sp and recompute. Take the axis out of the sweep"
+                "dp, tp, cp, pp, vpp, sp and recompute. Take the axis out of the sweep"
             )
         if bug:
             find(bug)
@@ -75,7 +78,16 @@ class Axes:
         sp = bool(ctx.point.get("sp", False)) and tp.size > 1
         recompute = recompute_of(ctx.point.get("recompute", "none"))
         techniques = replace(techniques or Techniques(), recompute=recompute)
-        return cls(axis("dp"), tp, axis("cp"), sp, bug, techniques)
+        return cls(
+            dp=axis("dp"),
+            tp=tp,
+            cp=axis("cp"),
+            pp=axis("pp"),
+            vpp=int(ctx.point.get("vpp", 1)),
+            sp=sp,
+            bug=bug,
+            techniques=techniques,
+        )
 
     def planted(self, bug: str) -> bool:
         """Whether this bug is planted."""

@@ -8,9 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.main_gradients import main_gradient
-from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
-from pytest_trainsafe.reference_models.parallel.marks import is_sequence_parallel, is_split
+from pytest_trainsafe.reference_models.parallel.marks import (
+    is_sequence_parallel,
+    is_shared_embedding,
+    is_split,
+)
 
 
 def reduce_gradients(parameters: Sequence[nn.Parameter], axes: Axes) -> None:
@@ -23,19 +27,24 @@ def reduce_gradients(parameters: Sequence[nn.Parameter], axes: Axes) -> None:
         gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
         if is_sequence_parallel(parameter):
             gradient.copy_(all_reduce(gradient, axes.tp))
+        if is_shared_embedding(parameter):
+            gradient.copy_(all_reduce(gradient, axes.embedding))
 
 
-def gradient_norm(parameters: Sequence[nn.Parameter], tp: Axis) -> Tensor:
+def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
     """The 2-norm of all main gradients together, a scalar, as a single device would have it.
 
-    What is cut over tp is summed over it; what all tp ranks hold counts once.
+    What is cut over tp is summed over it; what all tp ranks hold counts once, and so does what
+    two stages of a pipeline hold.
     """
+    if axes.pp.rank > 0:
+        parameters = [each for each in parameters if not is_shared_embedding(each)]
     split = [parameter for parameter in parameters if is_split(parameter)]
     shared = [parameter for parameter in parameters if not is_split(parameter)]
     squares = _squares(shared)
     if split:
-        squares = squares + all_reduce(_squares(split), tp)
-    return squares.sqrt()
+        squares = squares + all_reduce(_squares(split), axes.tp)
+    return all_reduce(squares, axes.pp).sqrt()
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:

@@ -23,6 +23,11 @@ def mark_sequence_parallel(parameter: nn.Parameter) -> None:
     parameter.sequence_parallel = True  # type: ignore[attr-defined]
 
 
+def mark_shared_embedding(parameter: nn.Parameter) -> None:
+    """The first and the last pipeline stage each hold a copy, and a term of its gradient."""
+    parameter.shared_embedding = True  # type: ignore[attr-defined]
+
+
 def is_split(parameter: nn.Parameter) -> bool:
     """Whether the parameter is cut over tp."""
     return bool(getattr(parameter, "tensor_model_parallel", False))
@@ -31,3 +36,8 @@ def is_split(parameter: nn.Parameter) -> bool:
 def is_sequence_parallel(parameter: nn.Parameter) -> bool:
     """Whether the parameter's gradients are to be summed over tp."""
     return bool(getattr(parameter, "sequence_parallel", False))
+
+
+def is_shared_embedding(parameter: nn.Parameter) -> bool:
+    """Whether the parameter's gradients are to be summed over the first and the last stage."""
+    return bool(getattr(parameter, "shared_embedding", False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs_of_four_ranks import JOBS, SMALL, arguments
+from jobs_of_four_ranks import DEEP, JOBS, SMALL, TIED, arguments
 from rank_double import Job, Outcome, run_here, run_in_ranks
 
 from pytest_trainsafe.reference_models.bugs import BUGS
@@ -27,5 +27,9 @@ def single() -> dict[str, Outcome]:
         "llama": run_here(Job(program="llama")),
         "small llama": run_here(Job(arguments=SMALL, program="llama")),
         "llama bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16", program="llama")),
+        "deep": run_here(Job(arguments=DEEP)),
+        "tied": run_here(Job(arguments=TIED)),
+        "tied bfloat16": run_here(Job(arguments={**TIED, "steps": 1}, dtype="bfloat16")),
+        "deep llama": run_here(Job(arguments=DEEP, program="llama")),
         "small bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16")),
     }

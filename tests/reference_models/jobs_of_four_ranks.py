@@ -13,6 +13,7 @@ ALL_OVER = Point.of(tp=2, cp=2, sp=True)
 #: Where each bug is planted and shows, if not at ALL_OVER.
 PLANTED = {
     "cp-layernorm-grads": Point.of(tp=2, cp=2),
+    "pp-stage-division": Point.of(pp=2, tp=2),
     "recompute-chunk-input": Point.of(tp=2, cp=2, sp=True, recompute="full"),
 }
 
@@ -24,13 +25,18 @@ SILENT = {
     "cp-attention-backward-layout": Point.of(dp=2, tp=2),
     "cp-layernorm-grads": ALL_OVER,
     "sp-layernorm-grads": Point.of(tp=2, cp=2),
+    "pp-stage-division": Point.of(tp=2, cp=2),
     "recompute-chunk-input": Point.of(tp=2, cp=2, recompute="selective"),
 }
+
+#: What pipelines of any shape are given: layers that no number of stages divides, and time enough.
+DEEP = {"layers": 5, "microbatches": 4, "clip": 0.5}
+TIED = {**DEEP, "tied": True}
 
 
 def arguments(bug: Bug) -> dict[str, object]:
     """What the single device trains with, for comparison with a run that has the bug."""
-    return {**SMALL, "steps": bug.step + 1, **bug.arguments}
+    return {**SMALL, "steps": max(bug.step, 0) + 1, **bug.arguments}
 
 
 def _job(bug: Bug, point: Point) -> Job:
@@ -52,6 +58,13 @@ JOBS = {
     "overlap sp": Job(ALL_OVER, {"tp_overlap": True, **SMALL}),
     "recompute": Job(ALL_OVER.replace(recompute="full"), {"recompute_num_layers": 2}),
     "recompute attention": Job(ALL_OVER.replace(recompute="selective"), {"cp_method": "ring"}),
+    "pipeline": Job(Point.of(pp=4), TIED),
+    "pipeline tp": Job(Point.of(pp=2, tp=2, sp=True), TIED),
+    "pipeline interleaved": Job(Point.of(pp=2, vpp=2, dp=2), TIED),
+    "pipeline untied": Job(Point.of(pp=2, vpp=2, cp=2), DEEP),
+    "pipeline gpipe": Job(Point.of(pp=2, vpp=2, dp=2), {**DEEP, "schedule": "gpipe"}),
+    "pipeline bfloat16": Job(Point.of(pp=2, tp=2), {**TIED, "steps": 1}, "bfloat16"),
+    "llama pipeline": Job(Point.of(pp=4), DEEP, program="llama"),
     **{f"{bug.name} planted": _job(bug, PLANTED.get(bug.name, ALL_OVER)) for bug in BUGS},
     **{f"{bug.name} silent": _job(bug, SILENT[bug.name]) for bug in BUGS},
 }

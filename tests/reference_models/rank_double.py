@@ -28,10 +28,16 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import tensors_in
+from pytest_trainsafe.record.parameters import unique_parameters
+from pytest_trainsafe.record.parts import named_modules, named_parameters, parts_of
 from pytest_trainsafe.reference_models import gpt, llama
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
 PROGRAMS = {"gpt": gpt.train, "llama": llama.train}
+
+
+#: Modules of which every stage of a pipeline has a part.
+CUT_BY_PP = ("", "decoder")
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Double:
 
     @torch.no_grad()
     def initialize(self, model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
+        for name, parameter in _named(model).items():
             layout, sizes = self._layout(name, parameter), self.point.sizes
             shape = scale_shape(tuple(parameter.shape), layout, sizes)
             matrix, scale = len(shape) > 1, name.endswith("norm.weight")
@@ -109,14 +115,15 @@ class Double:
             parameter.copy_(values)
 
     def watch(self, model: nn.Module, optimizer: Any, annotations: Mapping[str, Any]) -> None:
-        self.model = model
+        self.parameters = _named(model)
         self.annotations = Annotations.of(annotations)
-        parameters = dict(model.named_parameters())
-        modules = dict(model.named_modules())
-        self.unmatched = self.annotations.unmatched(parameters, modules)
-        for name, module in modules.items():
-            module.register_forward_hook(self._on_output(name))
-        for name, parameter in parameters.items():
+        modules = named_modules(parts_of(model))
+        self.unmatched = self.annotations.unmatched(self.parameters, modules.values())
+        for module, name in modules.items():
+            # What a stage of a pipeline returns is no output of the model.
+            if self.point.size("pp") == 1 or name not in CUT_BY_PP:
+                module.register_forward_hook(self._on_output(name))
+        for name, parameter in self.parameters.items():
             parameter.register_hook(self._on_gradient(name, parameter))
         optimizer.register_step_pre_hook(self._on_optimizer)
 
@@ -124,7 +131,7 @@ class Double:
     def step(self) -> Iterator[None]:
         self.number += 1
         yield
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.parameters.items():
             self._keep("param", name, parameter, self._layout(name, parameter))
             if hasattr(parameter, "main_param"):
                 self._keep(
@@ -169,7 +176,7 @@ class Double:
         return lambda grad: self._keep("param_grad", name, grad, layout)
 
     def _on_optimizer(self, *_: object) -> None:
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self.parameters.items():
             gradient = getattr(parameter, "main_grad", parameter.grad)
             self._keep("main_grad", name, gradient, self._layout(name, parameter))
 
@@ -181,6 +188,10 @@ class Double:
         assert key not in self.parts, f"{key} was recorded twice"
         value = tensor.detach().clone()
         self.parts[key] = Part(self.rank, self.coordinates, value, layout)
+
+
+def _named(model: Any) -> dict[str, nn.Parameter]:
+    return unique_parameters(named_parameters(parts_of(model)))
 
 
 def run_here(job: Job) -> Outcome:

@@ -1,0 +1,30 @@
+"""Tied embeddings over a pipeline: the group of the first and the last stage.
+
+Both hold a copy of the table.  Each copy's gradient has a term of its own, and their sum is that
+of the table (Megatron-LM's embedding group).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+def with_embedding_group(ctx: Context, axes: Axes) -> Axes:
+    """The axes with `embedding`; called on every rank alike, for that is how groups are made."""
+    pp = axes.pp
+    if pp.size == 1:
+        return axes
+    over_pp = ctx.mesh.mesh.flatten(1).T.tolist()  # pp is the mesh's first dimension
+    pairs = [[ranks[0], ranks[-1]] for ranks in over_pp]
+    group, _ = dist.new_subgroups_by_enumeration(pairs)  # type: ignore[no-untyped-call]
+    if pp.rank not in (0, pp.size - 1):
+        return axes
+    return dataclasses.replace(axes, embedding=Axis(2, int(pp.rank > 0), group))

@@ -1,0 +1,119 @@
+"""Pipelines: every layer in one stage, every schedule possible, a single device's tensors."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from rank_double import CUT_BY_PP
+from test_models_parallel import ROUNDING, key_bias_drifts
+
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.schedules import SCHEDULES, actions
+from pytest_trainsafe.reference_models.parallel.stages import stage_layers
+
+
+def of_the_whole(key: str) -> bool:
+    """Whether a key is of something that a pipeline has too."""
+    kind, path, *_ = key.split(" ")
+    return not kind.startswith("activation") or path.replace(".", "", 1) not in CUT_BY_PP
+
+
+@pytest.mark.parametrize(
+    ("run", "reference"),
+    [
+        ("pipeline", "tied"),
+        ("pipeline tp", "tied"),
+        ("pipeline interleaved", "tied"),
+        ("pipeline untied", "deep"),
+        ("pipeline gpipe", "deep"),
+        ("llama pipeline", "deep llama"),
+    ],
+)
+def test_a_pipeline_computes_what_a_single_device_does(parallel, single, run, reference) -> None:
+    errors = parallel[run].errors(single[reference])
+    errors = {key: error for key, error in errors.items() if of_the_whole(key)}
+
+    assert len(errors) > 1000
+    assert {k: e for k, e in errors.items() if e > ROUNDING and not key_bias_drifts(k)} == {}
+    assert max((e for key, e in errors.items() if key_bias_drifts(key)), default=0.0) < 1e-9
+
+
+def test_a_pipeline_in_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single) -> None:
+    errors = parallel["pipeline bfloat16"].errors(single["tied bfloat16"])
+    far = {k: e for k, e in errors.items() if e > 0.1 and of_the_whole(k)}
+
+    assert {k: e for k, e in far.items() if not key_bias_drifts(k)} == {}
+
+
+def test_tied_weights_have_gradients_of_both_uses(single) -> None:
+    tied, apart = single["tied"].tensors, single["deep"].tensors
+
+    assert "param output_layer.weight - 0" not in tied
+    name = "param_grad embedding.word_embeddings.weight 0 0"
+    assert tied[name].norm() > 2 * apart[name].norm()
+
+
+@pytest.mark.parametrize(("layers", "stages"), [(4, 2), (5, 2), (7, 4), (3, 3)])
+def test_every_layer_is_in_one_stage_and_stages_are_even(layers: int, stages: int) -> None:
+    cut = [stage_layers(layers, stages, stage, Axes()) for stage in range(stages)]
+
+    assert list(itertools.chain(*cut)) == list(range(layers))
+    assert max(map(len, cut)) - min(map(len, cut)) <= 1
+
+
+SHAPES = [
+    (schedule, pp, vpp, microbatches)
+    for schedule in SCHEDULES
+    for pp in (1, 2, 3, 4)
+    for vpp in (1, 2, 3)
+    for microbatches in (1, 2, 3, 4, 6, 8, 12)
+    if schedule == "gpipe" or vpp == 1 or microbatches % pp == 0
+]
+
+
+@pytest.mark.parametrize(("schedule", "pp", "vpp", "microbatches"), SHAPES)
+def test_a_schedule_never_waits_for_ever(
+    schedule: str, pp: int, vpp: int, microbatches: int
+) -> None:
+    """Run with messages that take no time: each rank does its next action once it may."""
+    left = [actions(schedule, rank, pp, vpp, microbatches) for rank in range(pp)]
+    last, done = pp * vpp - 1, set()
+    while any(left):
+        moved = False
+        for rank, todo in enumerate(left):
+            while todo:
+                kind, stage, index = todo[0].kind, todo[0].chunk * pp + rank, todo[0].microbatch
+                needs = {("forward", stage - 1, index)} if stage else set()
+                if kind == "backward":
+                    needs = {("forward", stage, index)}
+                    needs |= {("backward", stage + 1, index)} if stage < last else set()
+                if not needs <= done:
+                    break
+                assert (kind, stage, index) not in done
+                done.add((kind, stage, index))
+                todo.pop(0)
+                moved = True
+        assert moved, f"ranks wait for each other: {[todo[:1] for todo in left]}"
+    assert len(done) == 2 * pp * vpp * microbatches
+
+
+def test_1f1b_keeps_few_micro_batches_waiting() -> None:
+    for rank in range(4):
+        waiting = most = 0
+        for action in actions("1f1b", rank, 4, 1, 12):
+            waiting += 1 if action.kind == "forward" else -1
+            most = max(most, waiting)
+        assert most == 4 - rank
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("zigzag", 0, 2, 1, 4), "no schedule 'zigzag'; choose one of 1f1b, gpipe"),
+        (("1f1b", 0, 4, 2, 6), "6 micro-batches a rank are not a multiple of pp=4"),
+    ],
+)
+def test_an_impossible_schedule_is_refused(arguments: tuple[object, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        actions(*arguments)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ class Stage(nn.Module):
 
     def forward(self, inputs: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
         tables = self.rotary_tables(positions) if hasattr(self, "rotary_tables") else ()
-        hidden = self._embedded(inputs, positions) if self.first else inputs
+        hidden: Tensor = self._embedded(inputs, positions) if self.first else inputs
         hidden = self.decoder(hidden, *tables)
         if self.last:
             hidden = self.cross_entropy(self.output_layer(hidden), targets)

@@ -26,9 +26,10 @@ from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_output_gradient, own_layout
 from pytest_trainsafe.record.unseen import unseen
 from pytest_trainsafe.trace.schema import NoteEvent, TensorId
+from pytest_trainsafe.trace.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
-Held = tuple[torch.Tensor, Layout, str]
+Held = tuple[Taken, Layout, str]
 
 
 class ActivationRecorder:
@@ -48,14 +49,17 @@ class ActivationRecorder:
     ) -> None:
         self.spec = spec
         self.point = spec.at
+        self.sizes = self.point.sizes
         self.clock = clock
         self.writer = writer
         self.annotations = annotations
+        self.unreduced = annotations.unreduced(self.point)
         self.noise = noise
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
+        self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
 
     def attach(self, names: dict[nn.Module, str]) -> None:
         """Install the hooks.  Must happen before the first call of a compiled module."""
@@ -68,8 +72,8 @@ class ActivationRecorder:
 
     def write(self, microbatch: int) -> None:
         """Write the gradients that arrived for a micro-batch; later ones do not count."""
-        for where, (values, layout, source) in self._held.pop(microbatch, {}).items():
-            self.writer.add_tensor(where, values, layout, source)
+        for where, (taken, layout, source) in self._held.pop(microbatch, {}).items():
+            self.writer.add_taken(where, taken, layout, source)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
@@ -133,25 +137,27 @@ class ActivationRecorder:
                 return
             held = self._held[microbatch]
             values, layout, source = self._local(where, grad)
+            taken = self.writer.take(where, values, layout)
             if where in held:
-                values = held[where][0] + values.cpu()
-            else:
-                values = values.to("cpu", copy=True)
-            held[where] = values, layout, source
+                taken = held[where][0] + taken
+            held[where] = taken, layout, source
 
         return hook
 
-    def _local(self, where: TensorId, tensor: torch.Tensor) -> Held:
+    def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
         """This rank's values and their layout."""
-        own = own_layout(tensor, self.point.sizes)
-        gradient = where.kind == "activation_grad"
-        found = own or self.annotations.module(
-            where.module, where.name, self.point, tensor.ndim, gradient
-        )
-        layout, source = found or ((), "default")
-        if gradient:
-            layout += self.annotations.unreduced(self.point)
+        layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.ndim)
+        if where.kind == "activation_grad":
+            layout += self.unreduced
         return local_values(tensor), layout, source
+
+    def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
+        """The layout of an annotation, remembered: the patterns are matched once."""
+        asked = where.module, where.name, ndim, where.kind == "activation_grad"
+        if asked not in self._layouts:
+            found = self.annotations.module(*asked[:2], self.point, *asked[2:])
+            self._layouts[asked] = found or ((), "default")
+        return self._layouts[asked]
 
     def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
         def hook(module: nn.Module, args: object, output: object) -> object:

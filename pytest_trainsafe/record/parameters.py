@@ -19,7 +19,10 @@ from pytest_trainsafe.record.optimizer import listen, states
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
 from pytest_trainsafe.trace.schema import INITIAL, Kind, NoteEvent, TensorId
+from pytest_trainsafe.trace.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
+
+Held = tuple[TensorId, Taken, Layout, str]
 
 
 class ParameterRecorder:
@@ -48,7 +51,7 @@ class ParameterRecorder:
             name: gradient_partial_axes(name, parameter, spec.at, annotations)
             for name, parameter in parameters.items()
         }
-        self._contributions: defaultdict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+        self._contributions: defaultdict[int, dict[str, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self.unreduced = annotations.unreduced(spec.at)
         self.optimizer_stepped = False
@@ -80,9 +83,8 @@ class ParameterRecorder:
 
     def write(self, microbatch: int) -> None:
         """Write what the backward of a micro-batch added to each gradient; later ones add none."""
-        for name, grad in self._contributions.pop(microbatch, {}).items():
-            axes = self.partial_axes[name]
-            self._add("param_grad", name, grad, partial=axes, microbatch=microbatch)
+        for held in self._contributions.pop(microbatch, {}).values():
+            self.writer.add_taken(*held)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
@@ -119,8 +121,14 @@ class ParameterRecorder:
             self.clock.backward(microbatch, sure=False)
             if microbatch in self._written or not self.spec.records("param_grad"):
                 return
-            parts, part = self._contributions[microbatch], grad.detach()
-            parts[name] = parts[name] + part if name in parts else part.clone()
+            where = self._where("param_grad", name, microbatch=microbatch)
+            layout, source = self._layout(name, grad, self.partial_axes[name])
+            layout += self.unreduced
+            part = self.writer.take(where, local_values(grad), layout)
+            parts = self._contributions[microbatch]
+            if name in parts:
+                part = parts[name][1] + part
+            parts[name] = where, part, layout, source
 
         return hook
 
@@ -199,28 +207,45 @@ class ParameterRecorder:
         tensor: torch.Tensor,
         *,
         suffix: str = "",
-        partial: tuple[str, ...] = (),
         step: int | None = None,
-        microbatch: int | None = None,
         whole: bool = False,
         run: Flat | None = None,
     ) -> None:
         if not self.spec.records(kind):
             return
+        where = self._where(kind, name, suffix, step)
+        layout, source = self._layout(name, tensor, whole=whole, run=run)
+        copy = kind == "param" and self._is_copy(name, tensor)
+        self.writer.add_tensor(where, local_values(tensor), layout, source, copy)
+
+    def _where(
+        self,
+        kind: Kind,
+        name: str,
+        suffix: str = "",
+        step: int | None = None,
+        microbatch: int | None = None,
+    ) -> TensorId:
         if step is None:
             step = self.clock.step
         assert step is not None
         module, leaf = split(name)
-        where = TensorId(step, microbatch, kind, module, leaf + suffix)
+        return TensorId(step, microbatch, kind, module, leaf + suffix)
+
+    def _layout(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        partial: tuple[str, ...] = (),
+        whole: bool = False,
+        run: Flat | None = None,
+    ) -> tuple[Layout, str]:
+        """The layout of what belongs to a parameter, its own or the parameter's; its source."""
         given = ((), "default") if whole else self.layouts[name]
         layout, source = own_layout(tensor, self.sizes) or given
         if run is not None:
             layout = (*(layout if run.shape else ()), run)
-        layout = _summed(layout, partial)
-        if kind == "param_grad":
-            layout += self.unreduced
-        copy = kind == "param" and self._is_copy(name, tensor)
-        self.writer.add_tensor(where, local_values(tensor), layout, source, copy)
+        return (_summed(layout, partial) if partial else layout), source
 
     def _is_copy(self, name: str, parameter: torch.Tensor) -> bool:
         """Whether a parameter equals its master copy, rounded to its dtype.

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.align.layout import Layout, Sizes
 from pytest_trainsafe.launch.ledger import name_tensor
-from pytest_trainsafe.trace.writer import as_bytes
+from pytest_trainsafe.trace.taken import as_bytes
 
 
 def local_values(tensor: Any) -> torch.Tensor:

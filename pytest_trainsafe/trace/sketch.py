@@ -44,6 +44,9 @@ WIDTH = 64
 #: Elements that are widened at a time, in a buffer that stays in the cache, and most columns.
 TILE, WIDEST = 2**16, 2**13
 
+#: Elements that are widened sooner into memory of their own.
+SMALL = 2**14
+
 #: Most bytes of signs that are kept for the next tensor of the same place.
 KEPT_SIGNS = 64 * 2**20
 
@@ -187,6 +190,8 @@ def _widened(tile: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
     """The tile in the buffer's dtype: itself, or a copy there."""
     if tile.dtype == buffer.dtype:
         return tile
+    if tile.numel() <= SMALL:
+        return tile.to(buffer.dtype)
     return buffer[: tile.numel()].view(tile.shape).copy_(tile)
 
 

@@ -28,14 +28,10 @@ from pytest_trainsafe.trace.schema import (
     TensorId,
 )
 from pytest_trainsafe.trace.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.taken import Shape, Taken, as_bytes, of_bytes
 
 #: Tensors held back before a payload file is written.
 FLUSH_BYTES = 64 * 2**20
-
-Shape = tuple[int, ...]
-
-#: Where a sketch is: its file, its place there, and the logical shape.
-_Sketched = tuple[str, int, Shape]
 
 
 class TraceWriteError(Exception):
@@ -67,11 +63,12 @@ class RankWriter:
         self._files = 0
         self._pending: list[Held] = []
         self._pending_bytes = 0
-        self._stored: dict[tuple[str, str, tuple[int, ...]], tuple[str, str]] = {}
+        self._stored: dict[tuple[str, torch.dtype, Shape], tuple[str, str]] = {}
         self._sketcher = sketcher
         self._keep = keep
         self._sketches: list[npt.NDArray[np.float64]] = []
-        self._sketched: dict[tuple[str, str, Shape, Layout], _Sketched] = {}
+        self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
+        self._placed: dict[bytes, tuple[str, int]] = {}
         self._ids: set[TensorId] = set()
         self._failure: str | None = None
         _guarded(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
@@ -100,34 +97,59 @@ class RankWriter:
         Any dtype, shape, stride and device; a DTensor gives its local tensor, a sparse tensor
         its dense form.
         """
+        taken = self.take(id, tensor, layout)
+        return self.add_taken(id, taken, layout, layout_source, master_copy)
+
+    def take(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> Taken:
+        """What is kept of a tensor as it is now; `add_taken` records it."""
+        host = _on_host(id, tensor)
+        shape = tuple(host.shape)
+        if self._sketcher is not None and host.nbytes > SIZE and id not in self._keep:
+            digest = xxhash.xxh3_128_hexdigest(as_bytes(host).numpy().data)
+            content = digest, host.dtype, shape, layout
+            known = self._sketched.get(content)
+            if known is not None:
+                return known
+            made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL)
+            if made is not None:
+                sketch = made[0].numpy()
+                taken = Taken(host.dtype, shape, digest, None, sketch, made[1])
+                self._sketched[content] = taken
+                return taken
+        return of_bytes(host.dtype, shape, host)
+
+    def add_taken(
+        self,
+        id: TensorId,
+        taken: Taken,
+        layout: Layout = REPLICATED,
+        layout_source: str = "default",
+        master_copy: bool = False,
+    ) -> TensorEvent:
+        """Record what was taken of a tensor under `id`, once, and return its event."""
         self._check()
         assert id not in self._ids, f"{id} was recorded twice on rank {self.rank}"
-        host = _on_host(id, tensor)
-        data = as_bytes(host)
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        shape = tuple(host.shape)
-        digest = xxhash.xxh3_128_hexdigest(data.numpy().data)
-        sketched = self._sketch(id, host, layout, (digest, dtype, shape))
-        if sketched is not None:
-            (file, place, logical), key = sketched, ""
+        file, key, place = "", "", -1
+        if taken.data is None:
+            file, place = self._hold_sketch(taken)
         else:
-            known = self._stored.get((digest, dtype, shape))
-            file, key = known or self._hold(host.dtype, shape, data.numpy().tobytes())
-            place, logical = -1, ()
-            self._stored[digest, dtype, shape] = (file, key)
+            content = taken.digest, taken.dtype, taken.shape
+            known = self._stored.get(content)
+            file, key = known or self._hold(taken.dtype, taken.shape, taken.data)
+            self._stored[content] = (file, key)
         event = TensorEvent(
-            seq=self._count,
-            id=id,
-            dtype=dtype,
-            shape=shape,
-            hash=digest,
-            layout=layout,
-            layout_source=layout_source,
-            file=file,
-            key=key,
-            sketch=place,
-            logical=logical,
-            master_copy=master_copy,
+            self._count,
+            id,
+            str(taken.dtype).removeprefix("torch."),
+            taken.shape,
+            taken.digest,
+            layout,
+            layout_source,
+            file,
+            key,
+            place,
+            taken.logical,
+            master_copy,
         )
         self._ids.add(id)
         self.add(event)
@@ -135,28 +157,21 @@ class RankWriter:
             self.flush()
         return event
 
-    def _hold(self, dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> tuple[str, str]:
+    def _hold(self, dtype: torch.dtype, shape: Shape, data: bytes) -> tuple[str, str]:
         key = str(len(self._pending))
         self._pending.append(Held(dtype, shape, data))
         self._pending_bytes += len(data)
         return _payload_name(self._files), key
 
-    def _sketch(
-        self, id: TensorId, host: torch.Tensor, layout: Layout, content: tuple[str, str, Shape]
-    ) -> _Sketched | None:
-        """Where the sketch of a tensor is; None for one that is to be kept, or has no sketch."""
-        if self._sketcher is None or host.nbytes <= SIZE or id in self._keep:
-            return None
-        known = self._sketched.get((*content, layout))
-        if known is not None:
-            return known
-        made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL)
-        if made is None:
-            return None
-        found = (_sketches_name(self._files), len(self._sketches), made[1])
-        self._sketches.append(made[0].numpy())
-        self._sketched[*content, layout] = found
-        return found
+    def _hold_sketch(self, taken: Taken) -> tuple[str, int]:
+        """The file and the place of a sketch; equal tensors share one."""
+        assert taken.sketch is not None
+        content = xxhash.xxh3_128_digest(taken.sketch.data)
+        known = self._placed.get(content)
+        if known is None:
+            known = self._placed[content] = _sketches_name(self._files), len(self._sketches)
+            self._sketches.append(taken.sketch)
+        return known
 
     def flush(self) -> None:
         """Write what is pending: the tensors and sketches as a file each, then the events."""
@@ -200,11 +215,6 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     path = Path(directory) / "manifest.json"
     _guarded(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
-
-
-def as_bytes(host: torch.Tensor) -> torch.Tensor:
-    """The bytes of a contiguous CPU tensor as a flat uint8 tensor that shares its memory."""
-    return host.reshape(-1).view(torch.uint8)
 
 
 def _on_host(id: TensorId, tensor: torch.Tensor) -> torch.Tensor:

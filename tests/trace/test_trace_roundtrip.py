@@ -19,7 +19,8 @@ from pytest_trainsafe.trace.schema import (
     StepEvent,
     TensorId,
 )
-from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, as_bytes, write_manifest
+from pytest_trainsafe.trace.taken import as_bytes
+from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
 
 
 def named(name: str) -> TensorId:

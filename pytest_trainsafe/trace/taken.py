@@ -1,0 +1,61 @@
+"""What a rank keeps of a tensor until its event is written: its bytes, or a sketch of them.
+
+Made by the writer when a value is there, for what comes to an end later: the gradient of an
+output is the sum of what several backward passes bring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xxhash
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A rank-local tensor as it was when it was taken.
+
+    `data` has its bytes, or `sketch` the sketch of a part of a tensor of shape `logical`.
+    """
+
+    dtype: torch.dtype
+    shape: Shape
+    digest: str
+    data: bytes | None = None
+    sketch: npt.NDArray[np.float64] | None = None
+    logical: Shape = ()
+
+    def __add__(self, other: Taken) -> Taken:
+        """The sum, computed in the dtype of the first; both are of one tensor."""
+        assert self.shape == other.shape
+        if self.data is not None and other.data is not None:
+            total = self.values() + other.values().to(self.dtype)
+            return of_bytes(self.dtype, self.shape, total)
+        assert self.sketch is not None
+        assert other.sketch is not None
+        # Sums of equal terms are equal; no more is asked of the hash of what is not kept.
+        digest = xxhash.xxh3_128_hexdigest((self.digest + other.digest).encode())
+        sketch = self.sketch + other.sketch
+        return Taken(self.dtype, self.shape, digest, None, sketch, self.logical)
+
+    def values(self) -> torch.Tensor:
+        """The values, of one that has its bytes; a copy."""
+        assert self.data is not None
+        flat = torch.frombuffer(bytearray(self.data), dtype=torch.uint8)
+        return flat.view(self.dtype).reshape(self.shape)
+
+
+def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> Taken:
+    """Take a contiguous CPU tensor with all its values."""
+    data = as_bytes(host).numpy().tobytes()
+    return Taken(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
+
+
+def as_bytes(host: torch.Tensor) -> torch.Tensor:
+    """The bytes of a contiguous CPU tensor as a flat uint8 tensor that shares its memory."""
+    return host.view(-1).view(torch.uint8)

@@ -151,7 +151,8 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
     if flat is not None:
         return _runs_complete(trace, held, flat.axes, free_from)
     named = {axis for p in layout for axis in axes_of(p)}
-    free = [axis for axis in free_from if axis not in named]
+    # A copy on some stages gives a sum over pp the terms of those.
+    free = [axis for axis in free_from if axis == "pp" or axis not in named]
     bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
     stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
     return len(held) == bound * len(stages)

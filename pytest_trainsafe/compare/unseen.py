@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import COVERED
@@ -29,7 +30,8 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
         last = None
     failed = {finding.where for finding in comparison.findings}
     told += _one_sided((theirs - mine) - failed, "reference", "candidate", last)
-    told += _one_sided(mine - theirs, "candidate", "reference", last)
+    extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
+    told += _one_sided(extra, "candidate", "reference", last)
     return told
 
 

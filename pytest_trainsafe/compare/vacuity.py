@@ -128,10 +128,8 @@ def _inputs(candidate: Trace) -> Guard:
             )
             yield "dp-inputs", text
             break
-    for here, there in _neighbours(candidate, "tp", _inputs_of):
-        if candidate.point.get("sp", False) and here.coordinates["pp"]:
-            continue  # a later stage is fed the residual stream, of which each has its shard
-        if _inputs_of(here) != _inputs_of(there):
+    for here, there in _neighbours(candidate, "tp", _data_of):
+        if _data_of(here) != _data_of(there):
             yield (
                 "tp-inputs",
                 f"ranks {here.rank} and {there.rank} of tp saw different data",
@@ -188,6 +186,18 @@ def _neighbours(
 def _inputs_of(rank: RankTrace) -> tuple[str, ...]:
     """The hashes of everything a rank was given to train on."""
     return tuple(digest for event in rank.inputs for digest in event.hashes)
+
+
+def _data_of(rank: RankTrace) -> tuple[str, ...]:
+    """The hashes of what the model's first stage was given.
+
+    Later stages, and later chunks on a rank, are given what comes out of those before them; with
+    sp every tp rank has its shard of that.
+    """
+    if rank.coordinates["pp"]:
+        return ()
+    first = {(event.step, event.microbatch): event.hashes for event in reversed(rank.inputs)}
+    return tuple(digest for when in sorted(first) for digest in first[when])
 
 
 def _modules_of(rank: RankTrace) -> frozenset[str]:

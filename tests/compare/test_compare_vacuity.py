@@ -128,6 +128,14 @@ def test_tp_ranks_that_saw_different_data(bench: Bench) -> None:
     assert found == {"tp-inputs": "ranks 0 and 1 of tp saw different data"}
 
 
+def test_later_stages_of_tp_ranks_are_fed_other_shards(bench: Bench) -> None:
+    point = Point.of(tp=2, pp=2)
+    shards = doubts(bench.rung(point, inputs=lambda at, index: (index, at["tp"] * at["pp"])))
+    assert "tp-inputs" not in shards
+    data = doubts(bench.rung(point, inputs=lambda at, index: (index, at["tp"] * (1 - at["pp"]))))
+    assert data["tp-inputs"] == "ranks 0 and 1 of tp saw different data"
+
+
 def test_dp_axis_of_ranks_without_inputs_must_split_something(bench: Bench) -> None:
     """A later pipeline stage sees no data; where no rank does, only layouts can tell."""
     point = Point.of(dp=2)

@@ -12,6 +12,7 @@ SAYS = {
     "tp-embedding-mask": "",
     "cp-loss-scaling": "the value is 2 times the reference, which is cp",
     "sp-layernorm-grads": "the ranks of tp hold partial sums: rank0 + rank1",
+    "pp-stage-division": "no rank of the candidate recorded it",
     "recompute-chunk-input": "",
     "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
     "cp-attention-backward-layout": "",
@@ -36,6 +37,7 @@ def judge(name, case, candidate, reference):
         assert_trainsafe(candidate, reference)
     text = " ".join(str(failure.value).split())
     when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind != "main_grad")
+    when = when if bug.step >= 0 else "before the first step"
     starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text
     if not (
@@ -90,3 +92,8 @@ def test_layer_norm_gradients_summed_over_replicas_are_scaled_by_tp(
     trainsafe, candidate_trace, reference_trace
 ):
     judge("cp-layernorm-grads", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("pp-stage-division", pp=[1, 2])
+def test_layers_that_no_stage_has_are_missing(trainsafe, candidate_trace, reference_trace):
+    judge("pp-stage-division", trainsafe, candidate_trace, reference_trace)

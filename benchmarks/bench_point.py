@@ -145,11 +145,11 @@ def overhead(sizes: dict[str, int], small: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="trainsafe-steps-") as temporary:
         task = Task.of(programs.step_seconds, temporary, repetitions, steps, sizes, world_size=1)
         result = TorchrunLauncher().run(task, timeout=600, workdir=Path(temporary))
-        seconds = result.values[0]
-    recorded, bare = median(seconds["recorded"]), median(seconds["bare"])
+        found = result.values[0]
+    recorded, bare = (median(found[what]["seconds"]) for what in ("full", "bare"))
     return {
         **sizes,
-        "steps": len(seconds["bare"]),
+        "steps": len(found["bare"]["seconds"]),
         "recorded_ms": 1000 * recorded,
         "bare_ms": 1000 * bare,
         "ratio": recorded / bare,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.validity import requires
@@ -33,37 +36,47 @@ def train(ctx: Any, report: str, layers: int = 2) -> None:
 
 
 def step_seconds(
-    directory: str, repetitions: int, steps: int, sizes: dict[str, int]
-) -> dict[str, list[float]]:
-    """Seconds of each step of the reference GPT on one device, recorded and bare, in turn.
+    directory: str, repetitions: int, steps: int, sizes: dict[str, int], dtype: str = "float32"
+) -> dict[str, dict[str, list[float]]]:
+    """What a step of the reference GPT costs on one device: bare, with sketches, in full, in turn.
 
-    The first step of a training is left out: it allocates what later ones use again.
+    `seconds` of each step, and the `bytes` of each trace's steps, by what is recorded.  The first
+    step of a training is left out: it allocates what later ones use again.
     """
     import torch
 
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
-    from pytest_trainsafe.record.recorder import Recorder
+    from pytest_trainsafe.record.program import record
     from pytest_trainsafe.record.spec import RunSpec
-    from pytest_trainsafe.trace.writer import RankWriter
 
     spec = RunSpec(
-        program="gpt.train", point={}, dtype="float32", device="cpu", seed=0, trace=directory
+        program="gpt.train", point={}, dtype=dtype, device="cpu", seed=0, trace=directory
     )
-    seconds: dict[str, list[float]] = {"recorded": [], "bare": []}
-    for number in range(repetitions):
-        torch.manual_seed(spec.seed)
-        folder = Path(directory, str(number))
-        writer = RankWriter(folder, 0)
-        timed = Timed(Context(spec, Recorder(spec, writer)))
+    found: dict[str, dict[str, list[float]]] = {
+        what: {"seconds": [], "bytes": []} for what in ("bare", "sketch", "full")
+    }
+
+    def train(ctx: Any, what: str) -> None:
+        timed = Timed(ctx)
         gpt.train(timed, steps=steps, **sizes)  # type: ignore[arg-type]  # stands in for a Context
-        writer.close()
-        shutil.rmtree(folder)
-        bare = Timed(Context(spec, Unrecorded()))
-        gpt.train(bare, steps=steps, **sizes)  # type: ignore[arg-type]
-        seconds["recorded"] += timed.seconds[1:]
-        seconds["bare"] += bare.seconds[1:]
-    return seconds
+        found[what]["seconds"] += timed.seconds[1:]
+
+    for number in range(repetitions):
+        for what in found:
+            folder = Path(directory, f"{what}-{number}")
+            if what == "bare":
+                before = torch.get_default_dtype()
+                torch.set_default_dtype(getattr(torch, dtype))
+                train(Context(spec, Unrecorded()), what)
+                torch.set_default_dtype(before)
+                continue
+            recorded = msgspec.structs.replace(spec, trace=str(folder), record=what)
+            record(recorded, functools.partial(train, what=what))
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            found[what]["bytes"].append(size / steps)
+            shutil.rmtree(folder)
+    return found
 
 
 class Timed:

@@ -1,0 +1,176 @@
+"""What sketches cost beside full recording, and how often they clear a wrong tensor.
+
+Three tables: what recording adds to a step of the reference GPT on one device, from a toy to
+wider models; the share of wrong tensors that are cleared, by how wrong they are and how the error
+is spread; and the suspects of clean Points, which cost a second look.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import programs
+import torch
+from _measure import finish, machine, median, quick, show
+
+from pytest_trainsafe.align.sketched import Sketched
+from pytest_trainsafe.compare.screen import screen_tensor
+from pytest_trainsafe.compare.tolerance import SAFETY
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.launch import Task, TorchrunLauncher
+from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.trace.sketch import Sketcher
+
+#: The reference GPT as it is, and wider.
+SIZES: list[dict[str, int]] = [
+    {"layers": 2, "hidden": 64, "seq_len": 32},
+    {"layers": 4, "hidden": 256, "seq_len": 128, "batch_size": 4},
+    {"layers": 2, "hidden": 512, "seq_len": 256, "batch_size": 4},
+    {"layers": 1, "hidden": 1024, "seq_len": 256, "batch_size": 4},
+]
+
+#: A wrong tensor's true error, over its allowance.
+ERRORS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
+
+#: How an error of 64 x 64 elements is spread.
+SPREADS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
+    "everywhere": lambda g: _normal(g, 64, 64),
+    "one row": lambda g: torch.eye(64, dtype=torch.float64)[:, :1] * _normal(g, 1, 64),
+    "one column": lambda g: _normal(g, 64, 1) * torch.eye(64, dtype=torch.float64)[:1],
+    "rank one": lambda g: _normal(g, 64, 1) * _normal(g, 1, 64),
+    "two rows swapped": lambda g: _swapped(_normal(g, 1, 64)),
+}
+
+
+def main() -> None:
+    small = quick(__doc__)
+    facts = machine()
+    costs = [
+        cost(sizes, dtype, small) for sizes in SIZES[: 2 if small else None] for dtype in DTYPES
+    ]
+    show_costs(costs)
+    cleared = {name: shares(make, 200 if small else 5000) for name, make in SPREADS.items()}
+    show_cleared(cleared)
+    points = [Point.of(tp=2, cp=2, dtype=dtype) for dtype in ("float32", "bfloat16")]
+    again = [suspects(point, seed) for point in points for seed in range(1 if small else 3)]
+    show_suspects(again)
+    finish("sketch", facts, {"recording": costs, "cleared": cleared, "clean": again})
+
+
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+def cost(sizes: dict[str, int], dtype: str, small: bool) -> dict[str, Any]:
+    """What recording adds to a step: milliseconds and bytes of a step's trace."""
+    repetitions, steps = (2, 3) if small else (5, 4)
+    with tempfile.TemporaryDirectory(prefix="trainsafe-steps-") as temporary:
+        arguments = (temporary, repetitions, steps, sizes, dtype)
+        task = Task.of(programs.step_seconds, *arguments, world_size=1)
+        result = TorchrunLauncher().run(task, timeout=1200, workdir=Path(temporary))
+        result.raise_for_failure()
+        found = result.values[0]
+    milliseconds = {what: 1000 * median(of["seconds"]) for what, of in found.items()}
+    return {
+        **sizes,
+        "dtype": dtype,
+        "bare_ms": milliseconds["bare"],
+        **{
+            f"{what}_added": (milliseconds[what] - milliseconds["bare"]) / milliseconds["bare"]
+            for what in ("sketch", "full")
+        },
+        **{f"{what}_bytes": median(found[what]["bytes"]) for what in ("sketch", "full")},
+    }
+
+
+def shares(make: Callable[[torch.Generator], torch.Tensor], count: int) -> dict[float, float]:
+    """The share of tensors that are cleared, by their true error over their allowance.
+
+    The responses are rounding noise of the sort that is spread everywhere.
+    """
+    generator = torch.manual_seed(0)
+    sketcher = Sketcher({}, {})
+
+    def sketched(tensor: torch.Tensor) -> Sketched:
+        made = sketcher.sketch(tensor.contiguous(), ())
+        assert made is not None
+        return Sketched(made[0], made[1])
+
+    cleared = dict.fromkeys(ERRORS, 0)
+    for _ in range(count):
+        # The signs are those of the indices, so other rows and columns stand for other signs.
+        rows, columns = (torch.randperm(64, generator=generator) for _ in range(2))
+        error = make(generator)[rows][:, columns]
+        reference = _normal(generator, 64, 64)
+        responses = [1e-7 * _normal(generator, 64, 64) for _ in range(2)]
+        most = max(float(response.norm()) for response in responses)
+        wrong = sketched(error * (SAFETY["float32"] * most / float(error.norm())))
+        right, others = sketched(reference), [sketched(r) for r in responses]
+        for times in ERRORS:
+            values = Sketched(right.values + times * wrong.values, right.shape)
+            measured = [Sketched(right.values + o.values, right.shape) for o in others]
+            found = screen_tensor(values, right, measured, "float32")
+            cleared[times] += found.cleared
+    return {times: number / count for times, number in cleared.items()}
+
+
+def suspects(point: Point, seed: int) -> dict[str, Any]:
+    """How many tensors of a clean Point are looked at again."""
+    settings = Settings(record="sketch", seed=seed)
+    looked: list[int] = []
+    with tempfile.TemporaryDirectory(prefix="trainsafe-sketch-") as temporary:
+        session = Session(settings, Path(temporary))
+        try:
+            case = Case(point, resolve(gpt.train), settings)
+            candidate = session.candidate(case)
+            failure = climb(candidate, session.reference(case), [], [])
+            looked = [len(again.keep) for again in candidate.more]
+        finally:
+            session.close()
+    return {"point": str(point), "seed": seed, "passes": not failure, "again": sum(looked)}
+
+
+def _normal(generator: torch.Generator, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _swapped(row: torch.Tensor) -> torch.Tensor:
+    return torch.cat([row, -row, torch.zeros(62, 64, dtype=torch.float64)])
+
+
+def show_costs(costs: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            f"{one['layers']} layers, hidden {one['hidden']}, {one['dtype']}",
+            f"{one['bare_ms']:.1f}",
+            *(f"{100 * one[f'{what}_added']:.0f} %" for what in ("sketch", "full")),
+            *(f"{one[f'{what}_bytes'] / 2**20:.2f}" for what in ("sketch", "full")),
+        ]
+        for one in costs
+    ]
+    columns = ["", "bare ms", "sketch adds", "full adds", "sketch MiB", "full MiB"]
+    show("A step on one device, and its trace", columns, rows)
+
+
+def show_cleared(cleared: dict[str, dict[float, float]]) -> None:
+    rows = [
+        [name, *(f"{100 * share:.2f} %" for share in by_error.values())]
+        for name, by_error in cleared.items()
+    ]
+    show("Cleared, by the true error over its allowance", ["", *map(str, ERRORS)], rows)
+
+
+def show_suspects(again: list[dict[str, Any]]) -> None:
+    rows = [[one["point"], one["seed"], one["passes"], one["again"]] for one in again]
+    show("Clean Points", ["", "seed", "passes", "tensors looked at again"], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -44,15 +44,18 @@ def train(
     cp_method: str = "all_gather",
     tp_overlap: bool = False,
     recompute_num_layers: int = 1,
+    bucket: int = 0,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
     bug: str = "",
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp,
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all
     through).  `tied` shares the weight of the embedding with the output layer.  `schedule` ("1f1b"
     or "gpipe") orders the micro-batches of a pipeline.
-    `cp_method` ("all_gather" or "ring"), `tp_overlap` and `recompute_num_layers` are those of
+    `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
@@ -64,7 +67,15 @@ def train(
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = GPTConfig(layers, hidden, heads, seq_len, tied=tied)
-    axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
+    techniques = Techniques(
+        cp_method=cp_method,
+        tp_overlap=tp_overlap,
+        recompute_num_layers=recompute_num_layers,
+        bucket=bucket,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+    )
+    axes = Axes.of(ctx, bug, techniques)
     if tied:
         axes = with_embedding_group(ctx, axes)
     total = int(ctx.point.get("microbatches", microbatches))

@@ -47,14 +47,17 @@ def train(
     cp_method: str = "all_gather",
     tp_overlap: bool = False,
     recompute_num_layers: int = 1,
+    bucket: int = 0,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
     bug: str = "",
 ) -> None:
     """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, recompute,
+    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
     microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries;
     `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
-    all through).  `cp_method` ("all_gather" or "ring"), `tp_overlap` and `recompute_num_layers`
+    all through).  `cp_method` ("all_gather" or "ring") and the arguments after it
     are those of `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
@@ -65,7 +68,15 @@ def train(
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
-    axes = Axes.of(ctx, bug, Techniques(cp_method, tp_overlap, recompute_num_layers))
+    techniques = Techniques(
+        cp_method=cp_method,
+        tp_overlap=tp_overlap,
+        recompute_num_layers=recompute_num_layers,
+        bucket=bucket,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+    )
+    axes = Axes.of(ctx, bug, techniques)
     total = int(ctx.point.get("microbatches", microbatches))
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
     model = parallel_llama(config, axes)

@@ -1,7 +1,8 @@
 """Main gradients: what the optimizer uses, kept in float32 where parameters are narrower.
 
 A sum of many micro-batches loses its small terms in bfloat16, so a narrow parameter carries a
-float32 `main_grad` as in Megatron-LM.  Of a wide parameter, `grad` is the main gradient.
+float32 `main_grad` as in Megatron-LM.  Of a wide parameter, `grad` is the main gradient, unless
+gradients are kept in buckets (`parallel/buckets.py`).
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ def main_gradient(parameter: nn.Parameter) -> Tensor:
     return gradient
 
 
+def own_gradient(parameter: nn.Parameter) -> Tensor:
+    """What this rank's optimizer uses of a main gradient: all of it, or with ZeRO a run."""
+    run = getattr(parameter, "main_param_range", None)
+    gradient = main_gradient(parameter)
+    return gradient if run is None else gradient.view(-1)[slice(*run)]
+
+
 def accumulate(parameters: Iterable[nn.Parameter]) -> None:
-    """Move what the last backward left in `grad` into `main_grad`; autograd adds wide ones.
+    """Move what the last backward left in `grad` into `main_grad`; without, autograd adds up.
 
     What the backward did not reach has gradient zero.
     """
     for parameter in parameters:
-        if parameter.grad is None and not is_narrow(parameter):
+        apart = hasattr(parameter, "main_grad")
+        if parameter.grad is None and not apart:
             parameter.grad = torch.zeros_like(parameter)
-        if is_narrow(parameter) and parameter.grad is not None:
+        if apart and parameter.grad is not None:
             main_gradient(parameter).add_(parameter.grad)
             parameter.grad = None
 
@@ -41,5 +50,5 @@ def clear(parameters: Iterable[nn.Parameter]) -> None:
     """Forget the step's gradients."""
     for parameter in parameters:
         parameter.grad = None
-        if is_narrow(parameter):
+        if hasattr(parameter, "main_grad"):
             main_gradient(parameter).zero_()

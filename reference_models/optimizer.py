@@ -14,6 +14,9 @@ from torch import nn
 
 from pytest_trainsafe.reference_models.main_gradients import is_narrow, main_gradient
 
+#: As GPTs are trained.
+ADAMW: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+
 
 def adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
     """AdamW as GPTs are trained with (betas 0.9 and 0.95, weight decay 0.1).
@@ -25,25 +28,21 @@ def adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.opt
     for parameter in narrow:
         master = nn.Parameter(parameter.detach().float())
         parameter.main_param = master  # type: ignore[attr-defined]
-        parameter.main_grad = torch.zeros_like(master, requires_grad=False)  # type: ignore[attr-defined]
+        if not hasattr(parameter, "main_grad"):  # it may have a place in a bucket
+            parameter.main_grad = torch.zeros_like(master, requires_grad=False)  # type: ignore[attr-defined]
 
-    optimizer = torch.optim.AdamW(
-        [getattr(parameter, "main_param", parameter) for parameter in parameters],
-        lr=learning_rate,
-        betas=(0.9, 0.95),
-        eps=1e-8,
-        weight_decay=0.1,
-    )
+    held = [getattr(parameter, "main_param", parameter) for parameter in parameters]
+    optimizer = torch.optim.AdamW(held, lr=learning_rate, **ADAMW)
 
-    def give_gradients_to_masters(*_: Any) -> None:
-        for parameter in narrow:
-            parameter.main_param.grad = main_gradient(parameter)  # type: ignore[attr-defined]
+    def give_main_gradients(*_: Any) -> None:
+        for parameter, tensor in zip(parameters, held, strict=True):
+            tensor.grad = main_gradient(parameter)
 
     def copy_masters_to_parameters(*_: Any) -> None:
         with torch.no_grad():
             for parameter in narrow:
                 parameter.copy_(parameter.main_param)  # type: ignore[attr-defined]
 
-    optimizer.register_step_pre_hook(give_gradients_to_masters)
+    optimizer.register_step_pre_hook(give_main_gradients)
     optimizer.register_step_post_hook(copy_masters_to_parameters)
     return optimizer

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from pytest_trainsafe.reference_models import main_gradients, text
 from pytest_trainsafe.reference_models.llama_model import Llama
@@ -21,7 +22,9 @@ from pytest_trainsafe.reference_models.parallel.gradients import (
 )
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
 from pytest_trainsafe.reference_models.parallel.pipeline import Pipeline
+from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
 from pytest_trainsafe.reference_models.parallel.stages import cut_into_stages
+from pytest_trainsafe.reference_models.parallel.zero import ShardedAdamW
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
 
 if TYPE_CHECKING:
@@ -65,7 +68,15 @@ def train_language_model(
     held = held.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(held)
     parameters = list(held.parameters())
-    optimizer = adamw(parameters, recipe.learning_rate)
+    buckets = None
+    if axes.bucketed:
+        share = len(ctx.microbatches(recipe.microbatches))
+        buckets = BucketedReduction(parameters, axes, share)
+        annotations = {**annotations, "gradients": {"mean": ["dp", "cp"]}}
+    if buckets is not None and axes.zero:
+        optimizer: AdamW = ShardedAdamW(held, buckets.buckets, axes, recipe.learning_rate)
+    else:
+        optimizer = adamw(parameters, recipe.learning_rate)
     ctx.watch(held, optimizer, annotations=annotations)
 
     def objective(losses: Tensor) -> Tensor:
@@ -89,7 +100,7 @@ def train_language_model(
                     with ctx.microbatch(index):
                         objective(model(*inputs(index))).backward()  # type: ignore[no-untyped-call]
                         accumulate()
-            reduce_gradients(parameters, axes)
+            reduce_gradients(parameters, axes, buckets)
             norm = gradient_norm(parameters, axes)
             if recipe.clip:
                 clip_gradients(parameters, norm, recipe.clip)
@@ -97,6 +108,8 @@ def train_language_model(
             # After the gradients that it is made of, so that what is wrong with them shows first.
             ctx.grad_norm(norm)
             main_gradients.clear(parameters)
+            if isinstance(optimizer, ShardedAdamW):
+                optimizer.settle()  # for the recorder, which reads the parameters after each step
 
 
 def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tensor]:

@@ -9,13 +9,24 @@ Diagnosis for Distributed Training").
 
 from __future__ import annotations
 
-from pytest_trainsafe.reference_models.bugs import cp, pp, recompute, sp, tp
+from pytest_trainsafe.reference_models.bugs import cp, dp, pp, recompute, sp, tp, zero
 from pytest_trainsafe.reference_models.bugs.bug import Bug
 
 __all__ = ["BUGS", "NAMES", "Bug", "find"]
 
 BUGS = tuple(
-    sorted((*tp.BUGS, *cp.BUGS, *sp.BUGS, *pp.BUGS, *recompute.BUGS), key=lambda bug: bug.ttrace)
+    sorted(
+        (
+            *tp.BUGS,
+            *cp.BUGS,
+            *sp.BUGS,
+            *pp.BUGS,
+            *dp.BUGS,
+            *zero.BUGS,
+            *recompute.BUGS,
+        ),
+        key=lambda bug: bug.ttrace,
+    )
 )
 
 NAMES = tuple(bug.name for bug in BUGS)

@@ -7,5 +7,6 @@ Start with `apply.py`, which swaps modules of the single-device model for parall
     zigzag  attention              context parallel
     stages  schedules  pipeline    pipeline parallel: what a rank has of a model, and when it runs
     tied                           embeddings shared by the first and the last stage
+    buckets  reduction  zero       data parallel, overlapped, and the optimizer shared out
     gradients                      what is left to reduce after the backward
 """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: leave it alone.
 ABSENT: dict[str, tuple[object, ...]] = {
     "ep": (1,),
-    "zero": (0,),
+    "zero": (0, 1),
     "compile": (False,),
 }
 
@@ -39,8 +39,9 @@ class Axes:
     """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty.
 
     `vpp` is the number of chunks of layers on each rank of pp.  `embedding` joins the first and
-    the last stage where both hold a copy of one embedding (`tied.py` makes it).  `techniques`
-    says what is done beside sharing work out.
+    the last stage where both hold a copy of one embedding (`tied.py` makes it).  `dp_cp` is dp and
+    cp as one, dp the slower: gradients are averaged over it in buckets, and `zero` (1) shares
+    the optimizer out.  `techniques` says what is done beside sharing work out.
     """
 
     dp: Axis = Axis()
@@ -52,6 +53,14 @@ class Axes:
     sp: bool = False
     bug: str = ""
     techniques: Techniques = field(default_factory=Techniques)
+    dp_cp: Axis = Axis()
+    zero: int = 0
+
+    @property
+    def bucketed(self) -> bool:
+        """Whether gradients are averaged over dp and cp in buckets, not summed one by one."""
+        asked = self.techniques.bucket > 0 or self.techniques.overlap_grad_reduce
+        return self.zero > 0 or (asked and self.dp_cp.size > 1)
 
     @classmethod
     def of(cls, ctx: Context, bug: str = "", techniques: Techniques | None = None) -> Axes:
@@ -64,7 +73,7 @@ class Axes:
         if refused:
             raise ValueError(
                 f"the reference GPT has no {', '.join(refused)}; its parallel axes are "
-                "dp, tp, cp, pp, vpp, sp and recompute. Take the axis out of the sweep"
+                "dp, tp, cp, pp, vpp, sp, zero and recompute. Take the axis out of the sweep"
             )
         if bug:
             find(bug)
@@ -73,22 +82,32 @@ class Axes:
             size = ctx.point.size(name)
             return Axis(size, ctx.coordinates[name], ctx.group(name)) if size > 1 else Axis()
 
-        tp = axis("tp")
+        dp, tp, cp = axis("dp"), axis("tp"), axis("cp")
         # Without tensor parallelism there is nobody to share a sequence with.
         sp = bool(ctx.point.get("sp", False)) and tp.size > 1
         recompute = recompute_of(ctx.point.get("recompute", "none"))
         techniques = replace(techniques or Techniques(), recompute=recompute)
         return cls(
-            dp=axis("dp"),
+            dp=dp,
             tp=tp,
-            cp=axis("cp"),
+            cp=cp,
             pp=axis("pp"),
             vpp=int(ctx.point.get("vpp", 1)),
             sp=sp,
             bug=bug,
             techniques=techniques,
+            dp_cp=_together(ctx, dp, cp),
+            zero=int(ctx.point.get("zero", 0)),
         )
 
     def planted(self, bug: str) -> bool:
         """Whether this bug is planted."""
         return self.bug == find(bug).name
+
+
+def _together(ctx: Context, dp: Axis, cp: Axis) -> Axis:
+    """dp and cp as one axis, the ranks in the order of their numbers."""
+    if dp.size == 1 or cp.size == 1:
+        return cp if dp.size == 1 else dp
+    group = ctx.mesh["dp", "cp"]._flatten("dp_cp").get_group()
+    return Axis(dp.size * cp.size, dp.rank * cp.size + cp.rank, group)

@@ -33,12 +33,7 @@ def all_reduce(
 
 def all_gather(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
     """The ranks' tensors joined along `dim`, in rank order, on every rank."""
-    if axis.size == 1:
-        return tensor
-    part = tensor.movedim(dim, 0).contiguous()
-    whole = part.new_empty((axis.size * part.shape[0], *part.shape[1:]))
-    _all_gather(whole, part, group=axis.group)
-    return whole.movedim(0, dim).contiguous()
+    return start_all_gather(tensor, dim, axis).wait()
 
 
 def reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
@@ -76,7 +71,7 @@ def pass_on(tensor: Tensor, axis: Axis) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """A reduction that was started: `wait` for its result before using it."""
+    """A collective that was started: `wait` for its result before using it."""
 
     result: Tensor
     work: Any = None
@@ -104,3 +99,12 @@ def start_reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Underway:
     whole = tensor.movedim(dim, 0).contiguous()
     part = whole.new_empty((whole.shape[0] // axis.size, *whole.shape[1:]))
     return Underway(part, _reduce_scatter(part, whole, group=axis.group, async_op=True), dim)
+
+
+def start_all_gather(tensor: Tensor, dim: int, axis: Axis) -> Underway:
+    """Start `all_gather`; what is given may not be changed before the end."""
+    if axis.size == 1:
+        return Underway(tensor)
+    part = tensor.movedim(dim, 0).contiguous()
+    whole = part.new_empty((axis.size * part.shape[0], *part.shape[1:]))
+    return Underway(whole, _all_gather(whole, part, group=axis.group, async_op=True), dim)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.main_gradients import main_gradient
+from pytest_trainsafe.reference_models.main_gradients import main_gradient, own_gradient
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
 from pytest_trainsafe.reference_models.parallel.marks import (
@@ -15,16 +15,23 @@ from pytest_trainsafe.reference_models.parallel.marks import (
     is_shared_embedding,
     is_split,
 )
+from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
 
 
-def reduce_gradients(parameters: Sequence[nn.Parameter], axes: Axes) -> None:
+def reduce_gradients(
+    parameters: Sequence[nn.Parameter], axes: Axes, buckets: BucketedReduction | None = None
+) -> None:
     """Make every main gradient that of the whole step, in place.
 
-    Sums, never means: each rank's loss is already divided by the tokens of the whole step.
+    Sums over dp and cp, for each rank's loss is already divided by the tokens of the whole step;
+    with `buckets` they are means, and with ZeRO only `own_gradient` is of use afterwards.
     """
+    if buckets is not None:
+        buckets.finish()
     for parameter in parameters:
         gradient = main_gradient(parameter)
-        gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
+        if buckets is None:
+            gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
         if is_sequence_parallel(parameter):
             gradient.copy_(all_reduce(gradient, axes.tp))
         if is_shared_embedding(parameter):
@@ -35,7 +42,7 @@ def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
     """The 2-norm of all main gradients together, a scalar, as a single device would have it.
 
     What is cut over tp is summed over it; what all tp ranks hold counts once, and so does what
-    two stages of a pipeline hold.
+    two stages of a pipeline hold.  With ZeRO every gradient is cut over dp and cp.
     """
     if axes.pp.rank > 0:
         parameters = [each for each in parameters if not is_shared_embedding(each)]
@@ -44,6 +51,8 @@ def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
     squares = _squares(shared)
     if split:
         squares = squares + all_reduce(_squares(split), axes.tp)
+    if axes.zero:
+        squares = all_reduce(squares, axes.dp_cp)
     return all_reduce(squares, axes.pp).sqrt()
 
 
@@ -51,8 +60,8 @@ def clip_gradients(parameters: Sequence[nn.Parameter], norm: Tensor, limit: floa
     """Scale all main gradients, in place, so that their norm is at most `limit`."""
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
-        main_gradient(parameter).mul_(factor)
+        own_gradient(parameter).mul_(factor)
 
 
 def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
-    return torch.stack([main_gradient(parameter).square().sum() for parameter in parameters]).sum()
+    return torch.stack([own_gradient(parameter).square().sum() for parameter in parameters]).sum()

@@ -16,9 +16,11 @@ def loss_to_differentiate(losses: Tensor, tokens_in_step: int, axes: Axes) -> Te
     """This rank's term of the step's mean loss per token.
 
     Divided by the tokens of the whole step, all micro-batches and ranks together, so that plain
-    sums over micro-batches, dp and cp make the mean.
+    sums over micro-batches, dp and cp make the mean.  Where dp and cp average, it is divided by
+    this rank's own tokens.
     """
-    loss = losses.sum() / tokens_in_step
+    ranks = axes.dp_cp.size if axes.bucketed else 1
+    loss = losses.sum() / (tokens_in_step // ranks)
     if axes.planted("cp-loss-scaling"):
         # Right for a loss averaged over this rank's own tokens, and a mean over cp afterwards.
         loss = loss * axes.cp.size

@@ -19,13 +19,23 @@ class Techniques:
     `cp_method` is how keys and values travel over cp.  `tp_overlap` computes the gradients of
     weights while those of inputs are reduced over tp.  `recompute` forgets activations and
     computes them again in the backward: of chunks of `recompute_num_layers` layers ("full"), or
-    of the core attention alone ("selective").  An unknown choice raises ValueError.
+    of the core attention alone ("selective").
+
+    Over dp and cp, gradients are summed one by one, or averaged in buckets of at least `bucket`
+    elements; `overlap_grad_reduce` does so while the last backward of a step goes on, in buckets
+    of some size where `bucket` gives none.  ZeRO has buckets too, and with `overlap_param_gather`
+    a module waits for its updated parameters when it needs them.
+
+    An unknown choice raises ValueError.
     """
 
     cp_method: str = "all_gather"
     tp_overlap: bool = False
     recompute_num_layers: int = 1
     recompute: str = "none"
+    bucket: int = 0
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (("cp_method", CP_METHODS), ("recompute", RECOMPUTE)):
@@ -33,6 +43,8 @@ class Techniques:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
                 )
+        if self.bucket < 0:
+            raise ValueError(f"bucket={self.bucket} must be at least 0, a number of elements")
         if self.recompute_num_layers < 1:
             raise ValueError(
                 f"recompute_num_layers={self.recompute_num_layers} must be at least 1, the number "

@@ -44,3 +44,50 @@ def test_the_llama_trains_like_one_device(candidate_trace, reference_trace):
 @pytest.mark.trainsafe(llama.train, tp=[1, 2], cp=[1, 2], sp=[False, True], dp=[1, 2])
 def test_the_llama_trains_like_one_device_everywhere(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+DATA_PARALLEL = {
+    "bucket": 10_000,
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "clip": 0.5,
+}
+
+
+@pytest.mark.trainsafe(
+    gpt.train, dp=2, zero=[0, 1], dtype=["bfloat16"], args={**DATA_PARALLEL, "microbatches": 4}
+)
+def test_gradients_in_buckets_and_a_shared_optimizer_train_like_one_device(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(
+    gpt.train,
+    dp=[2, 4],
+    tp=[1, 2],
+    zero=[0, 1],
+    overlap_grad_reduce=[False, True],
+    overlap_param_gather=[False, True],
+    dtype=["bfloat16"],
+    args={"microbatches": 4, "layers": 1, "bucket": 10_000},
+)
+def test_data_parallelism_in_every_way_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(
+    gpt.train,
+    dp=[1, 2],
+    tp=2,
+    cp=[1, 2],
+    sp=True,
+    zero=1,
+    dtype=["bfloat16"],
+    args={**DATA_PARALLEL, "layers": 1},
+)
+def test_a_shared_optimizer_goes_with_every_other_axis(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

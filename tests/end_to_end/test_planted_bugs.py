@@ -16,6 +16,9 @@ SAYS = {
     "recompute-chunk-input": "",
     "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
     "cp-attention-backward-layout": "",
+    "dp-gradient-scaling": "the value is 2 times the reference, which is cp",
+    "zero-gather-lost": "",
+    "zero-tied-embedding": "",
     "cp-layernorm-grads": "the value is 2 times the reference, which is cp or micro-batches or tp",
 }
 
@@ -36,7 +39,7 @@ def judge(name, case, candidate, reference):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate, reference)
     text = " ".join(str(failure.value).split())
-    when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind != "main_grad")
+    when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind not in ("main_grad", "update"))
     when = when if bug.step >= 0 else "before the first step"
     starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text
@@ -97,3 +100,24 @@ def test_layer_norm_gradients_summed_over_replicas_are_scaled_by_tp(
 @planted("pp-stage-division", pp=[1, 2])
 def test_layers_that_no_stage_has_are_missing(trainsafe, candidate_trace, reference_trace):
     judge("pp-stage-division", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("dp-gradient-scaling", cp=[1, 2], dp=1)
+def test_gradients_divided_by_too_few_ranks_are_scaled_by_cp(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("dp-gradient-scaling", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("zero-gather-lost", dp=2, zero=[0, 1])
+def test_parameters_that_are_gathered_and_never_copied_do_not_move(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("zero-gather-lost", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("zero-tied-embedding", pp=2, dp=2, zero=1)
+def test_copies_of_a_tied_embedding_that_are_cut_apart_are_found(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("zero-tied-embedding", trainsafe, candidate_trace, reference_trace)

@@ -15,6 +15,9 @@ PLANTED = {
     "cp-layernorm-grads": Point.of(tp=2, cp=2),
     "pp-stage-division": Point.of(pp=2, tp=2),
     "recompute-chunk-input": Point.of(tp=2, cp=2, sp=True, recompute="full"),
+    "dp-gradient-scaling": Point.of(dp=2, cp=2),
+    "zero-gather-lost": Point.of(dp=2, tp=2, zero=1),
+    "zero-tied-embedding": Point.of(dp=2, pp=2, zero=1),
 }
 
 #: A Point at which each bug is planted and yet does nothing.
@@ -27,6 +30,9 @@ SILENT = {
     "sp-layernorm-grads": Point.of(tp=2, cp=2),
     "pp-stage-division": Point.of(tp=2, cp=2),
     "recompute-chunk-input": Point.of(tp=2, cp=2, recompute="selective"),
+    "dp-gradient-scaling": Point.of(dp=2, tp=2),
+    "zero-gather-lost": Point.of(dp=2, tp=2),
+    "zero-tied-embedding": Point.of(dp=2, tp=2, zero=1),
 }
 
 #: What pipelines of any shape are given: layers that no number of stages divides, and time enough.
@@ -43,7 +49,18 @@ def _job(bug: Bug, point: Point) -> Job:
     return Job(point, {**arguments(bug), "bug": bug.name})
 
 
+BUCKETS = {"overlap_grad_reduce": True, "bucket": 10_000}
+SHARED = {**BUCKETS, "overlap_param_gather": True}
+
 JOBS = {
+    "buckets": Job(Point.of(dp=2, cp=2), BUCKETS),
+    "buckets of all": Job(Point.of(dp=2, tp=2), {"bucket": 10**9, "clip": 0.5}),
+    "buckets bfloat16": Job(Point.of(dp=2, tp=2), {**BUCKETS, **SMALL}, "bfloat16"),
+    "zero": Job(Point.of(dp=2, tp=2, zero=1), {"clip": 0.5}),
+    "zero over cp": Job(Point.of(dp=2, cp=2, zero=1), SHARED),
+    "zero sp": Job(ALL_OVER.replace(zero=1), SHARED),
+    "zero bfloat16": Job(ALL_OVER.replace(zero=1), {**SHARED, **SMALL}, "bfloat16"),
+    "zero pipeline": Job(Point.of(pp=2, dp=2, zero=1), {**TIED, **SHARED}),
     "tp cp sp": Job(ALL_OVER),
     "dp tp clip": Job(Point.of(dp=2, tp=2), {"clip": 0.5}),
     "bfloat16": Job(ALL_OVER, SMALL, "bfloat16"),

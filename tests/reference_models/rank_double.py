@@ -26,6 +26,7 @@ from pytest_trainsafe.align.indices import scale_shape
 from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.align.runs import optimizer_run
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import unique_parameters
@@ -91,6 +92,8 @@ class Double:
         self.mesh = mesh
         self.parts: dict[str, Part] = {}
         self.number, self.index = -1, None
+        # Of wide parameters there are none on one device; with ZeRO they are parts of these.
+        self._keeps_masters = job.dtype == "bfloat16"
 
     def group(self, axis: str) -> Any:
         return self.mesh.get_group(axis)
@@ -133,10 +136,11 @@ class Double:
         yield
         for name, parameter in self.parameters.items():
             self._keep("param", name, parameter, self._layout(name, parameter))
-            if hasattr(parameter, "main_param"):
-                self._keep(
-                    "master_param", name, parameter.main_param, self._layout(name, parameter)
-                )
+            if getattr(parameter, "main_param", None) is not None and self._keeps_masters:
+                layout = self._layout(name, parameter)
+                run = optimizer_run(name, parameter, self.point.sizes)
+                layout = layout if run is None else (*layout, run)
+                self._keep("master_param", name, parameter.main_param, layout)
 
     def microbatches(self, total: int) -> range:
         share = total // self.point.size("dp")
@@ -168,17 +172,24 @@ class Double:
         if torch._C._current_graph_task_id() == -1:  # else it is recomputed
             self._keep("activation", path, tensor, layout)
         if tensor.requires_grad:
-            tensor.register_hook(lambda grad: self._keep("activation_grad", path, grad, layout))
+            before = layout + self.annotations.unreduced(self.point)
+            tensor.register_hook(lambda grad: self._keep("activation_grad", path, grad, before))
 
     def _on_gradient(self, name: str, parameter: nn.Parameter) -> Any:
         axes = gradient_partial_axes(name, parameter, self.point, Annotations.empty())
         layout = self._layout(name, parameter) + tuple(Partial(axis) for axis in axes)
+        layout += self.annotations.unreduced(self.point)
         return lambda grad: self._keep("param_grad", name, grad, layout)
 
     def _on_optimizer(self, *_: object) -> None:
         for name, parameter in self.parameters.items():
             gradient = getattr(parameter, "main_grad", parameter.grad)
-            self._keep("main_grad", name, gradient, self._layout(name, parameter))
+            layout = self._layout(name, parameter)
+            run = optimizer_run(name, parameter, self.point.sizes)
+            if run is not None:
+                gradient = gradient.reshape(-1)[run.offset : run.offset + run.length]
+                layout = (*layout, run)
+            self._keep("main_grad", name, gradient, layout)
 
     def _layout(self, name: str, parameter: nn.Parameter) -> Layout:
         return parameter_layout(name, parameter, self.point, Annotations.empty())[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jobs_of_four_ranks import ALL_OVER, PLANTED, SILENT
+from test_models_pipeline import of_the_whole
 
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug, find
 
@@ -16,16 +17,18 @@ by_name = pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def first_key(bug: Bug) -> str:
     parameter = bug.kind not in ("activation", "activation_grad")
     path = f"{bug.module}.{bug.tensor}" if parameter else bug.module
-    return f"{bug.kind} {path} {0 if bug.kind != 'main_grad' else '-'} {bug.step}"
+    kind = "param" if bug.kind == "update" else bug.kind
+    return f"{kind} {path} {'-' if kind in ('main_grad', 'param') else 0} {bug.step}"
 
 
 @pytest.mark.parametrize("bug", SEEN, ids=lambda bug: bug.name)
 def test_a_bug_is_seen_first_where_its_entry_says(parallel, single, bug) -> None:
     errors = parallel[f"{bug.name} planted"].errors(single[bug.name])
 
-    wrong = [key for key, error in errors.items() if error > 1e-9]
+    wrong = [key for key, error in errors.items() if error > 1e-9 and of_the_whole(key)]
     assert wrong[0] == first_key(bug)
-    assert errors[wrong[0]] > 0.1
+    # An update that is missing altogether is little beside the parameter.
+    assert errors[wrong[0]] > (1e-3 if bug.kind == "update" else 0.1)
 
 
 @by_name

@@ -32,6 +32,11 @@ def key_bias_drifts(key: str) -> bool:
         ("overlap sp", "small"),
         ("recompute", "default"),
         ("recompute attention", "default"),
+        ("buckets", "default"),
+        ("buckets of all", "clip"),
+        ("zero", "clip"),
+        ("zero over cp", "default"),
+        ("zero sp", "default"),
     ],
 )
 def test_every_tensor_equals_the_single_device_one_in_float64(
@@ -57,6 +62,8 @@ def test_clipping_is_in_effect(single) -> None:
         ("bfloat16", "small bfloat16"),
         ("ring bfloat16", "small bfloat16"),
         ("llama bfloat16", "llama bfloat16"),
+        ("buckets bfloat16", "small bfloat16"),
+        ("zero bfloat16", "small bfloat16"),
     ],
 )
 def test_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single, run, reference) -> None:

@@ -23,6 +23,7 @@ def of_the_whole(key: str) -> bool:
     ("run", "reference"),
     [
         ("pipeline", "tied"),
+        ("zero pipeline", "tied"),
         ("pipeline tp", "tied"),
         ("pipeline interleaved", "tied"),
         ("pipeline untied", "deep"),

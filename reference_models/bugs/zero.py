@@ -1,0 +1,47 @@
+"""Bugs of ZeRO, the optimizer that is shared out over dp and cp."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.bugs.bug import Bug
+
+BUGS = (
+    Bug(
+        name="zero-tied-embedding",
+        ttrace=5,
+        category="WC",
+        origin="https://github.com/NVIDIA/Megatron-LM/issues/656",
+        what=(
+            "The two copies of a tied embedding lie at different places in the buckets of the "
+            "first and the last pipeline stage, so that a rank's shares of them are different "
+            "elements. The sum over both, which is taken after the reduce-scatter, adds averages "
+            "to terms that are not reduced, and the copies drift apart."
+        ),
+        when="zero with pp > 1 and dp * cp > 1, and a tied embedding",
+        triggers=lambda point: (
+            int(point.get("zero", 0)) > 0
+            and point.size("pp") > 1
+            and point.size("dp") * point.size("cp") > 1
+        ),
+        module="embedding.word_embeddings",
+        tensor="weight",
+        kind="main_grad",
+        arguments={"tied": True, "layers": 2, "bucket": 4000},
+    ),
+    Bug(
+        name="zero-gather-lost",
+        ttrace=9,
+        category="WC",
+        origin="https://github.com/NVIDIA/Megatron-LM/issues/663",
+        what=(
+            "The all-gathers of updated parameters are started, and the list of them is made anew "
+            "before anybody has waited for one: what arrives is copied nowhere, and the model "
+            "goes on with the parameters it started from."
+        ),
+        when="zero with overlap_param_gather",
+        triggers=lambda point: int(point.get("zero", 0)) > 0,
+        module="embedding.word_embeddings",
+        tensor="weight",
+        kind="update",
+        arguments={"overlap_param_gather": True},
+    ),
+)

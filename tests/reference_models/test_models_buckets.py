@@ -1,0 +1,115 @@
+"""Buckets and shares: where gradients lie, when they travel, and who updates what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.reference_models import main_gradients
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.buckets import Bucket, fill_buckets
+from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
+from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+from pytest_trainsafe.reference_models.parallel.zero import ShardedAdamW
+
+
+def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:
+    return [
+        nn.Parameter(torch.full((size,), float(n), dtype=dtype)) for n, size in enumerate(sizes)
+    ]
+
+
+def test_buckets_hold_every_parameter_once_the_last_first() -> None:
+    made = parameters(7, 5, 4, 3)
+    buckets = fill_buckets(made, size=8, ranks=4)
+    assert [[each.numel() for each in bucket.places] for bucket in buckets] == [[3, 4, 5], [7]]
+    assert [bucket.share for bucket in buckets] == [3, 2]  # padded to 12 and 8
+    for bucket in buckets:
+        for parameter, (start, end) in bucket.places.items():
+            parameter.main_grad.fill_(end)
+            assert bool((bucket.gradients[start:end] == end).all())
+
+
+def test_parameters_of_different_dtypes_have_buckets_of_their_own() -> None:
+    made = [*parameters(3), *parameters(3, dtype=torch.bfloat16), *parameters(3)]
+    buckets = fill_buckets(made, size=100, ranks=1)
+    assert [next(iter(bucket.places)).dtype for bucket in buckets] == [
+        torch.float32, torch.bfloat16, torch.float32,
+    ]  # fmt: skip
+    assert {bucket.gradients.dtype for bucket in buckets} == {torch.float32}
+
+
+def test_gradients_add_up_in_the_bucket_and_the_next_starts_when_the_last_addition_is_there() -> (
+    None
+):
+    layer = nn.Linear(3, 2).bfloat16()
+    axes = Axes(techniques=Techniques(overlap_grad_reduce=True, bucket=2))
+    reduction = BucketedReduction(list(layer.parameters()), axes, backwards=2)
+    inputs = torch.ones(1, 3, dtype=torch.bfloat16)
+
+    layer(inputs).sum().backward()
+    assert not reduction._underway
+    layer(inputs).sum().backward()
+    assert len(reduction._underway) == 2
+    reduction.finish()
+    main_gradients.accumulate(layer.parameters())
+
+    assert layer.weight.grad is None
+    assert layer.weight.main_grad.tolist() == [[2.0] * 3] * 2
+    assert layer.bias.main_grad.dtype == torch.float32
+
+
+def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
+    layer = nn.Linear(3, 2)
+    axes = Axes(techniques=Techniques(overlap_grad_reduce=True))
+    BucketedReduction(list(layer.parameters()), axes, backwards=1)
+    layer(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"had 2 additions .*do without overlap_grad_reduce"):
+        layer(torch.ones(1, 3)).sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_element_is_one_ranks_to_update(dtype: torch.dtype) -> None:
+    from dataclasses import replace
+
+    from pytest_trainsafe.reference_models.parallel.axes import Axis
+
+    held = torch.zeros(4, 7)
+    for rank in range(4):
+        model = nn.Linear(3, 2, bias=True).to(dtype)
+        bucket = Bucket(list(model.parameters()), ranks=4)
+        optimizer = ShardedAdamW(model, [bucket], replace(Axes(), dp_cp=Axis(4, rank)), 1e-3)
+        places = dict(zip(model.parameters(), [0, 6], strict=True))
+        for parameter, first in places.items():
+            start, end = parameter.main_param_range
+            assert (parameter.main_param is None) == (start == end)
+            held[rank, first + start : first + end] += 1
+            if start < end:
+                assert parameter.main_param.dtype == torch.float32
+                flat = parameter.detach().reshape(-1)[start:end]
+                assert torch.equal(parameter.main_param.detach(), flat.float())
+        assert sum(p.numel() for p in optimizer.param_groups[0]["params"]) <= bucket.share
+    assert held[:, :8].sum(dim=0).tolist() == [1.0] * 7
+
+
+def test_a_module_waits_for_its_parameters_and_settling_for_the_rest() -> None:
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+    axes = Axes(zero=1, techniques=Techniques(overlap_param_gather=True, bucket=1))
+    reduction = BucketedReduction(list(model.parameters()), axes, backwards=1)
+    optimizer = ShardedAdamW(model, reduction.buckets, axes, learning_rate=0.5)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    model(torch.ones(1, 1)).sum().backward()
+    reduction.finish()
+    optimizer.step()
+
+    def moved() -> list[bool]:
+        return [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+
+    assert moved() == [False, False]
+    model[1](torch.ones(1, 1))
+    assert moved() == [False, True]
+    optimizer.settle()
+    assert moved() == [True, True]
+    for parameter in model.parameters():
+        assert torch.equal(parameter.detach().reshape(-1), parameter.main_param.detach())

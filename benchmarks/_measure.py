@@ -13,6 +13,7 @@ import platform
 import re
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,9 +25,38 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def quick(description: str | None) -> bool:
     """Read the command line; whether `--quick` asks for few repetitions and small cases."""
+    return bool(_parser(description).parse_args().quick)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked of a benchmark that draws.
+
+    `plots` is the folder to draw into, None for no plots.  `figures` are those of an earlier run,
+    to be shown and drawn instead of measured.
+    """
+
+    quick: bool
+    plots: Path | None
+    figures: dict[str, Any] | None
+
+
+def options(description: str | None) -> Options:
+    """Read the command line of a benchmark that draws."""
+    parser = _parser(description)
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="Draw the figures as SVG")
+    parser.add_argument(
+        "--figures", type=Path, metavar="FILE", help="Take the last line of this earlier run"
+    )
+    asked = parser.parse_args()
+    figures = json.loads(asked.figures.read_text().splitlines()[-1]) if asked.figures else None
+    return Options(asked.quick, asked.plots, figures)
+
+
+def _parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="Fewer repetitions, smaller cases")
-    return bool(parser.parse_args().quick)
+    return parser
 
 
 def machine() -> dict[str, object]:

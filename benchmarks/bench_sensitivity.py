@@ -1,37 +1,41 @@
-"""How small an error is still caught, and how much room a clean program has.
+"""How small an error is still caught, and how much room a clean program has, by dtype and depth.
 
-One clean candidate (tp=2 cp=2 sp, 4 ranks) in each dtype, 2 and 8 layers deep.  The main
-gradient of every parameter, and the loss, is scaled by 1 + d; the smallest d that is judged
-wrong is the sensitivity there.  The room is how near the clean candidate came to its allowance.
+One clean candidate (tp=2 cp=2 sp, 4 ranks) of the reference GPT in each dtype.  Three faults are
+put into its tensors of the first step, each a factor 1 + d on what one mistake would scale: the
+main gradient of a parameter, one token's row of a module's output, what one rank holds of a
+module's output.  The smallest d that is judged wrong is the sensitivity there.  The room is how
+near the clean candidate came to its allowance.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _measure import finish, machine, median, quick, show
+from _measure import finish, machine, median, options, show
+from _plot import DTYPE_COLOURS, panels, save
+from _rungs import DTYPES, case, measures, rungs, session, whole
 
-from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.compare.errors import Wide
+from pytest_trainsafe.align.indices import index_arrays
+from pytest_trainsafe.compare.errors import Wide, norm
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.tensor import judge_tensor
-from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.session import Session
+from pytest_trainsafe.compare.tensor import allowance_by, judge_allowed
+from pytest_trainsafe.compare.tolerance import Allowance
 from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.sweep.program import resolve
-from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
-DTYPES = ("float64", "float32", "bfloat16")
 POINT = Point.of(tp=2, cp=2, sp=True)
+
+DEPTHS = (2, 8, 32, 128)
+
+#: Up to this depth two steps are recorded in full; deeper, one step of what the faults are put in.
+FULL_DEPTH = 8
+DEEP_KINDS = ("activation", "main_grad", "loss")
 
 #: Parameters are judged by their updates, which only `compare` derives.
 JUDGED_BY_UPDATE = frozenset({"param", "master_param"})
@@ -39,84 +43,67 @@ JUDGED_BY_UPDATE = frozenset({"param", "master_param"})
 #: Errors are looked for up to this factor, and pinned down to a tenth.
 LARGEST, PRECISION = 1e3, 1.1
 
+#: What is scaled, in words.
+FAULTS = {
+    "main_grad": "a parameter's main gradient",
+    "row": "one token's row of an output",
+    "shard": "one rank's shard of an output",
+    "loss": "the loss",
+}
+
 
 def main() -> None:
-    depths = (2,) if quick(__doc__) else (2, 8)
-    facts = machine()
-    figures = [one for layers in depths for one in measure(layers)]
-    rows = [
-        [
-            f"{one['layers']} layers, {one['dtype']}",
-            one["parameters"],
-            *(f"{one[key]:.1e}" for key in ("main_grad_median", "main_grad_worst", "loss_worst")),
-            one["main_grad_worst_at"],
-        ]
-        for one in figures
-    ]
-    columns = ["smallest error caught", "parameters", "median", "worst", "loss", "worst at"]
-    show(f"Scaling errors of main gradients and of the loss, step 0, {POINT}", columns, rows)
-    show_room(figures)
-    alarms = [
-        (one["layers"], one["dtype"], text) for one in figures for text in one["false_alarms"]
-    ]
+    asked = options(__doc__)
+    found = asked.figures
+    if found is None:
+        facts = machine()
+        depths = DEPTHS[:1] if asked.quick else DEPTHS
+        runs = [one for layers in depths for one in measure(layers)]
+        found = {"machine": facts, "point": str(POINT), "runs": runs}
+    runs = found["runs"]
+    show_caught(runs)
+    show_room(runs)
+    alarms = [(one["layers"], one["dtype"], text) for one in runs for text in one["false_alarms"]]
     if alarms:
         show("FALSE ALARMS on a clean candidate", ["layers", "dtype", "where"], alarms)
-    finish("sensitivity", facts, {"point": str(POINT), "runs": figures})
+    if asked.plots:
+        draw(runs, asked.plots)
+    finish("sensitivity", found["machine"], {"point": found["point"], "runs": runs})
     if alarms:
         raise SystemExit(1)
 
 
 def measure(layers: int) -> Iterator[dict[str, Any]]:
     """The figures of one depth, dtype by dtype."""
-    arguments = {"layers": layers}
-    case = Case(POINT, resolve(gpt.train), Settings(), arguments, arguments)
-    with tempfile.TemporaryDirectory(prefix="trainsafe-sensitivity-") as temporary:
-        session = Session(case.settings, Path(temporary))
-        try:
-            reference, candidate = session.reference(case), session.candidate(case)
-            for dtype in DTYPES:
-                reference.prefetch(dtype)
-                candidate.prefetch(dtype)
-            for dtype in DTYPES:
-                rung = Rung(
-                    dtype=reference.rounding(dtype),
-                    candidate=candidate.at(dtype),
-                    reference=reference.at(dtype),
-                    perturbed=reference.perturbed(dtype),
-                    shadow=reference.at("float64") if dtype != "float64" else None,
-                )
-                yield {"layers": layers, "dtype": dtype, **judged(rung)}
-        finally:
-            session.close()
+    deep = layers > FULL_DEPTH
+    settings = Settings(timeout=3600, record_kinds=DEEP_KINDS if deep else ())
+    arguments = {"layers": layers, "microbatches": 2, "steps": 1 if deep else 2}
+    with session(settings) as opened:
+        for dtype, rung in rungs(opened, case("gpt", POINT, settings, arguments)):
+            yield {"layers": layers, "dtype": dtype, **judged(rung)}
 
 
 def judged(rung: Rung) -> dict[str, Any]:
     """What is caught on this rung, and what a clean candidate leaves of its allowance."""
-    traces = [trace for trace in (rung.perturbed, rung.usable_shadow()) if trace is not None]
-    caught: dict[str, dict[str, float]] = {"main_grad": {}, "loss": {}}
+    caught: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
     room: dict[str, tuple[float, str]] = defaultdict(lambda: (0.0, ""))
     for id in rung.reference.ids():
         if id.kind in JUDGED_BY_UPDATE:
             continue
-        reference = values(rung.reference, id)
-        candidate = values(rung.candidate, id, reference.shape)
-        others = [values(trace, id) for trace in traces if trace.holders(id)]
-        ratio = judge_tensor(candidate, reference, others, rung.dtype).ratio
+        reference = whole(rung.reference, id)
+        candidate = whole(rung.candidate, id, reference.shape)
+        others = [whole(trace, id) for trace in measures(rung) if trace.holders(id)]
+        allowed = allowance_by(reference, others, rung.dtype, loosened=1.0, least=0.0)
+        ratio = judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
         room[id.kind] = max(room[id.kind], (ratio, str(id)))
-        if id.kind in caught and id.step == 0:
-            smallest = smallest_caught(candidate, reference, others, rung.dtype)
-            name = id.path if id.kind == "main_grad" else f"micro-batch {id.microbatch}"
-            caught[id.kind][name] = smallest
+        for fault, region in faults(rung, id, reference.shape).items():
+            smallest = smallest_caught(candidate, reference, allowed, rung.dtype, region)
+            name = f"micro-batch {id.microbatch}" if fault == "loss" else id.path
+            caught[fault][name] = smallest
     comparison = compare(rung)
     room["as judged, updates included"] = (comparison.worst, str(comparison.worst_id))
-    gradients = caught["main_grad"]
-    worst = max(gradients, key=gradients.__getitem__)
     return {
-        "parameters": len(gradients),
-        "main_grad_median": median(list(gradients.values())),
-        "main_grad_worst": gradients[worst],
-        "main_grad_worst_at": worst,
-        "loss_worst": max(caught["loss"].values()),
+        "caught": {fault: summary(each) for fault, each in caught.items()},
         "worst_clean_ratio": {kind: ratio for kind, (ratio, _) in room.items()},
         "worst_clean_at": {kind: where for kind, (_, where) in room.items()},
         "false_alarms": [
@@ -127,17 +114,34 @@ def judged(rung: Rung) -> dict[str, Any]:
     }
 
 
-def smallest_caught(candidate: Wide, reference: Wide, others: list[Wide], dtype: str) -> float:
-    """The smallest relative error of the whole tensor, in its worse direction, that is caught.
+def faults(rung: Rung, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
+    """The elements that each fault scales in a tensor, as an index; {} for what is left alone."""
+    if id.step == 0 and id.kind in ("main_grad", "loss"):
+        return {id.kind: ...}
+    # Outputs are [batch, sequence, features]; those of one micro-batch will do.
+    if (id.step, id.microbatch, id.kind, len(shape)) != (0, 0, "activation", 3):
+        return {}
+    rank, event = rung.candidate.holders(id)[-1]
+    held = index_arrays(event.layout, rank.coordinates, rung.candidate.sizes, shape)
+    return {"row": (0, shape[1] // 2), "shard": np.ix_(*held)}
+
+
+def smallest_caught(
+    candidate: Wide, reference: Wide, allowed: Allowance, dtype: str, region: Any
+) -> float:
+    """The smallest relative error of a region, in its worse direction, that is caught.
 
     Infinite where not even LARGEST is.
     """
+    size = norm(reference)
 
     def caught(error: float) -> bool:
-        return all(
-            not judge_tensor(candidate * (1 + signed), reference, others, dtype).passed
-            for signed in (error, -error)
-        )
+        for factor in (1 + error, 1 - error):
+            faulty = candidate.copy()
+            faulty[region] *= factor
+            if judge_allowed(faulty, reference, allowed, size, dtype).passed:
+                return False
+        return True
 
     low, high = float(np.finfo(np.float64).eps), LARGEST
     if not caught(high):
@@ -148,23 +152,71 @@ def smallest_caught(candidate: Wide, reference: Wide, others: list[Wide], dtype:
     return high
 
 
-def values(trace: Trace, id: TensorId, shape: tuple[int, ...] | None = None) -> Wide:
-    """A logical tensor as a wide array."""
-    tensor = logical_tensor(trace, id, shape).tensor
-    if tensor is None:
-        raise SystemExit(f"{id} cannot be put together from the ranks of {trace.point}")
-    found: Wide = tensor.numpy()
-    return found
+def summary(caught: dict[str, float]) -> dict[str, Any]:
+    """The median and the worst of what was caught, by name."""
+    worst = max(caught, key=caught.__getitem__)
+    return {
+        "tensors": len(caught),
+        "median": median(list(caught.values())),
+        "worst": caught[worst],
+        "worst_at": worst,
+    }
 
 
-def show_room(figures: list[dict[str, Any]]) -> None:
-    kinds = list(figures[0]["worst_clean_ratio"])
+def show_caught(runs: list[dict[str, Any]]) -> None:
+    for fault, words in FAULTS.items():
+        rows = [
+            [
+                f"{one['layers']} layers, {one['dtype']}",
+                one["caught"][fault]["tensors"],
+                f"{one['caught'][fault]['median']:.1e}",
+                f"{one['caught'][fault]['worst']:.1e}",
+                one["caught"][fault]["worst_at"],
+            ]
+            for one in runs
+        ]
+        columns = ["smallest error caught", "tensors", "median", "worst", "worst at"]
+        show(f"Scaling {words}, step 0, {POINT}", columns, rows)
+
+
+def show_room(runs: list[dict[str, Any]]) -> None:
     rows = [
-        [kind, *(f"{one['worst_clean_ratio'].get(kind, 0):.2f}" for one in figures)]
-        for kind in kinds
+        [
+            kind,
+            *(
+                f"{one['worst_clean_ratio'][kind]:.2f}" if kind in one["worst_clean_ratio"] else ""
+                for one in runs
+            ),
+        ]
+        for kind in runs[0]["worst_clean_ratio"]
     ]
-    columns = ["error / allowed, worst", *(f"{one['layers']} {one['dtype']}" for one in figures)]
+    columns = ["error / allowed, worst", *(f"{one['layers']} {one['dtype']}" for one in runs)]
     show("What a clean candidate uses of its allowance (above 1 would fail)", columns, rows)
+
+
+def draw(runs: list[dict[str, Any]], folder: Path) -> None:
+    """sensitivity.svg: a panel a fault; the median tensor's line, and the worst one's."""
+    drawn = ("main_grad", "row", "shard")
+    figure, axes = panels(1, len(drawn), 9, 3.2)
+    for axis, fault in zip(axes[0], drawn, strict=True):
+        for dtype in DTYPES:
+            own = [one for one in runs if one["dtype"] == dtype]
+            depths = [one["layers"] for one in own]
+            for key, style in (("median", "o-"), ("worst", "o:")):
+                smallest = [one["caught"][fault][key] for one in own]
+                label = f"{dtype}, {key}"
+                axis.loglog(
+                    depths, smallest, style, color=DTYPE_COLOURS[dtype], label=label, ms=3, lw=1
+                )
+        axis.set_title(f"Scaling {FAULTS[fault]}")
+        axis.set_xlabel("layers")
+        axis.set_xticks([one["layers"] for one in runs if one["dtype"] == DTYPES[0]])
+        axis.xaxis.set_major_formatter("{x:.0f}")
+        axis.minorticks_off()
+        axis.set_ylim(1e-15, 10)
+    axes[0, 0].set_ylabel("smallest relative error caught")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    save(figure, folder, "sensitivity")
 
 
 if __name__ == "__main__":

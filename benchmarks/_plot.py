@@ -1,0 +1,44 @@
+"""What every plot shares: its looks, and an SVG that is the same bytes for the same figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+#: One colour a dtype, in every plot; they differ in lightness too.
+DTYPE_COLOURS = {"float64": "#1b4f72", "float32": "#c0392b", "bfloat16": "#e6a117"}
+
+#: One colour a model.
+MODEL_COLOURS = {"gpt": "#1b4f72", "llama": "#c0392b", "moe": "#e6a117"}
+
+
+def panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """A figure of `width` by `height` inches and its array of axes, [rows, columns]."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update(
+        {
+            "svg.fonttype": "none",  # text stays text: small files that can be searched
+            "svg.hashsalt": "trainsafe",
+            "font.size": 8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.linewidth": 0.3,
+            "legend.frameon": False,
+        }
+    )
+    from matplotlib import pyplot
+
+    return pyplot.subplots(
+        rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
+    )
+
+
+def save(figure: Any, folder: Path, name: str) -> None:
+    """Write `name`.svg into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{name}.svg"
+    figure.savefig(file, metadata={"Date": None})
+    print(f"drawn: {file}")

@@ -1,0 +1,98 @@
+"""Runs a program for a benchmark, and hands out what the judge is given: rungs, logical tensors."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.compare.errors import Wide
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorId
+
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+@contextmanager
+def session(settings: Settings) -> Iterator[Session]:
+    """A Session whose traces are gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="trainsafe-bench-") as temporary:
+        opened = Session(settings, Path(temporary))
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def case(
+    program: str,
+    point: Point,
+    settings: Settings,
+    arguments: Mapping[str, object],
+    candidate: Mapping[str, object] | None = None,
+) -> Case:
+    """A reference program at a Point; `candidate` is what only the candidate is given."""
+    module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
+    both = dict(arguments)
+    return Case(point, resolve(module.train), settings, both, {**both, **(candidate or {})})
+
+
+def rungs(opened: Session, one: Case, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[str, Rung]]:
+    """Run a case in each dtype, as the ladder does; the candidate's traces go when all are judged.
+
+    Raises GroupFailure where ranks did not finish.
+    """
+    reference, candidate = opened.reference(one), opened.candidate(one)
+    for dtype in dtypes:
+        reference.prefetch(dtype)
+        candidate.prefetch(dtype)
+    for dtype in dtypes:
+        yield (
+            dtype,
+            Rung(
+                dtype=reference.rounding(dtype),
+                candidate=candidate.at(dtype),
+                reference=reference.at(dtype),
+                perturbed=reference.perturbed(dtype),
+                shadow=reference.at("float64") if dtype != "float64" else None,
+            ),
+        )
+    opened.discard(candidate)
+
+
+def measures(rung: Rung) -> list[Trace]:
+    """The Runs that measure a rung's rounding."""
+    return [trace for trace in (rung.perturbed, rung.usable_shadow()) if trace is not None]
+
+
+def values(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wide | None:
+    """A logical tensor as a wide array; None where its parts do not fit together."""
+    tensor = logical_tensor(trace, id, shape).tensor
+    if tensor is None:
+        return None
+    found: Wide = tensor.numpy()
+    return found
+
+
+def whole(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wide:
+    """A logical tensor of a correct Run, whose parts fit together."""
+    found = values(trace, id, shape)
+    if found is None:
+        raise SystemExit(f"{id} cannot be put together from the ranks of {trace.point}")
+    return found
+
+
+def relative(error: Wide, of: Wide) -> float:
+    """‖error‖ / ‖of‖, in Frobenius norms."""
+    return float(np.linalg.norm(error) / np.linalg.norm(of))

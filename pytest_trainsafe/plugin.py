@@ -75,6 +75,14 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         finish(session, items)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if _in_use(item.config):
+        from pytest_trainsafe.ahead import look
+
+        look(item, nextitem)
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     from pytest_trainsafe.report.header import header
 

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import torch
 
+from pytest_trainsafe.ahead import Next, Surroundings, surroundings
 from pytest_trainsafe.cache import ReferenceCache
 from pytest_trainsafe.fingerprint import Key, make_key
 from pytest_trainsafe.launch import GroupResult, Task
@@ -69,19 +70,28 @@ class Traces:
     record: Recording
     keep: tuple[TensorId, ...] = ()
     publish: Callable[[PointSummary], None] | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
     reused: dict[str, bool] = field(default_factory=dict)
     more: list[Traces] = field(default_factory=list)
+    _spent: dict[RunKey, Mapping[str, float]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
         """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
-        run = self._run(self._key(dtype))
-        for stage, spent in run.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+        key = self._key(dtype)
+        run = self._run(key)
+        self._spent[key] = run.seconds
         return run.trace
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by stage of the Runs that `at` gave out, each Run's once."""
+        total: dict[str, float] = {}
+        for each in self._spent.values():
+            for stage, spent in each.items():
+                total[stage] = total.get(stage, 0.0) + spent
+        return total
 
     def perturbed(self, dtype: str) -> Trace:
         """The reference's response to noise of the size of rounding in `dtype`."""
@@ -96,9 +106,13 @@ class Traces:
 
     def prefetch(self, dtype: str) -> None:
         """Launch what `at` and `perturbed` will ask for, without waiting for it."""
-        self.session.run(self._key(dtype))
-        if self.role == "reference" and dtype != "float64":
-            self.session.run(self._key(dtype, EPSILON[dtype]))
+        for key in self.needed(dtype):
+            self.session.run(key)
+
+    def needed(self, dtype: str) -> list[RunKey]:
+        """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
+        noisy = self.role == "reference" and dtype != "float64"
+        return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
     def in_full(self) -> Traces:
         """The same Runs with every tensor's values."""
@@ -206,7 +220,10 @@ class Session:
         self.leases = Leases(settings.slots)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
+        self.next: Next | None = None
         self._runs: dict[RunKey, Future[Run]] = {}
+        self._stops: dict[RunKey, threading.Event] = {}
+        self._ahead: dict[RunKey, Surroundings] = {}
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
         self._count = 0
@@ -219,8 +236,28 @@ class Session:
     def candidate(self, case: Case) -> Traces:
         """The Runs under test."""
         traces = Traces(case, "candidate", self, case.settings.record)
+        self._retired |= self._ahead.keys()
         self._drop_retired(keep=traces.keys())
         return traces
+
+    def look_ahead(self) -> None:
+        """Launch the Runs of the next test, if it is known and nothing of this test's touches them.
+
+        They are dropped unless that test asks for them, in the surroundings of now.
+        """
+        following, self.next = self.next, None
+        if following is None or following.surroundings != surroundings():
+            return
+        roles = (
+            self.reference(following.case),
+            Traces(following.case, "candidate", self, following.case.settings.record),
+        )
+        for dtype in following.case.rungs:
+            for key in (key for role in roles for key in role.needed(dtype)):
+                with self._lock:
+                    if key not in self._runs:
+                        self._ahead[key] = following.surroundings
+                        self._submit(key)
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -229,8 +266,11 @@ class Session:
     def close(self) -> None:
         """Stop what runs and wait for it."""
         self.stop.set()
+        for stop in list(self._stops.values()):
+            stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
+        self._retired |= self._ahead.keys()
         self._drop_retired(keep=set())
         if self.cache is not None:
             self.cache.close()
@@ -238,9 +278,23 @@ class Session:
     def run(self, key: RunKey) -> Future[Run]:
         """The Run of a key, launched unless it was before."""
         with self._lock:
-            if key not in self._runs:
-                self._runs[key] = self._pool.submit(self._execute, key)
-            return self._runs[key]
+            launched_in = self._ahead.pop(key, None)
+            if launched_in is not None and launched_in != surroundings():
+                self._give_up(key)
+            return self._runs.get(key) or self._submit(key)
+
+    def _submit(self, key: RunKey) -> Future[Run]:
+        stop = self._stops[key] = threading.Event()
+        self._runs[key] = future = self._pool.submit(self._execute, key, stop)
+        return future
+
+    def _give_up(self, key: RunKey) -> None:
+        """Cancel a Run, or stop it, or delete what it wrote."""
+        self._ahead.pop(key, None)
+        future = self._runs.pop(key, None)
+        self._stops.pop(key, threading.Event()).set()
+        if future is not None and not future.cancel():
+            future.add_done_callback(_delete)
 
     def discard(self, traces: Traces) -> None:
         """Give up a test's candidate Runs; the next test may still take them over.
@@ -250,15 +304,13 @@ class Session:
         self._retired |= traces.keys()
 
     def _drop_retired(self, keep: set[RunKey]) -> None:
-        """Cancel the given-up Runs that still wait, delete what the others wrote."""
+        """End the given-up Runs that still wait or run, delete what the others wrote."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
             drop = {key for key in self._retired - keep if key.point.world_size > 1}
-            dropped = [self._runs.pop(key) for key in drop if key in self._runs]
             self._retired &= keep
-        for future in dropped:
-            if not future.cancel() and future.done() and future.exception() is None:
-                shutil.rmtree(future.result().trace.path.parent, ignore_errors=True)
+            for key in drop:
+                self._give_up(key)
 
     def directory(self, name: str) -> Path:
         """A new directory for one Run's trace and logs."""
@@ -269,13 +321,20 @@ class Session:
         return path
 
     def launch(
-        self, task: Task, timeout: float, workdir: Path, *, script: bool = False
+        self,
+        task: Task,
+        timeout: float,
+        workdir: Path,
+        *,
+        script: bool = False,
+        stop: threading.Event | None = None,
     ) -> GroupResult:
-        """Run a task when there is room for its ranks."""
+        """Run a task when there is room for its ranks; it ends with `stop`, or the session."""
+        stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
-        with self.leases.take(task.world_size, task.device, self.stop) as lease:
+        with self.leases.take(task.world_size, task.device, stop) as lease:
             task = msgspec.structs.replace(task, env={**task.env, **lease.env})
-            return launcher.run(task, timeout=timeout, workdir=workdir, stop=self.stop)
+            return launcher.run(task, timeout=timeout, workdir=workdir, stop=stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""
@@ -284,23 +343,31 @@ class Session:
             return "cuda" if enough else "cpu"
         return "cuda" if wanted == "cuda" else "cpu"
 
-    def _execute(self, key: RunKey) -> Run:
+    def _execute(self, key: RunKey, stop: threading.Event) -> Run:
         role = "perturbed" if key.perturbation else "run"
         workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
         device = self.device(key.device, key.point.world_size)
+        try:
+            return self._make(key, device, workdir, stop)
+        except BaseException:
+            if stop.is_set() and not self.stop.is_set():  # given up: nobody will look at it
+                shutil.rmtree(workdir, ignore_errors=True)
+            raise
+
+    def _make(self, key: RunKey, device: Device, workdir: Path, stop: threading.Event) -> Run:
         filed = self._filing_key(key, device)
         if self.cache is None or filed is None:
-            recorded = self._record(key, device, workdir, workdir / "trace")
+            recorded = self._record(key, device, workdir, workdir / "trace", stop)
             return Run(Trace.open(workdir / "trace"), recorded.seconds)
         seconds: dict[str, float] = {}
 
         def make(trace: Path) -> list[str]:
-            recorded = self._record(key, device, workdir, trace)
+            recorded = self._record(key, device, workdir, trace, stop)
             seconds.update(recorded.seconds)
             return recorded.loaded
 
         entry = self.cache.get(
-            filed, make, current=lambda: self._filing_key(key, device), stop=self.stop
+            filed, make, current=lambda: self._filing_key(key, device), stop=stop
         )
         trace = entry.trace
         if self.settings.keep_traces:
@@ -322,7 +389,9 @@ class Session:
             search=search,
         )
 
-    def _record(self, key: RunKey, device: Device, workdir: Path, trace: Path) -> Recorded:
+    def _record(
+        self, key: RunKey, device: Device, workdir: Path, trace: Path, stop: threading.Event
+    ) -> Recorded:
         spec = RunSpec(
             program=key.program,
             file=key.file,
@@ -348,11 +417,16 @@ class Session:
             world_size=key.point.world_size,
             device=device,
         )
-        result = self.launch(task, key.timeout, workdir, script=bool(key.script))
+        result = self.launch(task, key.timeout, workdir, script=bool(key.script), stop=stop)
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])
+
+
+def _delete(dropped: Future[Run]) -> None:
+    if dropped.exception() is None:
+        shutil.rmtree(dropped.result().trace.path.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,8 @@ from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
 from pytest_trainsafe.sweep.grammar import OPTION
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.sweep.product import Cell, cells
+from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER
-
-#: The fixture that carries a test's Cell; no test names it.
-CELL_FIXTURE = "_trainsafe_cell"
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:

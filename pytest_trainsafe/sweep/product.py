@@ -15,6 +15,9 @@ from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.sweep.validity import Rule, invalid
 
+#: The fixture that carries a test's Cell; no test names it.
+CELL_FIXTURE = "_trainsafe_cell"
+
 AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
 

@@ -1,0 +1,94 @@
+"""Looks ahead: while one test is judged, the Runs of the next are trained.
+
+Called by the plugin before each test, and by the ladder once a test's own Runs are there.
+A Run that is launched early must be what it would have been in its own test's time.  So nothing
+of the user's may come between: the next test has no fixtures that are set up for it alone, and
+the environment, the working directory and the search path are the same then as now.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.sweep.case import Case
+
+#: Fixtures that change nothing a program could notice: ours, and pytest's.
+HARMLESS = frozenset(
+    {
+        *(CELL_FIXTURE, "trainsafe", "candidate_trace", "reference_trace", "request"),
+        *("tmp_path", "tmp_path_factory", "tmpdir", "tmpdir_factory", "cache", "pytestconfig"),
+        *(
+            "capsys",
+            "capfd",
+            "capsysbinary",
+            "capfdbinary",
+            "caplog",
+            "recwarn",
+            "doctest_namespace",
+        ),
+        *("record_property", "record_xml_attribute", "record_testsuite_property"),
+    }
+)
+
+#: What a forked or started process takes over from this one.
+Surroundings = tuple[frozenset[tuple[str, str]], str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The next test's Case, and the surroundings of tests before any fixture of this one."""
+
+    case: Case
+    surroundings: Surroundings
+
+
+NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
+
+
+def look(item: pytest.Item, following: pytest.Item | None) -> None:
+    """Note which test comes after `item`, if its Runs may be launched during `item`."""
+    case = _case(item, following) if following is not None else None
+    item.config.stash[NEXT] = Next(case, surroundings()) if case is not None else None
+
+
+def surroundings() -> Surroundings:
+    """Environment, working directory and search path, as they are now."""
+    told = {"PYTEST_CURRENT_TEST"}
+    env = frozenset((name, value) for name, value in os.environ.items() if name not in told)
+    return env, os.getcwd(), tuple(sys.path)
+
+
+def _case(item: pytest.Item, following: pytest.Item) -> Case | None:
+    callspec = getattr(following, "callspec", None)
+    cell = callspec.params.get(CELL_FIXTURE) if callspec else None
+    names = getattr(following, "fixturenames", ())
+    if not isinstance(cell, Cell) or cell.invalid or "candidate_trace" not in names:
+        return None
+    if _may_not_run(following):
+        return None
+    here = {*getattr(item, "fixturenames", ())}
+    apart = [name for name in names if name not in HARMLESS]
+    if any(name not in here or not _for_the_session(following, name) for name in apart):
+        return None
+    return cell.case
+
+
+def _may_not_run(item: pytest.Item) -> bool:
+    """Whether a mark may keep the test from running; its conditions are pytest's to evaluate."""
+    skips = any(True for name in ("skip", "skipif") for _ in item.iter_markers(name))
+    return skips or any(not mark.kwargs.get("run", True) for mark in item.iter_markers("xfail"))
+
+
+def _for_the_session(item: pytest.Item, name: str) -> bool:
+    """Whether a fixture is set up once for all tests."""
+    info = getattr(item, "_fixtureinfo", None)  # pytest offers no public way to ask
+    found = info.name2fixturedefs.get(name, ()) if info is not None else ()
+    return bool(found) and all(each.scope == "session" for each in found)

@@ -1,0 +1,117 @@
+"""While one test is judged, the next one's Runs train; nobody hears of those that nobody uses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import inner_pytest
+
+HEADER = """
+import os
+import pytest
+from ahead_program import train
+from pytest_trainsafe import assert_trainsafe
+
+LOG = {log!r}
+
+def launched(traces):
+    return traces.session._runs.keys() & traces.keys()
+
+def marked(**arguments):
+    return pytest.mark.trainsafe(train, dp=2, args={{"log": LOG, **arguments}})
+
+@marked()
+def test_first(candidate_trace, reference_trace):
+    assert not launched(candidate_trace)
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
+
+def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+    log = folder / "log"
+    log.touch()
+    return inner_pytest.run(folder, HEADER.format(log=str(log)) + source, *options)
+
+
+def trained(folder: Path) -> list[str]:
+    """What began to train, in order: a tag and a Point each; the reference's is "single"."""
+    return (folder / "log").read_text().splitlines()
+
+
+def test_the_next_tests_runs_are_launched_before_its_turn(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked(tag="second")
+def test_second(candidate_trace, reference_trace):
+    assert launched(candidate_trace)
+    assert_trainsafe(candidate_trace, reference_trace)
+
+def test_third():
+    pass
+""",
+    )
+    assert done.returncode == 0, done.stdout
+    each = ["dp2", "single", "single"]  # the candidate, the reference, and that under noise
+    both = [f"{tag} {point}" for tag in ("first", "second") for point in each]
+    assert sorted(trained(tmp_path)) == both
+
+
+def test_a_run_that_its_test_does_not_use_is_dropped_and_never_mentioned(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked(wanted="something else")  # its reference and its candidate fail
+def test_second(candidate_trace, reference_trace):
+    pytest.skip("not today")
+
+@marked(tag="third")
+def test_third(candidate_trace, reference_trace):
+    known = [key for key in candidate_trace.session._runs if "something else" in key.arguments]
+    assert not [key for key in known if key.point.world_size > 1]
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+        "-rA",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed, 1 skipped" in done.stdout
+    assert "something else" not in done.stdout + done.stderr
+
+
+def test_a_test_that_changes_the_environment_gets_runs_of_that_environment(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked(wanted="b")
+def test_second(candidate_trace, reference_trace):
+    assert launched(candidate_trace)
+    os.environ["WANTED"] = "b"
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+
+
+def test_the_first_failure_ends_pytest_though_the_next_run_never_would(tmp_path: Path) -> None:
+    pipe, pid = tmp_path / "pipe", tmp_path / "pid"
+    os.mkfifo(pipe)
+    done = run(
+        tmp_path,
+        f"""
+    with open({str(pipe)!r}) as told, open({str(pid)!r}, "w") as file:
+        file.write(told.read())  # the next run has begun
+    raise AssertionError("the first fails")
+
+@marked(pipe={str(pipe)!r})
+def test_second(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+        "-x",
+    )
+    assert "1 failed" in done.stdout
+    assert "the first fails" in done.stdout
+    assert "test_second" not in done.stdout
+    assert not Path(f"/proc/{pid.read_text()}").exists()

@@ -1,0 +1,92 @@
+"""Which test's Runs are launched during the test before it: one that nothing could change."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe.ahead import NEXT, look
+
+HEADER = """
+import pytest
+
+@pytest.fixture
+def own():
+    pass
+
+@pytest.fixture(scope="session")
+def shared():
+    pass
+
+swept = pytest.mark.trainsafe("program:train", tp=[1])
+
+@swept
+def test_first(candidate_trace, reference_trace, shared):
+    pass
+
+"""
+
+
+def following(project: pytest.Pytester, source: str) -> str | None:
+    """The id of the Point that is noted as next while the first test runs."""
+    first, second, *_ = project.getitems(HEADER + source)
+    look(first, second)
+    noted = first.config.stash[NEXT]
+    return None if noted is None else noted.case.point.id
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@swept\ndef test_next(candidate_trace, reference_trace): pass",
+        "@swept\ndef test_next(reference_trace, candidate_trace, tmp_path, capsys): pass",
+        "@swept\ndef test_next(candidate_trace, shared): pass",
+        "@swept\n@pytest.mark.xfail\ndef test_next(candidate_trace): pass",
+    ],
+)
+def test_the_next_test_is_known_while_one_runs(project: pytest.Pytester, source: str) -> None:
+    assert following(project, source) == "tp1"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_next(): pass",
+        "@swept\ndef test_next(trainsafe): pass",
+        "@swept\n@pytest.mark.skip\ndef test_next(candidate_trace): pass",
+        "@swept\n@pytest.mark.skipif('False')\ndef test_next(candidate_trace): pass",
+        "@swept\n@pytest.mark.xfail(run=False)\ndef test_next(candidate_trace): pass",
+        '@pytest.mark.trainsafe("program:train", tp=[3, 1])\ndef test_next(candidate_trace): pass',
+    ],
+    ids=["unmarked", "no candidate", "skip", "skipif", "not run", "invalid point"],
+)
+def test_a_test_that_may_not_train_is_not_looked_ahead_to(
+    project: pytest.Pytester, source: str
+) -> None:
+    assert following(project, source) is None
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@swept\ndef test_next(candidate_trace, own): pass",
+        "@swept\ndef test_next(candidate_trace, monkeypatch): pass",
+        "@swept\n@pytest.mark.usefixtures('own')\ndef test_next(candidate_trace): pass",
+        (
+            "class TestNext:\n"
+            "    def setup_method(self): pass\n"
+            "    @swept\n"
+            "    def test_next(self, candidate_trace): pass"
+        ),
+    ],
+    ids=["fixture", "monkeypatch", "usefixtures", "setup_method"],
+)
+def test_what_is_set_up_for_the_next_test_alone_comes_before_its_runs(
+    project: pytest.Pytester, source: str
+) -> None:
+    assert following(project, source) is None
+
+
+def test_nothing_comes_after_the_last_test(project: pytest.Pytester) -> None:
+    [item] = project.getitems(HEADER)
+    look(item, None)
+    assert item.config.stash[NEXT] is None

@@ -112,7 +112,9 @@ def draw(runs: list[dict[str, Any]], folder: Path) -> None:
                 )
                 axis.semilogy(
                     *(numbers[::4], one["observed"][::4], "."),
-                    color=colour, ms=4, label=f"{name}, observed",
+                    color=colour,
+                    ms=4,
+                    label=f"{name}, observed",
                 )
             axis.axhline(1, color="black", lw=0.6, ls="--")
             axis.set_title(f"{dtype}, {KINDS[kind]}")

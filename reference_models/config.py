@@ -83,6 +83,25 @@ class LlamaConfig(TransformerConfig):
             )
 
 
+@dataclass(frozen=True, slots=True)
+class MoEConfig(LlamaConfig):
+    """The sizes of a Llama with `experts` MLPs a layer, of which each token visits `top_k`.
+
+    An expert takes `capacity_factor` times its even share of a micro-batch's choices, or, at 0,
+    all that come.  `balance` is the coefficient of the balancing loss.
+    """
+
+    experts: int = 4
+    top_k: int = 2
+    capacity_factor: float = 0.0
+    balance: float = 0.01
+
+    def __post_init__(self) -> None:
+        LlamaConfig.__post_init__(self)
+        if self.top_k > self.experts:
+            raise ValueError(f"top_k={self.top_k} is more than there are experts={self.experts}")
+
+
 #: The configurations whose attention and MLP are built by the same code.
 AnyConfig = GPTConfig | LlamaConfig
 

@@ -17,16 +17,23 @@ class AnnotationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
-    """How parameters are cut over tp.  `blocks` are the logical sizes of fused blocks."""
+    """How parameters are cut over tp.  `blocks` are the logical sizes of fused blocks.
+
+    `expert_parallel` parameters are held by some of the dp and cp ranks only, at ep > 1.
+    """
 
     tp_dim: int | None = None
     blocks: tuple[int, ...] = ()
     sequence_parallel: bool = False
+    expert_parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
-    """How a module's output is cut, or that each rank holds a term of it."""
+    """How a module's output is cut, or that each rank holds a term of it.
+
+    At Points where an axis of `local` is more than 1, it has no logical counterpart.
+    """
 
     tp_dim: int | None = None
     sp_dim: int | None = None
@@ -34,6 +41,7 @@ class OutputEntry:
     tp_partial: bool = False
     cp_partial: bool = False
     blocks: tuple[int, ...] = ()
+    local: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,7 @@ class Entries:
 
 
 LOSS_AXES = ("tp", "cp", "dp")
+LOCAL_AXES = ("tp", "sp", "cp", "dp", "ep")
 
 
 def parse(data: Any, origin: str) -> Entries:
@@ -122,11 +131,13 @@ def _axes(axes: Any, origin: str, where: str) -> None:
 
 def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
     fields = _mapping(value or {}, origin, where)
-    _keys(fields, ("tp_dim", "blocks", "sequence_parallel"), origin, where)
+    allowed = ("tp_dim", "blocks", "sequence_parallel", "expert_parallel")
+    _keys(fields, allowed, origin, where)
     entry = ParameterEntry(
         _dim(fields, "tp_dim", origin, where),
         _blocks(fields, origin, where),
         _flag(fields, "sequence_parallel", origin, where),
+        _flag(fields, "expert_parallel", origin, where),
     )
     if entry.sequence_parallel and entry.tp_dim is not None:
         raise AnnotationError(
@@ -150,7 +161,7 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
 
 def _output(value: Any, origin: str, where: str) -> OutputEntry:
     fields = _mapping(value or {}, origin, where)
-    allowed = ("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial", "blocks")
+    allowed = ("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial", "blocks", "local")
     _keys(fields, allowed, origin, where)
     entry = OutputEntry(
         _dim(fields, "tp_dim", origin, where),
@@ -159,6 +170,7 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
         _flag(fields, "tp_partial", origin, where),
         _flag(fields, "cp_partial", origin, where),
         _blocks(fields, origin, where),
+        _local(fields, origin, where),
     )
     over_tp = [
         key
@@ -174,6 +186,16 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
     if entry.cp_dim is not None and entry.cp_partial:
         raise AnnotationError(f"{origin}: `{where}` has cp_dim and cp_partial; both act over cp")
     return entry
+
+
+def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    value = fields.get("local") or ()
+    if not isinstance(value, list | tuple) or not set(value) <= set(LOCAL_AXES):
+        raise AnnotationError(
+            f"{origin}: `{where}` has local: {value!r}; it is the list of the axes over which the "
+            f"output has no logical counterpart, of {', '.join(LOCAL_AXES)}, as in [cp, ep]"
+        )
+    return tuple(value)
 
 
 def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:

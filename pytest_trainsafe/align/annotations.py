@@ -69,6 +69,19 @@ class Annotations:
         found = self._parameter_entry(name)
         return found is not None and found[0].sequence_parallel
 
+    def expert_parallel(self, name: str) -> bool:
+        """Whether a parameter is an expert's, held by some of the dp and cp ranks at ep > 1."""
+        found = self._parameter_entry(name)
+        return found is not None and found[0].expert_parallel
+
+    def local(self, name: str, point: Point) -> bool:
+        """Whether what a module yields has no logical counterpart at this Point."""
+        found = None
+        for pattern, outputs in self.entries.modules:
+            if _matches(pattern, name):
+                found = outputs.get("output")
+        return found is not None and any(int(point.get(axis, 1)) > 1 for axis in found.local)
+
     def module(
         self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
     ) -> tuple[Layout, str] | None:

@@ -85,7 +85,27 @@ class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
     axis: str
 
 
-Placement = Shard | ZigZag | Partial | Slices | Flat | Scaled
+class Owned(msgspec.Struct, frozen=True, tag="owned"):
+    """Only some ranks hold the tensor: the owners of an expert.
+
+    Ranks are numbered over `axes`, the first varying fastest; all whose numbers leave the same
+    remainder when divided by `parts` own the same tensors, and no others do.  That is Megatron-LM's
+    expert parallelism: `ep` neighbours along cp and dp share the experts out.
+    """
+
+    axes: tuple[str, ...]
+    parts: int
+
+    def owner(self, coordinates: Coordinates, sizes: Sizes) -> int:
+        """The remainder of the rank at these coordinates."""
+        number, stride = 0, 1
+        for axis in self.axes:
+            number += coordinates[axis] * stride
+            stride *= sizes[axis]
+        return number % self.parts
+
+
+Placement = Shard | ZigZag | Partial | Slices | Flat | Scaled | Owned
 Layout = tuple[Placement, ...]
 
 
@@ -94,7 +114,7 @@ def axes_of(placement: Placement) -> tuple[str, ...]:
     match placement:
         case Slices() | Flat():
             return placement.axes
-        case Scaled():
+        case Scaled() | Owned():
             return ()
         case _:
             return (placement.axis,)

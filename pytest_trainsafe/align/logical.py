@@ -11,7 +11,7 @@ from math import prod
 import msgspec
 import torch
 
-from pytest_trainsafe.align.layout import Flat, Layout, Sizes, Slices
+from pytest_trainsafe.align.layout import Flat, Layout, Owned, Sizes, Slices
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
@@ -62,7 +62,7 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 
 def _shared_out(layout: Layout, sizes: Sizes) -> bool:
     """Whether ranks hold parts or terms: an axis of one rank shares nothing out."""
-    return any(isinstance(p, Slices | Flat) or sizes.get(p.axis, 2) > 1 for p in layout)
+    return any(isinstance(p, Slices | Flat | Owned) or sizes.get(p.axis, 2) > 1 for p in layout)
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from pytest_trainsafe.align.layout import (
     Coordinates,
     Flat,
     Layout,
+    Owned,
     Partial,
     Scaled,
     Shard,
@@ -253,12 +254,15 @@ class _Merger:
         bound = [axis for axis in self.sizes if axis not in free]
         holders = {_pick(p.coordinates, self.sizes) for p in self.parts}
         held = {_pick(p.coordinates, cut) for p in self.parts}
+        owners = {_owners(layout, p.coordinates, self.sizes) for p in self.parts}
         missing: list[int] = []
         holes: dict[tuple[int, ...], list[Coordinates]] = {}
         for stage in dict.fromkeys(_pick(p.coordinates, free) for p in self.parts):
             for there in itertools.product(*(range(self.sizes[axis]) for axis in bound)):
                 coordinates = dict(zip([*free, *bound], [*stage, *there], strict=True))
                 region = _pick(coordinates, cut)
+                if _owners(layout, coordinates, self.sizes) not in owners:
+                    continue
                 if region not in held:
                     holes.setdefault(region, []).append(coordinates)
                 elif _pick(coordinates, self.sizes) not in holders:
@@ -374,6 +378,11 @@ def accumulator(dtype: torch.dtype, summed: bool) -> torch.dtype:
 
 def _rectangle(layout: Layout) -> bool:
     return any(isinstance(p, Slices) for p in layout)
+
+
+def _owners(layout: Layout, coordinates: Coordinates, sizes: Sizes) -> tuple[int, ...]:
+    """Whose the tensors of a rank are, where the layout leaves each to some of the ranks."""
+    return tuple(p.owner(coordinates, sizes) for p in layout if isinstance(p, Owned))
 
 
 def _split_axes(layout: Layout) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.attributes import attribute_layout
 from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
-from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.align.layout import REPLICATED, Layout, Owned
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.sweep.point import Point
 
@@ -23,8 +23,18 @@ def parameter_layout(
 
     DTensor placements first, then a `tensor_model_parallel` mark, then the annotations, then
     whole on every rank.  A mark that says False yields to an annotation: Megatron-LM puts it
-    on every parameter it knows nothing about.
+    on every parameter it knows nothing about.  At Points with ep, a parameter that is marked
+    `allreduce = False` (Megatron-LM's mark of an expert) or annotated `expert_parallel` is held
+    by its owners only.
     """
+    layout, source = _cut(name, parameter, point, annotations)
+    expert = getattr(parameter, "allreduce", True) is False or annotations.expert_parallel(name)
+    if expert and int(point.get("ep", 1)) > 1:
+        layout = (*layout, Owned(("cp", "dp"), int(point.get("ep", 1))))
+    return layout, source
+
+
+def _cut(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[Layout, str]:
     if is_dtensor(parameter):
         return dtensor_layout(parameter, point.sizes), "dtensor"
     marked = attribute_layout(name, parameter, point.sizes)

@@ -16,6 +16,7 @@ import torch
 from pytest_trainsafe.align.indices import LayoutError, logical_shape, scale, split_flat
 from pytest_trainsafe.align.layout import (
     Flat,
+    Owned,
     Partial,
     Scaled,
     Slices,
@@ -131,7 +132,7 @@ def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
                     where.append((placement.offsets, placement.lengths))
                 case Flat():
                     where.append((placement.offset, placement.length))
-                case Scaled():
+                case Scaled() | Owned():
                     pass
                 case _:
                     where.append(rank.coordinates[placement.axis])
@@ -155,7 +156,11 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
     free = [axis for axis in free_from if axis == "pp" or axis not in named]
     bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
     stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
-    return len(held) == bound * len(stages)
+    expected = bound * len(stages)
+    for owned in (p for p in layout if isinstance(p, Owned)):
+        owners = {owned.owner(rank.coordinates, trace.sizes) for rank, _ in held}
+        expected = expected * len(owners) // owned.parts
+    return len(held) == expected
 
 
 def _runs_complete(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.align.indices import Indices, runs
-from pytest_trainsafe.align.layout import Flat, Layout, Partial, Scaled, Slices, ZigZag
+from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
 
 
 def describe(layout: Layout) -> str:
@@ -21,6 +21,8 @@ def describe(layout: Layout) -> str:
                 words.append(f"flattened and cut in runs over {' and '.join(placement.axes)}")
             case Scaled():
                 words.append(f"times the size of {placement.axis}")
+            case Owned():
+                words.append(f"owned by one in {placement.parts} over {', '.join(placement.axes)}")
             case ZigZag():
                 words.append(f"dimension {placement.dim} cut in zig-zag over {placement.axis}")
             case _:

@@ -17,8 +17,9 @@ class Comparison:
     """What comparing one rung found.
 
     `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
-    that have no counterpart.  `worst` is the largest error over its allowance of all tensors,
-    at `worst_id`.  `insensitive` lists the tensors whose allowance is as large as themselves,
+    that have no counterpart, and `local` those that are known to have none at this Point.
+    `worst` is the largest error over its allowance of all tensors, at `worst_id`.
+    `insensitive` lists the tensors whose allowance is as large as themselves,
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
@@ -28,6 +29,7 @@ class Comparison:
     findings: list[Finding] = field(default_factory=list)
     compared: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
+    local: Counter[str] = field(default_factory=Counter)
     worst: float = 0.0
     worst_id: TensorId | None = None
     insensitive: list[TensorId] = field(default_factory=list)

@@ -98,6 +98,7 @@ class _Judge:
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
+        self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
         self.failed_step: int | None = None
         self.yardstick = Yardstick(rung)
         self.reference = self.yardstick.reference
@@ -163,6 +164,9 @@ class _Judge:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
 
     def absent(self, order: int, id: TensorId) -> None:
+        if _local_name(id) in self.local:
+            self.result.local[id.kind] += 1
+            return
         expected = id.kind in PER_PARAMETER or (
             id.kind == "activation" and id.module in self.modules and id.microbatch is not None
         )
@@ -515,6 +519,13 @@ def _rounds(values: Values, id: TensorId) -> bool:
         return False
     dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
     return torch.equal(master.to(dtype).to(value.dtype), value)
+
+
+def _local_name(id: TensorId) -> str:
+    """How the recorder notes that a tensor has no logical counterpart."""
+    if id.kind in ("activation", "activation_grad"):
+        return f"activation {id.module}"
+    return f"{id.kind} {id.path}"
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -79,6 +79,8 @@ def _coverage(comparison: Comparison) -> Guard:
     lacking = []
     for kind in COVERED:
         missing, compared = comparison.uncovered[kind], comparison.compared[kind]
+        if not compared:  # what is annotated as local may be much, and must not be all
+            missing += comparison.local[kind]
         if missing > MOST_UNCOVERED * (missing + compared):
             lacking.append(f"{missing} of {missing + compared} of kind {kind}")
     if lacking:

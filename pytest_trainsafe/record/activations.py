@@ -68,6 +68,9 @@ class ActivationRecorder:
             if self.noise is not None and leaf:
                 module.register_forward_hook(_uncompiled(self._perturb(module, name, self.noise)))
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
+            if self.annotations.local(name, self.point):
+                self._note(NoteEvent("local", f"activation {name}"))
+                selected = False
             module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
 
     def write(self, microbatch: int) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Flat, Layout, Partial, axes_of
+from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.align.runs import optimizer_run
 from pytest_trainsafe.record.clock import Clock, ProgramError
@@ -69,6 +69,8 @@ class ParameterRecorder:
     def initial(self) -> None:
         """Write the values before the first step: parameters, and master copies there are."""
         for name, parameter in self.parameters.items():
+            if self._is_owned(name):
+                self.writer.add(NoteEvent("local", f"param_grad {name}"))
             self._add("param", name, parameter, step=INITIAL)
             self._add_master(name, parameter, step=INITIAL)
 
@@ -112,6 +114,10 @@ class ParameterRecorder:
         self._contributions.clear()
         self._written.clear()
 
+    def _is_owned(self, name: str) -> bool:
+        """Whether the parameter is an expert's, shared out over dp and cp."""
+        return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
+
     def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter in several parts (reentrant recomputation).
@@ -121,6 +127,8 @@ class ParameterRecorder:
             self.clock.backward(microbatch, sure=False)
             if microbatch in self._written or not self.spec.records("param_grad"):
                 return
+            if self._is_owned(name):
+                return  # of the tokens of several ranks, which work on other micro-batches
             where = self._where("param_grad", name, microbatch=microbatch)
             layout, source = self._layout(name, grad, self.partial_axes[name])
             layout += self.unreduced
@@ -241,7 +249,9 @@ class ParameterRecorder:
         run: Flat | None = None,
     ) -> tuple[Layout, str]:
         """The layout of what belongs to a parameter, its own or the parameter's; its source."""
-        given = ((), "default") if whole else self.layouts[name]
+        given = self.layouts[name]
+        if whole:  # though only owners hold what is an owner's
+            given = tuple(p for p in given[0] if isinstance(p, Owned)), "default"
         layout, source = own_layout(tensor, self.sizes) or given
         if run is not None:
             layout = (*(layout if run.shape else ()), run)

@@ -1,7 +1,8 @@
 """The bugs that can be planted in the parallel models: real ones, each by its real mechanism.
 
-`gpt.train(..., bug=name)` plants one.  An entry says where it is seen first, so that a test of
-a detector can ask whether the detector points there.  One file an axis; nothing here imports torch.
+`gpt.train(..., bug=name)` plants one, or the program that the entry names.  An entry says where it
+is seen first, so that a test of a detector can ask whether the detector points there.  One file
+an axis; nothing here imports torch.
 
 The numbers are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking and
 Diagnosis for Distributed Training").
@@ -9,7 +10,7 @@ Diagnosis for Distributed Training").
 
 from __future__ import annotations
 
-from pytest_trainsafe.reference_models.bugs import cp, dp, pp, recompute, sp, tp, zero
+from pytest_trainsafe.reference_models.bugs import cp, dp, ep, pp, recompute, sp, tp, zero
 from pytest_trainsafe.reference_models.bugs.bug import Bug
 
 __all__ = ["BUGS", "NAMES", "Bug", "find"]
@@ -22,6 +23,7 @@ BUGS = tuple(
             *sp.BUGS,
             *pp.BUGS,
             *dp.BUGS,
+            *ep.BUGS,
             *zero.BUGS,
             *recompute.BUGS,
         ),

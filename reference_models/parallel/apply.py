@@ -41,7 +41,7 @@ from pytest_trainsafe.reference_models.parallel.ring import RingAttention
 
 def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
     """The GPT of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
-    _check_sizes(config, axes)
+    check_sizes(config, axes)
     model = GPT(config)
     if axes.sp:
         model.embedding = SequenceParallelEmbedding(config, axes)
@@ -53,7 +53,7 @@ def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
 
 def parallel_llama(config: LlamaConfig, axes: Axes) -> Llama:
     """The Llama of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
-    _check_sizes(config, axes)
+    check_sizes(config, axes)
     model = Llama(config)
     if axes.sp:
         model.embedding = SequenceParallelTokenEmbedding(config, axes)
@@ -127,7 +127,7 @@ def layers_of(model: GPT | Llama) -> Iterator[TransformerLayer]:
         yield layer
 
 
-def _check_sizes(config: AnyConfig, axes: Axes) -> None:
+def check_sizes(config: AnyConfig, axes: Axes) -> None:
     """The rules that the programs also declare, for whoever calls without them."""
     tp, cp = axes.tp.size, axes.cp.size
     heads = "tp: a rank computes whole heads"

@@ -41,7 +41,9 @@ class Axes:
     `vpp` is the number of chunks of layers on each rank of pp.  `embedding` joins the first and
     the last stage where both hold a copy of one embedding (`tied.py` makes it).  `dp_cp` is dp and
     cp as one, dp the slower: gradients are averaged over it in buckets, and `zero` (1) shares
-    the optimizer out.  `techniques` says what is done beside sharing work out.
+    the optimizer out.  Experts are shared out over `ep` and held in common over `edp`; together
+    these two are dp and cp (see `expert_axes.py`).  `techniques` says what is done beside sharing
+    work out.
     """
 
     dp: Axis = Axis()
@@ -50,6 +52,8 @@ class Axes:
     pp: Axis = Axis()
     vpp: int = 1
     embedding: Axis = Axis()
+    ep: Axis = Axis()
+    edp: Axis = Axis()
     sp: bool = False
     bug: str = ""
     techniques: Techniques = field(default_factory=Techniques)
@@ -63,16 +67,26 @@ class Axes:
         return self.zero > 0 or (asked and self.dp_cp.size > 1)
 
     @classmethod
-    def of(cls, ctx: Context, bug: str = "", techniques: Techniques | None = None) -> Axes:
-        """Read the axes from a context.  An unknown bug or axis raises ValueError."""
+    def of(
+        cls,
+        ctx: Context,
+        bug: str = "",
+        techniques: Techniques | None = None,
+        *,
+        experts: bool = False,
+    ) -> Axes:
+        """Read the axes from a context.  An unknown bug or axis raises ValueError.
+
+        A model with `experts` knows the axis ep.
+        """
         refused = [
             f"{axis}={value}"
             for axis, value in ctx.point
-            if value not in ABSENT.get(axis, (value,))
+            if value not in ABSENT.get(axis, (value,)) and not (experts and axis == "ep")
         ]
         if refused:
             raise ValueError(
-                f"the reference GPT has no {', '.join(refused)}; its parallel axes are "
+                f"this reference model has no {', '.join(refused)}; its parallel axes are "
                 "dp, tp, cp, pp, vpp, sp, zero and recompute. Take the axis out of the sweep"
             )
         if bug:

@@ -46,6 +46,16 @@ def split(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
     return tensor.chunk(axis.size, dim)[axis.rank].contiguous()
 
 
+def all_to_all(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
+    """Rows to each rank, `send[r]` to rank r in order, and those that came, `receive[r]` from r."""
+    if axis.size == 1:
+        return tensor
+    rows = tensor.contiguous()
+    came = rows.new_empty((sum(receive), *rows.shape[1:]))
+    dist.all_to_all_single(came, rows, receive, send, group=axis.group)
+    return came
+
+
 def pass_on(tensor: Tensor, axis: Axis) -> Tensor:
     """What the rank before this one on the axis passes on, which is a ring."""
     if axis.size == 1:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.main_gradients import main_gradient, own_gradient
-from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
 from pytest_trainsafe.reference_models.parallel.marks import (
+    is_expert,
     is_sequence_parallel,
     is_shared_embedding,
     is_split,
@@ -30,7 +31,9 @@ def reduce_gradients(
         buckets.finish()
     for parameter in parameters:
         gradient = main_gradient(parameter)
-        if buckets is None:
+        if is_expert(parameter):
+            gradient.copy_(all_reduce(gradient, axes.edp))
+        elif buckets is None:
             gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
         if is_sequence_parallel(parameter):
             gradient.copy_(all_reduce(gradient, axes.tp))
@@ -41,16 +44,17 @@ def reduce_gradients(
 def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
     """The 2-norm of all main gradients together, a scalar, as a single device would have it.
 
-    What is cut over tp is summed over it; what all tp ranks hold counts once, and so does what
-    two stages of a pipeline hold.  With ZeRO every gradient is cut over dp and cp.
+    What is cut over tp is summed over it, and experts over ep; what all ranks hold counts once,
+    and so does what two stages of a pipeline hold.  With ZeRO every gradient is cut over dp and
+    cp.
     """
     if axes.pp.rank > 0:
         parameters = [each for each in parameters if not is_shared_embedding(each)]
-    split = [parameter for parameter in parameters if is_split(parameter)]
-    shared = [parameter for parameter in parameters if not is_split(parameter)]
-    squares = _squares(shared)
-    if split:
-        squares = squares + all_reduce(_squares(split), axes.tp)
+    experts = [parameter for parameter in parameters if is_expert(parameter)]
+    others = [parameter for parameter in parameters if not is_expert(parameter)]
+    squares = _squares(others, axes.tp)
+    if experts:
+        squares = squares + all_reduce(_squares(experts, axes.tp), axes.ep)
     if axes.zero:
         squares = all_reduce(squares, axes.dp_cp)
     return all_reduce(squares, axes.pp).sqrt()
@@ -63,5 +67,15 @@ def clip_gradients(parameters: Sequence[nn.Parameter], norm: Tensor, limit: floa
         own_gradient(parameter).mul_(factor)
 
 
-def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _squares(parameters: Sequence[nn.Parameter], tp: Axis) -> Tensor:
+    """The sum of all squares, of the tp ranks together."""
+    split = [parameter for parameter in parameters if is_split(parameter)]
+    shared = [parameter for parameter in parameters if not is_split(parameter)]
+    squares = [_sum_of_squares(shared)] if shared else []
+    if split:
+        squares.append(all_reduce(_sum_of_squares(split), tp))
+    return torch.stack(squares).sum()
+
+
+def _sum_of_squares(parameters: Sequence[nn.Parameter]) -> Tensor:
     return torch.stack([own_gradient(parameter).square().sum() for parameter in parameters]).sum()

@@ -28,6 +28,16 @@ def mark_shared_embedding(parameter: nn.Parameter) -> None:
     parameter.shared_embedding = True  # type: ignore[attr-defined]
 
 
+def mark_expert(parameter: nn.Parameter) -> None:
+    """Only some of the dp and cp ranks hold it, and its gradients are summed over those alone."""
+    parameter.allreduce = False  # type: ignore[attr-defined]
+
+
+def is_expert(parameter: nn.Parameter) -> bool:
+    """Whether the parameter is held by its owners only."""
+    return not getattr(parameter, "allreduce", True)
+
+
 def is_split(parameter: nn.Parameter) -> bool:
     """Whether the parameter is cut over tp."""
     return bool(getattr(parameter, "tensor_model_parallel", False))

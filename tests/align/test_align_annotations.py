@@ -164,6 +164,8 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("gradients: {mean: dp}", ["`gradients: mean` is 'dp'", "list of tp, cp, dp"]),
         ("gradients: {sum: [dp]}", ["`gradients`", "unknown key 'sum'"]),
         ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
+        ("modules: {a: {output: {local: [pp]}}}", ["local: ['pp']", "of tp, sp, cp, dp, ep"]),
+        ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' is there twice", "line 2"]),
         ("a: [", ["not YAML"]),
         ("!!python/object/apply:os.getcwd []", ["not YAML", "could not determine a constructor"]),
@@ -185,3 +187,15 @@ def test_absent_and_empty_files(tmp_path: Path) -> None:
         Annotations.read(tmp_path / "absent.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
     assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, 1) is None
+
+
+def test_local_output_has_no_counterpart_where_one_of_its_axes_is_in_use() -> None:
+    annotations = Annotations.of(
+        {"modules": {"experts.*": {"output": {"local": ["cp", "ep"]}}, "experts.3": {}}}
+    )
+
+    assert annotations.local("experts.1", Point.of(dp=2, ep=2))
+    assert annotations.local("experts.1", Point.of(cp=2))
+    assert not annotations.local("experts.1", Point.of(dp=2, tp=2))
+    assert not annotations.local("experts.3", Point.of(dp=2, ep=2))
+    assert not annotations.local("router", Point.of(dp=2, ep=2))

@@ -10,7 +10,7 @@ from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.indices import LayoutError
-from pytest_trainsafe.align.layout import Shard
+from pytest_trainsafe.align.layout import Owned, Shard
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.sweep.point import Point
 
@@ -89,3 +89,17 @@ def test_raw_gradient_is_a_sum_over_cp_and_where_marked_over_tp(
     assert gradient_partial_axes("other", marked, point, ANNOTATIONS) == axes
     unmarked = tuple(axis for axis in axes if axis == "cp")
     assert gradient_partial_axes("other", parameter(), point, ANNOTATIONS) == unmarked
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_expert_is_owned_by_some_of_the_cp_and_dp_ranks_at_ep(marked: bool) -> None:
+    expert = parameter(**({"allreduce": False} if marked else {}))
+    cut = parameter(tensor_model_parallel=True, partition_dim=0, allreduce=False)
+    written = {} if marked else {"parameters": {"experts.*": {"expert_parallel": True}}}
+    annotations, point = Annotations.of(written), Point.of(tp=2, dp=2, ep=2)
+    owned = Owned(("cp", "dp"), 2)
+
+    assert parameter_layout("experts.3.fc", expert, point, annotations)[0] == (owned,)
+    assert parameter_layout("fc", cut, point, annotations)[0] == (Shard(0, "tp"), owned)
+    assert parameter_layout("experts.3.fc", expert, POINT, annotations)[0] == ()
+    assert parameter_layout("router", parameter(allreduce=True), point, annotations)[0] == ()

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
-from pytest_trainsafe.reference_models import gpt, llama
+from pytest_trainsafe.reference_models import gpt, llama, moe
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
@@ -43,6 +43,17 @@ def test_the_llama_trains_like_one_device(candidate_trace, reference_trace):
 @pytest.mark.slow
 @pytest.mark.trainsafe(llama.train, tp=[1, 2], cp=[1, 2], sp=[False, True], dp=[1, 2])
 def test_the_llama_trains_like_one_device_everywhere(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(moe.train, dp=2, ep=2, args={"capacity_factor": 1.0})
+def test_experts_over_two_ranks_train_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(moe.train, tp=[1, 2], cp=[1, 2], sp=[False, True], dp=[1, 2], ep=[1, 2])
+def test_experts_train_like_one_device_everywhere(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 

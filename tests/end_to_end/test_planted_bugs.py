@@ -1,4 +1,4 @@
-"""Each planted bug of the reference GPT is found where its entry says, and only where it acts."""
+"""Each planted bug is found where its entry says, and only where it acts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.reference_models import bugs, gpt
+from pytest_trainsafe.reference_models import bugs, gpt, moe
 
 SAYS = {
     "tp-embedding-mask": "",
     "cp-loss-scaling": "the value is 2 times the reference, which is cp",
     "sp-layernorm-grads": "the ranks of tp hold partial sums: rank0 + rank1",
     "pp-stage-division": "no rank of the candidate recorded it",
+    "moe-router-grads": "the ranks of tp hold partial sums: rank0 + rank1",
     "recompute-chunk-input": "",
     "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
     "cp-attention-backward-layout": "",
@@ -23,10 +24,14 @@ SAYS = {
 }
 
 
+PROGRAMS = {"gpt": gpt.train, "moe": moe.train}
+
+
 def planted(name, **axes):
-    arguments = dict(bugs.find(name).arguments)
+    bug = bugs.find(name)
+    arguments = dict(bug.arguments)
     return pytest.mark.trainsafe(
-        gpt.train, args=arguments, candidate_args={**arguments, "bug": name}, **axes
+        PROGRAMS[bug.program], args=arguments, candidate_args={**arguments, "bug": name}, **axes
     )
 
 
@@ -100,6 +105,11 @@ def test_layer_norm_gradients_summed_over_replicas_are_scaled_by_tp(
 @planted("pp-stage-division", pp=[1, 2])
 def test_layers_that_no_stage_has_are_missing(trainsafe, candidate_trace, reference_trace):
     judge("pp-stage-division", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("moe-router-grads", tp=2, sp=[False, True])
+def test_unreduced_router_gradients_are_partial_sums(trainsafe, candidate_trace, reference_trace):
+    judge("moe-router-grads", trainsafe, candidate_trace, reference_trace)
 
 
 @planted("dp-gradient-scaling", cp=[1, 2], dp=1)

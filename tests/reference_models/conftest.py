@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jobs_of_four_ranks import DEEP, JOBS, SMALL, TIED, arguments
+from jobs_of_four_ranks import DEEP, DROPPING, JOBS, SMALL, TIED, arguments
 from rank_double import Job, Outcome, run_here, run_in_ranks
 
 from pytest_trainsafe.reference_models.bugs import BUGS
@@ -20,11 +20,13 @@ def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 def single() -> dict[str, Outcome]:
     """What one device does: at the default sizes, with clipping, and small."""
     return {
-        **{bug.name: run_here(Job(arguments=arguments(bug))) for bug in BUGS},
+        **{bug.name: run_here(Job(arguments=arguments(bug), program=bug.program)) for bug in BUGS},
         "default": run_here(Job()),
         "clip": run_here(Job(arguments={"clip": 0.5})),
         "small": run_here(Job(arguments=SMALL)),
         "llama": run_here(Job(program="llama")),
+        "moe": run_here(Job(arguments=DROPPING, program="moe")),
+        "moe clip": run_here(Job(arguments={"clip": 0.5}, program="moe")),
         "small llama": run_here(Job(arguments=SMALL, program="llama")),
         "llama bfloat16": run_here(Job(arguments=SMALL, dtype="bfloat16", program="llama")),
         "deep": run_here(Job(arguments=DEEP)),

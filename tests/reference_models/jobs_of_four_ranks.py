@@ -8,6 +8,7 @@ from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.sweep.point import Point
 
 SMALL = {"layers": 1, "steps": 1}
+DROPPING = {"capacity_factor": 1.0}
 ALL_OVER = Point.of(tp=2, cp=2, sp=True)
 
 #: Where each bug is planted and shows, if not at ALL_OVER.
@@ -18,6 +19,7 @@ PLANTED = {
     "dp-gradient-scaling": Point.of(dp=2, cp=2),
     "zero-gather-lost": Point.of(dp=2, tp=2, zero=1),
     "zero-tied-embedding": Point.of(dp=2, pp=2, zero=1),
+    "moe-router-grads": Point.of(dp=2, tp=2, sp=True),
 }
 
 #: A Point at which each bug is planted and yet does nothing.
@@ -33,6 +35,7 @@ SILENT = {
     "dp-gradient-scaling": Point.of(dp=2, tp=2),
     "zero-gather-lost": Point.of(dp=2, tp=2),
     "zero-tied-embedding": Point.of(dp=2, tp=2, zero=1),
+    "moe-router-grads": Point.of(dp=2, tp=2),
 }
 
 #: What pipelines of any shape are given: layers that no number of stages divides, and time enough.
@@ -46,7 +49,7 @@ def arguments(bug: Bug) -> dict[str, object]:
 
 
 def _job(bug: Bug, point: Point) -> Job:
-    return Job(point, {**arguments(bug), "bug": bug.name})
+    return Job(point, {**arguments(bug), "bug": bug.name}, program=bug.program)
 
 
 BUCKETS = {"overlap_grad_reduce": True, "bucket": 10_000}
@@ -66,6 +69,9 @@ JOBS = {
     "bfloat16": Job(ALL_OVER, SMALL, "bfloat16"),
     "llama": Job(ALL_OVER, program="llama"),
     "llama bfloat16": Job(ALL_OVER, SMALL, "bfloat16", program="llama"),
+    "moe": Job(ALL_OVER, DROPPING, program="moe"),
+    "moe ep": Job(Point.of(dp=2, cp=2, ep=4), DROPPING, program="moe"),
+    "moe ep tp": Job(Point.of(dp=2, tp=2, sp=True, ep=2), {"clip": 0.5}, program="moe"),
     "ring of two": Job(Point.of(tp=2, cp=2), {"cp_method": "ring", **SMALL}),
     "ring of four": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}),
     "ring bfloat16": Job(Point.of(cp=4), {"cp_method": "ring", **SMALL}, "bfloat16"),

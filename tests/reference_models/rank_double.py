@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.indices import scale_shape
-from pytest_trainsafe.align.layout import Layout, Partial
+from pytest_trainsafe.align.layout import Layout, Owned, Partial
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.align.runs import optimizer_run
@@ -31,10 +31,10 @@ from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import unique_parameters
 from pytest_trainsafe.record.parts import named_modules, named_parameters, parts_of
-from pytest_trainsafe.reference_models import gpt, llama
+from pytest_trainsafe.reference_models import gpt, llama, moe
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
-PROGRAMS = {"gpt": gpt.train, "llama": llama.train}
+PROGRAMS = {"gpt": gpt.train, "llama": llama.train, "moe": moe.train}
 
 
 #: Modules of which every stage of a pipeline has a part.
@@ -167,17 +167,24 @@ class Double:
         return hook
 
     def _on_tensor(self, name: str, place: str, tensor: Tensor) -> None:
-        layout, _ = self.annotations.module(name, place, self.point, tensor.ndim)
+        if self.annotations.local(name, self.point):
+            return
+        layout, of_gradient = (
+            self.annotations.module(name, place, self.point, tensor.ndim, gradient)[0]
+            for gradient in (False, True)
+        )
         path = name + place.removeprefix("output")
         if torch._C._current_graph_task_id() == -1:  # else it is recomputed
             self._keep("activation", path, tensor, layout)
         if tensor.requires_grad:
-            before = layout + self.annotations.unreduced(self.point)
+            before = of_gradient + self.annotations.unreduced(self.point)
             tensor.register_hook(lambda grad: self._keep("activation_grad", path, grad, before))
 
     def _on_gradient(self, name: str, parameter: nn.Parameter) -> Any:
         axes = gradient_partial_axes(name, parameter, self.point, Annotations.empty())
         layout = self._layout(name, parameter) + tuple(Partial(axis) for axis in axes)
+        if any(isinstance(placement, Owned) for placement in layout):
+            return lambda grad: None  # of several ranks' micro-batches
         layout += self.annotations.unreduced(self.point)
         return lambda grad: self._keep("param_grad", name, grad, layout)
 
@@ -256,7 +263,7 @@ def _outcome(job: Job, parts_of_ranks: list[dict[str, Part]]) -> Outcome:
         free = ("pp",) if key.split(" ")[2] == "-" else ("pp", "dp")
         merged = merge(held, job.point.sizes, free_axes=free)
         assert merged.tensor is not None, (key, merged.findings)
-        tensors[key] = merged.tensor.contiguous().clone()
+        tensors[key] = merged.tensor.double().contiguous().clone()
         if merged.findings:
             findings[key] = [finding.check for finding in merged.findings]
     return Outcome(tensors, findings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 ROUNDING = 1e-13
@@ -70,3 +72,22 @@ def test_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single, run, reference
     errors = parallel[run].errors(single[reference])
 
     assert {k: e for k, e in errors.items() if e > 0.05 and not key_bias_drifts(k)} == {}
+
+
+@pytest.mark.parametrize(
+    ("run", "reference"), [("moe", "moe"), ("moe ep", "moe"), ("moe ep tp", "moe clip")]
+)
+def test_a_mixture_of_experts_equals_the_single_device_one(
+    parallel, single, run, reference
+) -> None:
+    errors = parallel[run].errors(single[reference])
+
+    inside = {
+        key
+        for key, error in errors.items()
+        if error == math.inf and key not in parallel[run].tensors
+    }
+    assert all(".experts." in key for key in inside)  # the layers around them are all there
+    assert not any(key.startswith(("param ", "main_grad")) for key in inside)
+    wrong = {k: e for k, e in errors.items() if e > ROUNDING and k not in inside}
+    assert wrong == {}

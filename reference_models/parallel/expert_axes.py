@@ -1,0 +1,56 @@
+"""Who shares experts with whom: the axes ep and edp, made of the ranks of dp and cp.
+
+Ranks of one tp and pp coordinate are numbered with cp fastest, then dp, as Megatron-LM does:
+`ep` neighbours share the experts out, and those who hold the same experts, `ep` apart, are edp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.sweep.point import Point
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+def axes_with_experts(ctx: Context, bug: str = "") -> Axes:
+    """The axes of a model with experts, from a context.  What it does not know is a ValueError."""
+    axes = Axes.of(ctx, bug, experts=True)
+    if int(ctx.point.get("ep", 1)) == 1:
+        return axes
+    ep, edp = expert_axes(ctx.point, ctx.rank)
+    return replace(axes, ep=ep, edp=edp)
+
+
+def expert_axes(point: Point, rank: int) -> tuple[Axis, Axis]:
+    """The axes ep and edp of a rank.  Every rank calls it at once: it makes process groups."""
+    parts = int(point.get("ep", 1))
+    whole = point.size("dp") * point.size("cp")
+    if whole % parts:
+        raise ValueError(f"ep={parts} must divide dp*cp={whole}: those ranks share experts out")
+    numbered: dict[tuple[int, int], list[int]] = {}
+    for other in range(point.world_size):
+        at = point.coordinates(other)  # cp varies faster than dp, so each list is in order
+        numbered.setdefault((at["tp"], at["pp"]), []).append(other)
+    shares, copies = [], []
+    for ranks in numbered.values():
+        shares += [ranks[first : first + parts] for first in range(0, whole, parts)]
+        copies += [ranks[first::parts] for first in range(parts)]
+    return _axis(shares, rank), _axis(copies, rank)
+
+
+def _axis(groups: list[list[int]], rank: int) -> Axis:
+    found = Axis()
+    for ranks in groups:
+        if len(ranks) == 1:
+            continue
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            assert isinstance(group, dist.ProcessGroup)
+            found = Axis(len(ranks), ranks.index(rank), group)
+    return found

@@ -1,0 +1,88 @@
+"""Which experts a token goes to: scores, choice, balance, capacity.  Used by `moe_layer.py`.
+
+Balance and capacity are counted over one micro-batch, the whole of it: neither then depends on
+how many ranks share out the micro-batches (dp), and over cp and sp the counts are summed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.config import MoEConfig
+
+
+class Router(nn.Module):
+    """[batch, sequence, hidden] to the probabilities of all experts, [batch, sequence, experts].
+
+    Computed in float32, or in float64 where the hidden states are.
+    """
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.experts, config.hidden))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        return F.linear(hidden.to(wide), self.weight.to(wide)).softmax(dim=-1)
+
+
+class Selection(nn.Module):
+    """Probabilities to the numbers of the `top_k` most probable experts, best first."""
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.top_k = config.top_k
+
+    def forward(self, probabilities: Tensor) -> Tensor:
+        return probabilities.topk(self.top_k, dim=-1).indices
+
+
+class Balance(nn.Module):
+    """Probabilities and choices to each token's part of the balancing loss, [batch, sequence].
+
+    Their mean over the micro-batch is `coefficient * experts * sum over e of f(e) * p(e)`, with
+    f the share of choices that fell on expert e and p its mean probability (Fedus et al. 2021,
+    section 2.2).  It is least, and equal to the coefficient, when all are chosen alike.
+    """
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.experts, self.coefficient = config.experts, config.balance
+
+    def forward(self, probabilities: Tensor, chosen: Tensor) -> Tensor:
+        counts = self.count(chosen)
+        share = (counts / counts.sum()).to(probabilities.dtype)
+        return self.coefficient * self.experts * (probabilities * share).sum(dim=-1)
+
+    def count(self, chosen: Tensor) -> Tensor:
+        """How often each expert was chosen in the micro-batch, int64 [experts]."""
+        return torch.bincount(chosen.flatten(), minlength=self.experts)
+
+
+class Capacity(nn.Module):
+    """Choices to the same, those that find their expert full replaced by the number of none.
+
+    An expert takes `capacity_factor` times its even share of a micro-batch's choices.  All first
+    choices come before all second ones, and earlier tokens before later ones, row by row
+    (Lepikhin et al. 2020, algorithm 1).  A factor of 0 drops nothing.
+    """
+
+    def __init__(self, config: MoEConfig) -> None:
+        super().__init__()
+        self.experts, self.factor = config.experts, config.capacity_factor
+
+    def forward(self, chosen: Tensor) -> Tensor:
+        if not self.factor:
+            return chosen
+        return chosen.masked_fill(~self.fits(chosen), self.experts)
+
+    def fits(self, chosen: Tensor) -> Tensor:
+        """Which choices of a whole micro-batch, [batch, sequence, top_k], find room."""
+        room = math.ceil(self.factor * chosen.numel() / self.experts)
+        in_order = chosen.movedim(-1, 0).flatten()
+        places = F.one_hot(in_order, self.experts).cumsum(dim=0).gather(1, in_order[:, None])
+        return (places <= room).view(chosen.shape[-1], *chosen.shape[:-1]).movedim(0, -1)

@@ -1,0 +1,77 @@
+"""Experts are held by their owners alone: some of the dp and cp ranks, and no others need to."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.align.layout import Layout, Owned, Shard
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.sweep.point import Point
+
+FULL = torch.arange(12.0, dtype=torch.float64).view(4, 3)
+OWNED = Owned(("cp", "dp"), 2)
+
+
+def parts(point: Point, ranks: list[int], layout: Layout = (OWNED,)) -> list[Part]:
+    """What these ranks hold of FULL, cut over tp where the layout says so."""
+    cut = any(isinstance(placement, Shard) for placement in layout)
+    return [
+        Part(rank, where, FULL.chunk(2)[where["tp"]] if cut else FULL, layout)
+        for rank in ranks
+        for where in [point.coordinates(rank)]
+    ]
+
+
+def test_ranks_are_numbered_with_cp_fastest() -> None:
+    point = Point.of(tp=2, cp=2, dp=2)
+    owners = [OWNED.owner(point.coordinates(rank), point.sizes) for rank in range(8)]
+
+    assert owners == [0, 0, 1, 1, 0, 0, 1, 1]
+    four = Owned(("cp", "dp"), 4)
+    owners = [four.owner(point.coordinates(rank), point.sizes) for rank in range(8)]
+    assert owners == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_owners_alone_hold_an_expert() -> None:
+    point = Point.of(dp=4)
+
+    merged = merge(parts(point, [1, 3]), point.sizes)
+
+    assert merged.findings == []
+    assert merged.tensor is not None
+    assert torch.equal(merged.tensor, FULL)
+
+
+def test_an_owner_that_lacks_its_expert_is_named_and_others_are_not() -> None:
+    point = Point.of(dp=4)
+
+    [finding] = merge(parts(point, [1]), point.sizes).findings
+
+    assert finding.check == "missing"
+    assert "rank 3 ought to hold a replica" in finding.message
+    assert "owned by one in 2 over cp, dp" in finding.message
+
+
+def test_replicas_of_an_expert_are_compared() -> None:
+    point = Point.of(dp=4)
+    [first] = parts(point, [0])
+    odd = Part(2, point.coordinates(2), FULL + 1, (OWNED,))
+
+    [finding] = merge([first, odd], point.sizes).findings
+
+    assert finding.check == "replicas"
+    assert "over dp differ: rank 2 from rank 0" in finding.message
+
+
+def test_an_expert_is_cut_over_tp_as_well() -> None:
+    point = Point.of(tp=2, dp=2)
+    layout = (Shard(0, "tp"), OWNED)
+
+    merged = merge(parts(point, [2, 3], layout), point.sizes)
+    [finding] = merge(parts(point, [3], layout), point.sizes, shape=(4, 3)).findings[:1]
+
+    assert merged.findings == []
+    assert merged.tensor is not None
+    assert torch.equal(merged.tensor, FULL)
+    assert finding.check == "hole"
+    assert "rank 2 recorded no part" in finding.message

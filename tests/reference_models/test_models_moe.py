@@ -1,0 +1,121 @@
+"""The single-device mixture of experts: who goes where, and what balance and capacity mean."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from rank_double import Double, Job, run_here
+
+from pytest_trainsafe.reference_models import moe
+from pytest_trainsafe.reference_models.config import MoEConfig
+from pytest_trainsafe.reference_models.experts import Experts
+from pytest_trainsafe.reference_models.moe_model import MoE
+from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.routing import Balance, Capacity, Selection
+from pytest_trainsafe.sweep.point import Point
+
+
+def test_it_learns() -> None:
+    job = Job(arguments={"steps": 20, "learning_rate": 1e-2}, dtype="bfloat16", program="moe")
+    run = run_here(job)
+
+    assert 5.3 < run.loss(0) < 6.2
+    assert run.loss(19) < run.loss(0) - 1.0
+
+
+def test_the_balancing_loss_is_its_coefficient_when_all_are_chosen_alike() -> None:
+    balance = Balance(MoEConfig(experts=4, balance=0.25))
+    even = torch.full((1, 4, 4), 0.25)
+    chosen = torch.tensor([[[0, 1], [2, 3], [1, 0], [3, 2]]])
+    one = torch.eye(4)[torch.zeros(1, 4, dtype=torch.int64)]
+
+    torch.testing.assert_close(balance(even, chosen).mean(), torch.tensor(0.25))
+    to_one = balance(one, torch.zeros(1, 4, 1, dtype=torch.int64))
+    torch.testing.assert_close(to_one.mean(), torch.tensor(4 * 0.25))
+
+
+def test_first_choices_fill_an_expert_before_second_ones_and_early_tokens_before_late() -> None:
+    capacity = Capacity(MoEConfig(experts=2, top_k=2, capacity_factor=0.5))
+    chosen = torch.tensor([[[0, 1], [0, 1]], [[0, 1], [1, 0]]])  # room for 2 each
+
+    assert capacity(chosen).tolist() == [[[0, 1], [0, 2]], [[2, 2], [1, 2]]]
+
+
+def test_without_a_factor_nothing_is_dropped() -> None:
+    chosen = torch.zeros(2, 8, 1, dtype=torch.int64)
+
+    assert torch.equal(Capacity(MoEConfig(top_k=1))(chosen), chosen)
+
+
+def test_the_most_probable_experts_are_chosen_best_first() -> None:
+    probabilities = torch.tensor([[[0.1, 0.6, 0.05, 0.25]]])
+
+    assert Selection(MoEConfig())(probabilities).tolist() == [[[1, 3]]]
+
+
+def test_experts_are_mixed_by_weight_and_a_dropped_choice_adds_nothing() -> None:
+    torch.manual_seed(0)
+    experts = Experts(MoEConfig(experts=3)).double()
+    hidden = torch.randn(1, 2, 64, dtype=torch.float64)
+    chosen = torch.tensor([[[2, 0], [1, 3]]])
+    weights = torch.tensor([[[0.7, 0.2], [0.5, 0.4]]], dtype=torch.float64)
+
+    mixed = experts(hidden, chosen, weights)
+
+    first = 0.7 * experts["2"](hidden[:, 0]) + 0.2 * experts["0"](hidden[:, 0])
+    torch.testing.assert_close(mixed[:, 0], first)
+    torch.testing.assert_close(mixed[:, 1], 0.5 * experts["1"](hidden[:, 1]))
+
+
+def test_on_one_rank_no_module_is_a_parallel_one() -> None:
+    plain, swapped = (
+        [type(module) for module in model.modules()]
+        for model in (MoE(MoEConfig()), parallel_moe(MoEConfig(), Axes()))
+    )
+
+    assert swapped == plain
+
+
+def test_a_rank_holds_its_experts_under_their_global_numbers() -> None:
+    model = parallel_moe(MoEConfig(layers=1), Axes(ep=Axis(2, 1)))
+
+    names = {name.split(".")[5] for name, _ in model.named_parameters() if ".experts." in name}
+    assert names == {"2", "3"}
+
+
+def test_all_annotations_match_something() -> None:
+    double = Double(Job(program="moe"))
+
+    moe.train(double, steps=0, hidden=96)
+
+    assert double.unmatched == []
+
+
+@pytest.mark.parametrize(
+    ("point", "arguments", "reason"),
+    [
+        (Point.of(tp=2, ep=2), {}, "ep=2 does not divide dp*cp=1"),
+        (Point.of(dp=4, ep=4), {"experts": 6, "microbatches": 4}, "experts=6 is not divisible"),
+        (Point.of(pp=2), {}, "pipeline stages would lose the balancing loss"),
+        (Point.of(recompute="full"), {}, "recompute=full would lose the balancing loss"),
+        (Point.of(dp=2, cp=2, ep=4, recompute="selective"), {}, None),
+    ],
+)
+def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:
+    parameters = list(inspect.signature(moe.train).parameters.values())[1:]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+
+    reasons = [rule(point, {**defaults, **arguments}) for rule in moe.train.trainsafe_rules]
+
+    found = [each for each in reasons if each is not None]
+    assert found[0].startswith(reason) if reason else found == [], found
+
+
+def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"top_k=5 is more than there are experts=4"):
+        MoEConfig(top_k=5)
+    with pytest.raises(ValueError, match=r"experts=4 must be a multiple of ep=3"):
+        parallel_moe(MoEConfig(), Axes(ep=Axis(3)))

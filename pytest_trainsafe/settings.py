@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pytest
 
-from pytest_trainsafe.compare.checks import CHECKS
+from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.sweep.axes import DTYPES
 from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
 from pytest_trainsafe.sweep.grammar import OPTION, SweepWords, parse_words
@@ -210,4 +210,4 @@ def _kinds(source: str, text: str) -> tuple[str, ...]:
 
 
 def _names(source: str, text: str) -> tuple[str, ...]:
-    return tuple(_one_of(source, word, CHECKS) for word in _listed(source, text))
+    return require_known(_listed(source, text), source)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+
 #: Every `check` of an inconclusive finding.
 CHECKS = (
     "compared",
@@ -23,8 +25,15 @@ CHECKS = (
 )
 
 
-def require_known(accept: Iterable[str]) -> None:
-    """Raise ValueError for a name that no check has: accepting it would accept nothing."""
-    for name in accept:
+def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
+    """The names, each of which a check has: accepting another would accept nothing.
+
+    ValueError (a SweepError) says who gave the name (`source`), and lists those there are.
+    """
+    names = tuple(accept)
+    for name in names:
         if name not in CHECKS:
-            raise ValueError(f"accept names no check {name!r}; the checks are {', '.join(CHECKS)}")
+            raise SweepError(
+                f"{source} takes some of {listing(CHECKS)}, not {name!r}{nearest(name, CHECKS)}"
+            )
+    return names

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.compare.checks import CHECKS
+from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
 from pytest_trainsafe.sweep.point import AxisValue
@@ -148,9 +148,4 @@ def _accept(given: object) -> tuple[str, ...] | None:
         return None
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
         raise SweepError(f"accept takes a list of names of checks, not {given!r}")
-    for name in given:
-        if name not in CHECKS:
-            raise SweepError(
-                f"accept takes some of {listing(CHECKS)}, not {name!r}{nearest(name, CHECKS)}"
-            )
-    return tuple(given)
+    return require_known(given)

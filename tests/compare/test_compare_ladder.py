@@ -39,7 +39,7 @@ class Runs:
             nodeid="test_model.py::test_model[tp2-dp2]",
             settings=Settings(accept=accept, dtypes=tuple(candidates)),
         )
-        self.session = SimpleNamespace(notes={})
+        self.session = SimpleNamespace(notes={}, look_ahead=lambda: self.asked.append("ahead"))
 
     def prefetch(self, dtype: str) -> None:
         pass
@@ -76,7 +76,7 @@ def climbed(
 def test_clean_candidate_passes_every_rung_and_publishes_them(bench: Bench) -> None:
     report, candidate, summary = climbed(bench, {})
     assert report == ""
-    assert candidate.asked == list(RUNGS)
+    assert candidate.asked == [*RUNGS, "ahead"]
     assert (summary["verdict"], summary["point"]) == ("pass", "tp=2 dp=2")
     assert [rung["dtype"] for rung in summary["rungs"]] == list(RUNGS)
     assert all(rung["tensors"] == 116 for rung in summary["rungs"])
@@ -98,7 +98,7 @@ def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
 def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> None:
     same = {"inputs": lambda at, index: index % 2}
     report, candidate, summary = climbed(bench, {"bfloat16": twice}, **same)
-    assert candidate.asked == list(RUNGS)
+    assert candidate.asked == [*RUNGS, "ahead"]
     assert "differs from its single-device reference" in report
     assert summary["verdict"] == "fail"
 
@@ -121,11 +121,11 @@ def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Ben
     """What float64 and float32 cannot show fails in bfloat16, where only that rung is wrong."""
     fault = only("activation", "fc2.output", lambda r, at, p: p * 1.25)
     report, candidate, _ = climbed(bench, {"bfloat16": fault})
-    assert candidate.asked == list(RUNGS)
+    assert candidate.asked == [*RUNGS, "ahead"]
     assert "fc2.output · activation · step 0 · micro-batch 0 · bfloat16" in report
     assert "the value is 1.25 times the reference" in report
 
 
 def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
-    with pytest.raises(ValueError, match="accept names no check 'typo'"):
+    with pytest.raises(ValueError, match="accept takes some of .*, not 'typo'"):
         climbed(bench, {}, accept=("typo",))

@@ -53,8 +53,8 @@ def train(
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all
-    through).  `tied` shares the weight of the embedding with the output layer.  `schedule` ("1f1b"
-    or "gpipe") orders the micro-batches of a pipeline.
+    through).  `tied` shares the weight of the embedding with the output layer.  `schedule` is
+    one of `parallel/schedules.py`, for pipelines.
     `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """

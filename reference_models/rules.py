@@ -35,7 +35,7 @@ def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | No
 def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
     """The interleaved schedule takes pp micro-batches at a time."""
     pp, total = point.size("pp"), int(str(arguments["microbatches"]))
-    if int(point.get("vpp", 1)) == 1 or arguments.get("schedule") == "gpipe":
+    if int(point.get("vpp", 1)) == 1 or arguments.get("schedule") in ("gpipe", "torch-gpipe"):
         return None
     if total // point.size("dp") % pp:
         return f"microbatches/dp={total // point.size('dp')} is not divisible by pp={pp}"

@@ -23,12 +23,14 @@ from pytest_trainsafe.reference_models.parallel.gradients import (
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
 from pytest_trainsafe.reference_models.parallel.pipeline import Pipeline
 from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
-from pytest_trainsafe.reference_models.parallel.stages import cut_into_stages
+from pytest_trainsafe.reference_models.parallel.schedules import TORCHS, require_known
+from pytest_trainsafe.reference_models.parallel.stages import Stage, cut_into_stages
 from pytest_trainsafe.reference_models.parallel.zero import ShardedAdamW
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.reference_models.parallel.torch_pipeline import TorchPipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +61,13 @@ def train_language_model(
 
     With pp, a rank trains its stages of the model.
     """
+    require_known(recipe.schedule)
     held: nn.ModuleList = nn.ModuleList([model])
-    pipeline = None
+    pipeline: Pipeline | TorchPipeline | None = None
     if axes.pp.size > 1:
         assert isinstance(model, GPT | Llama)
         stages = cut_into_stages(model, axes)
-        held, pipeline = nn.ModuleList(stages), Pipeline(stages, axes, recipe.schedule)
+        held = nn.ModuleList(stages)
     held = held.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(held)
     parameters = list(held.parameters())
@@ -78,10 +81,14 @@ def train_language_model(
     else:
         optimizer = adamw(parameters, recipe.learning_rate)
     ctx.watch(held, optimizer, annotations=annotations)
+    if axes.pp.size > 1:
+        pipeline = _pipeline(ctx, stages, axes, recipe)
 
     def objective(losses: Tensor) -> Tensor:
-        ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len))
         return loss_to_differentiate(losses, recipe.tokens_in_step, axes)
+
+    def report(losses: Tensor, index: int) -> None:
+        ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len), index)
 
     def accumulate() -> None:
         main_gradients.accumulate(parameters)
@@ -94,11 +101,13 @@ def train_language_model(
         with ctx.step():
             numbers = ctx.microbatches(recipe.microbatches)
             if pipeline is not None:
-                pipeline.run(ctx, numbers, inputs, objective, accumulate)
+                pipeline.run(ctx, numbers, inputs, objective, report, accumulate)
             else:
                 for index in numbers:
                     with ctx.microbatch(index):
-                        objective(model(*inputs(index))).backward()  # type: ignore[no-untyped-call]
+                        losses = model(*inputs(index))
+                        report(losses, index)
+                        objective(losses).backward()  # type: ignore[no-untyped-call]
                         accumulate()
             reduce_gradients(parameters, axes, buckets)
             norm = gradient_norm(parameters, axes)
@@ -110,6 +119,17 @@ def train_language_model(
             main_gradients.clear(parameters)
             if isinstance(optimizer, ShardedAdamW):
                 optimizer.settle()  # for the recorder, which reads the parameters after each step
+
+
+def _pipeline(
+    ctx: Context, stages: list[Stage], axes: Axes, recipe: Recipe
+) -> Pipeline | TorchPipeline:
+    if recipe.schedule not in TORCHS:
+        return Pipeline(stages, axes, recipe.schedule)
+    # Half a second to import, for those who ask for it.
+    from pytest_trainsafe.reference_models.parallel.torch_pipeline import TorchPipeline
+
+    return TorchPipeline(ctx, stages, axes, recipe.schedule, recipe.microbatches)
 
 
 def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tensor]:

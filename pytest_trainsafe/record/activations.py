@@ -139,6 +139,8 @@ class ActivationRecorder:
             if not keep or microbatch in self._written:
                 return
             held = self._held[microbatch]
+            if where in held and self.clock.resumed:
+                return
             values, layout, source = self._local(where, grad)
             taken = self.writer.take(where, values, layout)
             if where in held:

@@ -40,12 +40,14 @@ class Clock:
 
     A pipeline schedule forwards one micro-batch while others wait for their backward.  So a
     micro-batch may be entered several times, and a backward belongs to the micro-batch whose
-    outputs it reaches, wherever it runs.
+    outputs it reaches, wherever it runs.  `resumed` says that the backward that runs goes over
+    ground that one before it covered: the gradients of weights, put off until later.
     """
 
     def __init__(self) -> None:
         self.step: int | None = None
         self.open: int | None = None
+        self.resumed = False
         self.steps_done = 0
         self._seen = _Step()
 

@@ -17,6 +17,7 @@ from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Std, default_std, fill
 from pytest_trainsafe.record.parts import Model
+from pytest_trainsafe.record.pipelining import follow
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.sweep.point import MESH_AXES
 
@@ -135,6 +136,17 @@ class Context:
         belongs to the one whose outputs it reaches, if it is one.
         """
         yield from self._recorder.microbatch(index)
+
+    def follow(self, stages: Any, total: int) -> range:
+        """Mark the micro-batches that torch.distributed.pipelining runs, of `total` a step.
+
+        Takes this rank's stage, or a list of its stages, before the first step; gives the global
+        numbers of this dp rank's micro-batches.
+        """
+        numbers = self.microbatches(total)
+        held = stages if isinstance(stages, list | tuple) else [stages]
+        follow(held, numbers, self._recorder.clock, self.microbatch)
+        return numbers
 
     # What the program reports.
 

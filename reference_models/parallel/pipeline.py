@@ -25,6 +25,9 @@ Inputs = Callable[[int], list[Tensor]]
 #: The loss to differentiate, from that of every token.
 Objective = Callable[[Tensor], Tensor]
 
+#: Called with the loss of every token and the number of the micro-batch.
+Report = Callable[[Tensor, int], None]
+
 
 class Pipeline:
     """This rank's stages, and the messages between them and those of its neighbours."""
@@ -43,6 +46,7 @@ class Pipeline:
         numbers: Sequence[int],
         inputs: Inputs,
         objective: Objective,
+        report: Report,
         after_backward: Callable[[], None],
     ) -> None:
         """Forward and backward the micro-batches `numbers`, so that gradients are accumulated."""
@@ -51,7 +55,11 @@ class Pipeline:
             number, stage = numbers[action.microbatch], self.stages[action.chunk]
             with ctx.microbatch(number):
                 if action.kind == "forward":
-                    self._forward(stage, number, inputs(number), objective)
+                    left = self._forward(stage, number, inputs(number))
+                    if stage.last:
+                        report(left, number)
+                        left = objective(left)
+                    self._left[stage.number, number] = left
                 else:
                     self._backward(stage, number)
                     after_backward()
@@ -59,20 +67,16 @@ class Pipeline:
             work.wait()
         self._sent.clear()
 
-    def _forward(
-        self, stage: Stage, number: int, given: list[Tensor], objective: Objective
-    ) -> None:
+    def _forward(self, stage: Stage, number: int, given: list[Tensor]) -> Tensor:
         tokens, positions, targets = given
         entered = tokens
         if not stage.first:
             entered = self._receive(stage, number, stage.hidden_like(tokens), stage.number - 1)
             self._entered[stage.number, number] = entered.requires_grad_()
-        left = stage(entered, positions, targets)
-        if stage.last:
-            left = objective(left)
-        else:
+        left: Tensor = stage(entered, positions, targets)
+        if not stage.last:
             self._send(left.detach(), stage.number + 1, number, forward=True)
-        self._left[stage.number, number] = left
+        return left
 
     def _backward(self, stage: Stage, number: int) -> None:
         left = self._left.pop((stage.number, number))

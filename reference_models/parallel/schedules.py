@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-SCHEDULES = ("1f1b", "gpipe")
+OURS = ("1f1b", "gpipe")
+
+#: What `torch_pipeline.py` runs on schedules of torch.distributed.pipelining: their names there,
+#: with one chunk a rank and with several.
+TORCHS = {
+    "torch-1f1b": ("1F1B", "Interleaved1F1B"),
+    "torch-gpipe": ("GPipe", "LoopedBFS"),
+    "torch-zero-bubble": ("InterleavedZeroBubble", "InterleavedZeroBubble"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,13 @@ class Action:
     microbatch: int
 
 
+def require_known(schedule: str) -> None:
+    """Raise ValueError, listing the names, where there is no schedule of this name."""
+    known = (*OURS, *TORCHS)
+    if schedule not in known:
+        raise ValueError(f"there is no schedule {schedule!r}; choose one of {', '.join(known)}")
+
+
 def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> list[Action]:
     """What rank `rank` of `pp` does with its `vpp` chunks, in order.
 
@@ -31,8 +46,7 @@ def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> l
     as early as it can, so that few micro-batches wait (Narayanan et al. 2021, section 2.2); with
     several chunks it is interleaved, and takes a multiple of `pp` micro-batches.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"there is no schedule {schedule!r}; choose one of {', '.join(SCHEDULES)}")
+    assert schedule in OURS, schedule
     if schedule == "gpipe":
         forwards = [(chunk, index) for chunk in range(vpp) for index in range(microbatches)]
         backwards = [(vpp - 1 - chunk, index) for chunk, index in forwards]

@@ -56,3 +56,16 @@ def test_a_pipeline_that_recomputes(candidate_trace, reference_trace):
 @pytest.mark.trainsafe(llama.train, pp=2, tp=2, sp=True, vpp=[1, 2], args=DEEP, dtype=["float64"])
 def test_a_pipeline_of_a_llama(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(
+    gpt.train,
+    pp=2,
+    vpp=[1, 2],
+    schedule=["torch-1f1b", "torch-gpipe", "torch-zero-bubble"],
+    args=TIED,
+    dtype=["float64"],
+)
+def test_schedules_of_torch(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

@@ -65,6 +65,10 @@ def forwards_in_one_microbatch(ctx: Context) -> None:
             loss.backward()
 
 
+def follow_a_module(ctx: Context) -> None:
+    ctx.follow(watched(ctx), 4)
+
+
 def part_of_no_module(ctx: Context) -> None:
     ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})
 
@@ -160,6 +164,7 @@ def two_of_a_name(ctx: Context) -> None:
             r"ctx.microbatch\(7\) was entered twice in step 0.*forward",
             "its own number",
         ),
+        (follow_a_module, "ctx.follow was given a Linear", "a stage of torch.distributed.pipe"),
         (part_of_no_module, "given as a dict with a builtin_function", "a dict of its parts"),
         (loss_outside, "ctx.loss was called outside ctx.microbatch", "call it once in each"),
         (loss_twice, "ctx.loss was called twice in one micro-batch", "report one value"),

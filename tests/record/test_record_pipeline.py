@@ -188,3 +188,53 @@ def test_a_backward_is_known_without_recorded_activations(record: Any) -> None:
     wanted = {id: digest for id, digest in all_kinds.hashes().items() if id.kind == "param_grad"}
     assert few.hashes() == wanted
     assert len(wanted) == 12
+
+
+class Stage:
+    """Called as a schedule of torch.distributed.pipelining calls its stages."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.losses: dict[int, Tensor] = {}
+
+    def forward_one_chunk(self, fwd_chunk_id: int, args: tuple[Tensor, ...]) -> Tensor:
+        self.losses[fwd_chunk_id] = self.model(*args).square().sum()
+        return self.losses[fwd_chunk_id]
+
+    def backward_one_chunk(self, bwd_chunk_id: int) -> None:
+        """The gradients that go on, without those of weights."""
+        self.losses[bwd_chunk_id].backward(
+            inputs=[self.model.first_input[bwd_chunk_id]], retain_graph=True
+        )
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int) -> None:
+        self.losses[bwd_chunk_id].backward(inputs=list(self.model.parameters()))
+
+
+def test_a_stage_of_torch_is_followed(record: Any) -> None:
+    def train(ctx: Context) -> None:
+        model = Model(None)
+        ctx.initialize(model)
+        ctx.watch(model)
+        inputs = [x.clone().requires_grad_() for x in X]
+        model.first_input = inputs
+        stage = Stage(model)
+        assert list(ctx.follow(stage, 3)) == [0, 1, 2]
+        model(X[0])  # to learn shapes
+        stage.forward_one_chunk(0, (inputs[0],))  # to evaluate
+        with ctx.step():
+            for index in range(3):
+                stage.forward_one_chunk(index, (inputs[index],))
+            for index in (1, 0, 2):
+                stage.backward_one_chunk(bwd_chunk_id=index)
+            for index in (2, 1, 0):
+                stage.backward_weight_one_chunk(index)
+
+    def alone(ctx: Context) -> None:
+        model = Model(None)
+        ctx.initialize(model)
+        ctx.watch(model)
+        with ctx.step():
+            plain(ctx, model)
+
+    assert values(record(train)) == values(record(alone))

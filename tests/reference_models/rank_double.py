@@ -153,7 +153,8 @@ class Double:
         yield
         self.index = None
 
-    def loss(self, value: Tensor) -> None:
+    def loss(self, value: Tensor, microbatch: int) -> None:
+        assert microbatch == self.index
         self._keep("loss", "", value, self.annotations.loss(self.point)[0])
 
     def grad_norm(self, value: Tensor) -> None:

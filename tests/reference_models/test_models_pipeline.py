@@ -9,7 +9,7 @@ from rank_double import CUT_BY_PP
 from test_models_parallel import ROUNDING, key_bias_drifts
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
-from pytest_trainsafe.reference_models.parallel.schedules import SCHEDULES, actions
+from pytest_trainsafe.reference_models.parallel.schedules import OURS, actions, require_known
 from pytest_trainsafe.reference_models.parallel.stages import stage_layers
 
 
@@ -65,7 +65,7 @@ def test_every_layer_is_in_one_stage_and_stages_are_even(layers: int, stages: in
 
 SHAPES = [
     (schedule, pp, vpp, microbatches)
-    for schedule in SCHEDULES
+    for schedule in OURS
     for pp in (1, 2, 3, 4)
     for vpp in (1, 2, 3)
     for microbatches in (1, 2, 3, 4, 6, 8, 12)
@@ -108,13 +108,8 @@ def test_1f1b_keeps_few_micro_batches_waiting() -> None:
         assert most == 4 - rank
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("zigzag", 0, 2, 1, 4), "no schedule 'zigzag'; choose one of 1f1b, gpipe"),
-        (("1f1b", 0, 4, 2, 6), "6 micro-batches a rank are not a multiple of pp=4"),
-    ],
-)
-def test_an_impossible_schedule_is_refused(arguments: tuple[object, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        actions(*arguments)  # type: ignore[arg-type]
+def test_an_impossible_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 micro-batches a rank are not a multiple of pp=4"):
+        actions("1f1b", 0, 4, 2, 6)
+    with pytest.raises(ValueError, match="no schedule 'zigzag'; choose one of 1f1b, gpipe, torch"):
+        require_known("zigzag")

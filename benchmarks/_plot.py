@@ -22,6 +22,7 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, A
             "svg.fonttype": "none",  # text stays text: small files that can be searched
             "svg.hashsalt": "trainsafe",
             "font.size": 8,
+            "axes.titlesize": 8,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
@@ -34,6 +35,15 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, A
     return pyplot.subplots(
         rows, columns, figsize=(width, height), squeeze=False, layout="constrained"
     )
+
+
+def plain_ticks(axis: Any) -> None:
+    """Label an axis of logarithms 1, 2, 5, 10, for ranges of a few powers of ten."""
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def save(figure: Any, folder: Path, name: str) -> None:

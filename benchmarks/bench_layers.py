@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from _measure import finish, machine, median, options, show
-from _plot import MODEL_COLOURS, panels, save
+from _plot import MODEL_COLOURS, panels, plain_ticks, save
 from _rungs import DTYPES, case, measures, relative, rungs, session, whole
 
 from pytest_trainsafe.compare.rung import Rung
@@ -24,7 +24,7 @@ from pytest_trainsafe.trace.schema import TensorId
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 
-PROGRAMS = ("gpt", "llama")
+PROGRAMS = ("gpt", "llama", "moe")
 
 KINDS = {"activation": "outputs", "activation_grad": "gradients of outputs"}
 
@@ -116,12 +116,13 @@ def draw(runs: list[dict[str, Any]], folder: Path) -> None:
                     ms=4,
                     label=f"{name}, observed",
                 )
+            plain_ticks(axis.yaxis)
             axis.axhline(1, color="black", lw=0.6, ls="--")
             axis.set_title(f"{dtype}, {KINDS[kind]}")
         axes[row, 0].set_ylabel("relative error / epsilon")
     for axis in axes[-1]:
         axis.set_xlabel("layer")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     save(figure, folder, "layers")
 
 

@@ -1,0 +1,64 @@
+"""At which Points programs are run for verdicts: clean ones, and for a bug the smallest that
+triggers it."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+
+from pytest_trainsafe.reference_models.bugs import Bug
+from pytest_trainsafe.sweep.point import AxisValue, Point
+from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.sweep.validity import invalid
+
+MOST_RANKS = 4
+
+_TRANSFORMER = (
+    Point.of(tp=2),
+    Point.of(cp=2),
+    Point.of(dp=2),
+    Point.of(pp=2),
+    Point.of(tp=2, sp=True),
+    Point.of(dp=2, tp=2),
+    Point.of(pp=2, cp=2),
+    Point.of(tp=2, cp=2, sp=True),
+)
+
+#: The clean Points of each program.
+CLEAN: dict[str, tuple[Point, ...]] = {
+    "gpt": (*_TRANSFORMER, Point.of(tp=4, recompute="full")),
+    "llama": _TRANSFORMER,
+    "moe": (
+        *(Point.of(tp=2), Point.of(dp=2, ep=2), Point.of(cp=2, ep=2), Point.of(tp=2, sp=True)),
+        *(Point.of(dp=2, tp=2, sp=True, ep=2), Point.of(tp=2, cp=2, sp=True)),
+    ),
+}
+
+#: What is tried of each axis, the value that changes nothing first.
+TRIED: dict[str, tuple[AxisValue, ...]] = {
+    "tp": (1, 2),
+    "cp": (1, 2),
+    "dp": (1, 2),
+    "pp": (1, 2),
+    "ep": (1, 2),
+    "sp": (False, True),
+    "zero": (0, 1),
+    "recompute": ("none", "full"),
+}
+
+
+def triggering(bug: Bug) -> Point:
+    """The valid Point with the fewest ranks, then the fewest axes, at which a bug acts."""
+    module = importlib.import_module(f"pytest_trainsafe.reference_models.{bug.program}")
+    program = resolve(module.train)
+    arguments = program.complete({**bug.arguments, "bug": bug.name})
+    tried = []
+    for row in itertools.product(*TRIED.values()):
+        named = dict(zip(TRIED, row, strict=True))
+        point = Point.of({axis: v for axis, v in named.items() if v != TRIED[axis][0]})
+        if point.world_size <= MOST_RANKS and bug.triggers(point):
+            tried.append(point)
+    for point in sorted(tried, key=lambda point: (point.world_size, len(point.values))):
+        if invalid(point, arguments, program.rules, MOST_RANKS) is None:
+            return point
+    raise SystemExit(f"no Point of {MOST_RANKS} ranks triggers {bug.name}")

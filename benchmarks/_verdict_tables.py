@@ -1,0 +1,126 @@
+"""The tables and the plot of `bench_verdicts.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _measure import show
+from _plot import DTYPE_COLOURS, panels, save
+from _rungs import DTYPES
+
+Pair = dict[str, Any]
+
+#: The tolerances of `torch.allclose` that TTrace's Table 3 tries: absolute, relative.
+CRITERIA = {
+    "0, 1e-5": (0.0, 1e-5),
+    "1e-8, 1e-5": (1e-8, 1e-5),
+    "1e-5, 1e-2": (1e-5, 1e-2),
+    "1e-2, 1e-1": (1e-2, 1e-1),
+}
+
+
+def show_verdicts(pairs: Sequence[Pair]) -> None:
+    clean = [pair for pair in pairs if not pair["bug"]]
+    bugs = [pair for pair in pairs if pair["bug"]]
+    columns = ["atol, rtol", "clean Points", "false positives", "tensors", "failing"]
+    columns += ["bugs", "missed", "nothing fails"]
+    for dtype in DTYPES:
+        own = [pair for pair in clean if pair["dtype"] == dtype]
+        planted = [pair for pair in bugs if pair["dtype"] == dtype]
+        rows = [_row(name, own, planted) for name in (*CRITERIA, "")]
+        show(f"Verdicts in {dtype}", columns, rows)
+    show_bugs(bugs)
+    show_room(clean)
+
+
+def _row(name: str, clean: Sequence[Pair], bugs: Sequence[Pair]) -> list[object]:
+    """A criterion's line, "" being the measured tolerances."""
+    alarms = [failures(pair, name) for pair in clean]
+    tensors = sum(pair["fixed" if name else "ours"]["tensors"] for pair in clean)
+    return [
+        name or "measured",
+        len(clean),
+        sum(map(bool, alarms)),
+        tensors,
+        sum(alarms),
+        len(bugs),
+        sum(missed(pair, name) for pair in bugs),
+        sum(not failures(pair, name) for pair in bugs),
+    ]
+
+
+def failures(pair: Pair, name: str) -> int:
+    """How many tensors of a pair fail by a criterion."""
+    found = pair["fixed"]["failed"][name] if name else pair["ours"]["failed"]
+    return int(found)
+
+
+def missed(pair: Pair, name: str) -> bool:
+    """Whether a bug's first wrong tensor passes a criterion."""
+    return bool(pair["fixed"]["missed"][name] if name else pair["ours"]["missed"])
+
+
+def show_bugs(bugs: Sequence[Pair]) -> None:
+    rows = []
+    for name, point in dict.fromkeys((pair["bug"], pair["point"]) for pair in bugs):
+        own = {pair["dtype"]: pair for pair in bugs if pair["bug"] == name}
+        margins = [_margin(own[dtype]) if dtype in own else "" for dtype in DTYPES]
+        passing = (_passing(own[dtype]) if dtype in own else "" for dtype in DTYPES[1:])
+        rows.append([name, point, *margins, *passing])
+    columns = ["first wrong tensor: error / allowed", "Point", *DTYPES]
+    columns += [f"passes in {dtype}" for dtype in DTYPES[1:]]
+    show("Planted bugs", columns, rows)
+
+
+def _margin(pair: Pair) -> str:
+    found = pair["ours"]["margin"]
+    return "nothing allowed" if found is None else f"{found:.2g}"
+
+
+def _passing(pair: Pair) -> str:
+    return "; ".join(name for name in CRITERIA if missed(pair, name)) or "none"
+
+
+def show_room(clean: Sequence[Pair]) -> None:
+    kinds = list(dict.fromkeys(kind for pair in clean for kind in pair["room"]))
+    rows: list[list[object]] = []
+    for kind in kinds:
+        by_dtype = ([p["room"].get(kind, 0.0) for p in clean if p["dtype"] == d] for d in DTYPES)
+        rows.append([kind, *(f"{max(ratios, default=0.0):.2f}" for ratios in by_dtype)])
+    rows.append(["as judged, updates included", *(f"{worst_clean(clean, d):.2f}" for d in DTYPES)])
+    show("Clean Points, worst error / allowed", ["", *DTYPES], rows)
+
+
+def worst_clean(clean: Sequence[Pair], dtype: str) -> float:
+    return max((pair["ours"]["worst"] for pair in clean if pair["dtype"] == dtype), default=0.0)
+
+
+def draw_margins(pairs: Sequence[Pair], folder: Path) -> None:
+    """margins.svg: how far the first wrong tensor of each bug is beyond its allowance."""
+    clean = [pair for pair in pairs if not pair["bug"]]
+    bugs = [pair for pair in pairs if pair["bug"]]
+    names = list(dict.fromkeys(pair["bug"] for pair in bugs))
+    figure, ((axis,),) = panels(1, 1, 9, 0.32 * len(names) + 1.6)
+    for number, dtype in enumerate(DTYPES):
+        own = {pair["bug"]: pair["ours"]["margin"] for pair in bugs if pair["dtype"] == dtype}
+        rows = [row for row, name in enumerate(names) if own.get(name) is not None]
+        offset, colour = 0.2 * (number - 1), DTYPE_COLOURS[dtype]
+        axis.semilogx(
+            [own[names[row]] for row in rows],
+            [row + offset for row in rows],
+            *("o",),
+            color=colour, ms=5, label=dtype,
+        )
+        worst = worst_clean(clean, dtype)
+        axis.axvline(worst, color=colour, lw=1, ls=":", label=f"{dtype}, worst clean tensor")
+    for row, name in enumerate(names):
+        if all(pair["ours"]["margin"] is None for pair in bugs if pair["bug"] == name):
+            axis.text(1.5, row, "nothing is allowed: the tensor is absent", va="center")
+    axis.axvline(1, color="black", lw=0.8, ls="--", label="allowed")
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.set_xlabel("error / allowed")
+    figure.legend(loc="outside lower center", ncols=4)
+    save(figure, folder, "margins")

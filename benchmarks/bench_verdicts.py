@@ -1,0 +1,182 @@
+"""Right and wrong verdicts: the measured tolerances beside the fixed ones of `torch.allclose`.
+
+TTrace's Table 3 and Figure 9, made with the reference models and the bugs that can be planted in
+them.  One pair of traces, candidate and reference, is judged by each criterion in its dtype.
+A false positive is a clean Point of which any tensor fails.  A miss is a bug, at a Point that
+triggers it, whose first wrong tensor (the catalogue names it) passes: that some other tensor
+fails says nothing of a criterion by which clean tensors fail as well.  A tensor that is absent,
+or whose parts do not fit together, fails by every criterion.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from _measure import finish, machine, options
+from _points import CLEAN, triggering
+from _rungs import case, rungs, session, values, whole
+from _verdict_tables import CRITERIA, draw_margins, show_verdicts
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.errors import Wide, norm
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.tensor import judge_allowed
+from pytest_trainsafe.compare.yardstick import Yardstick
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.reference_models.bugs import BUGS, Bug
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.schema import TensorId
+
+#: A parameter's update is derived; what is recorded of it is the parameter.
+UPDATED = frozenset({"param", "master_param", "update"})
+
+#: Kinds that exist once for each micro-batch.
+PER_MICROBATCH = frozenset({"activation", "activation_grad", "param_grad", "loss"})
+
+
+def main() -> None:
+    asked = options(__doc__)
+    found = asked.figures
+    if found is None:
+        facts = machine()
+        settings = Settings(timeout=1800)
+        with session(settings) as opened:
+            pairs = [*clean_pairs(opened, asked.quick), *bug_pairs(opened, asked.quick)]
+        found = {"machine": facts, "pairs": pairs}
+    show_verdicts(found["pairs"])
+    if asked.plots:
+        draw_margins(found["pairs"], asked.plots)
+    finish("verdicts", found["machine"], {"pairs": found["pairs"]})
+
+
+def clean_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
+    """What every criterion says of programs without a bug."""
+    for program, points in CLEAN.items():
+        for point in points[:2] if quick else points:
+            one = case(program, point, opened.settings, {})
+            for dtype, rung in judged_rungs(opened, one, program):
+                pair = {"program": program, "point": str(point), "bug": "", "dtype": dtype}
+                comparison = compare(rung)
+                ours = {
+                    "failed": sum(comparison.wrong.values()),
+                    "tensors": sum(comparison.compared.values()),
+                    "worst": comparison.worst,
+                    "worst_at": str(comparison.worst_id),
+                }
+                yield {**pair, "ours": ours, "room": room(rung), "fixed": fixed(rung, None)}
+
+
+def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
+    """What every criterion says of the planted bugs, each at its smallest triggering Point."""
+    for bug in BUGS[:2] if quick else BUGS:
+        point = triggering(bug)
+        one = case(bug.program, point, opened.settings, bug.arguments, {"bug": bug.name})
+        for dtype, rung in judged_rungs(opened, one, bug.name):
+            pair = {"program": bug.program, "point": str(point), "bug": bug.name, "dtype": dtype}
+            comparison = compare(rung)
+            named = [finding for finding in comparison.findings if is_named(finding, bug)]
+            ours = {
+                "failed": sum(comparison.wrong.values()),
+                "missed": not named,
+                "margin": margin(rung, bug, comparison, named),
+            }
+            yield {**pair, "ours": ours, "fixed": fixed(rung, first_wrong(bug))}
+
+
+def judged_rungs(opened: Session, one: Case, what: str) -> Iterator[tuple[str, Rung]]:
+    """The rungs of a case; one whose ranks do not finish is named and left out."""
+    print(f"{what}, {one.point}", file=sys.stderr, flush=True)
+    try:
+        yield from rungs(opened, one)
+    except GroupFailure as failure:
+        print(f"LEFT OUT: {what}, {one.point}: {failure}", file=sys.stderr, flush=True)
+
+
+def first_wrong(bug: Bug) -> TensorId:
+    """The recorded tensor in which a bug shows first, as the catalogue names it."""
+    kind = "param" if bug.kind == "update" else bug.kind
+    microbatch = 0 if kind in PER_MICROBATCH else None
+    return TensorId(bug.step, microbatch, kind, bug.module, bug.tensor)
+
+
+def is_named(finding: Finding, bug: Bug) -> bool:
+    """Whether a finding says that the bug's first wrong tensor is wrong."""
+    where, named = finding.where, first_wrong(bug)
+    if finding.verdict != "fail" or where is None:
+        return False
+    same = {named.kind} if named.kind not in UPDATED else UPDATED
+    return (where.step, where.path) == (named.step, named.path) and where.kind in same
+
+
+def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -> float | None:
+    """The error of the first wrong tensor over its allowance; None where nothing is allowed.
+
+    Nothing is allowed of a tensor that is absent, and between replicas.
+    """
+    if named:
+        measured = [(f.error, f.allowed) for f in named if f.error is not None and f.allowed]
+        return max((error / allowed for error, allowed in measured), default=None)
+    id = first_wrong(bug)
+    return comparison.worst if id.kind in UPDATED else ratio(rung, Yardstick(rung), id)
+
+
+def ratio(rung: Rung, yardstick: Yardstick, id: TensorId) -> float:
+    """The error of a tensor over its allowance, by the worst of the checks."""
+    reference = whole(rung.reference, id)
+    candidate = whole(rung.candidate, id, reference.shape)
+    allowed = yardstick.mark(id, 1.0).allowed
+    return judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
+
+
+def room(rung: Rung) -> dict[str, float]:
+    """The worst ratio of each kind of tensor; parameters, judged by updates, are not among them."""
+    yardstick, found = Yardstick(rung), dict[str, float]()
+    for id in rung.reference.ids():
+        if id.kind in UPDATED or not rung.candidate.holders(id):
+            continue
+        moment = f", {id.name.rpartition('.')[2]}" if id.kind == "optimizer_state" else ""
+        kind = f"{id.kind}{moment}"
+        found[kind] = max(found.get(kind, 0.0), ratio(rung, yardstick, id))
+    return found
+
+
+def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
+    """What `torch.allclose` says with each pair of tolerances: how many tensors fail.
+
+    `missed` says of each whether the tensor `named` passes.
+    """
+    failed = dict.fromkeys(CRITERIA, 0)
+    missed = dict.fromkeys(CRITERIA, True)
+    tensors = 0
+    for id in rung.reference.ids():
+        reference, candidate = whole(rung.reference, id), None
+        if rung.candidate.holders(id):
+            candidate = values(rung.candidate, id, reference.shape)
+        elif id != named:
+            continue  # a candidate need not record everything; of what it must, `named` is one
+        tensors += 1
+        for name, (atol, rtol) in CRITERIA.items():
+            if not close(candidate, reference, atol, rtol):
+                failed[name] += 1
+                missed[name] &= id != named
+    return {"tensors": tensors, "failed": failed, **({"missed": missed} if named else {})}
+
+
+def close(candidate: Wide | None, reference: Wide, atol: float, rtol: float) -> bool:
+    """Whether `torch.allclose` takes two logical tensors for equal; None is no tensor at all."""
+    if candidate is None or candidate.shape != reference.shape:
+        return False
+    pair = (torch.from_numpy(array) for array in (candidate, reference))
+    left, right = (t if t.is_floating_point() or t.is_complex() else t.double() for t in pair)
+    return torch.allclose(left, right, rtol=rtol, atol=atol)
+
+
+if __name__ == "__main__":
+    main()

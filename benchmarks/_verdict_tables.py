@@ -111,7 +111,9 @@ def draw_margins(pairs: Sequence[Pair], folder: Path) -> None:
             [own[names[row]] for row in rows],
             [row + offset for row in rows],
             *("o",),
-            color=colour, ms=5, label=dtype,
+            color=colour,
+            ms=5,
+            label=dtype,
         )
         worst = worst_clean(clean, dtype)
         axis.axvline(worst, color=colour, lw=1, ls=":", label=f"{dtype}, worst clean tensor")

@@ -35,8 +35,11 @@ def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | No
 def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
     """The interleaved schedule takes pp micro-batches at a time."""
     pp, total = point.size("pp"), int(str(arguments["microbatches"]))
-    if int(point.get("vpp", 1)) == 1 or arguments.get("schedule") in ("gpipe", "torch-gpipe"):
+    schedule = arguments.get("schedule")
+    if int(point.get("vpp", 1)) == 1 or schedule == "gpipe":
         return None
+    if schedule == "torch-gpipe":
+        return "torch's GPipe has one chunk a rank, and vpp has several"
     if total // point.size("dp") % pp:
         return f"microbatches/dp={total // point.size('dp')} is not divisible by pp={pp}"
     return None

@@ -12,10 +12,10 @@ from typing import Literal
 OURS = ("1f1b", "gpipe")
 
 #: What `torch_pipeline.py` runs on schedules of torch.distributed.pipelining: their names there,
-#: with one chunk a rank and with several.
+#: with one chunk a rank and with several ("": it has none).
 TORCHS = {
     "torch-1f1b": ("1F1B", "Interleaved1F1B"),
-    "torch-gpipe": ("GPipe", "LoopedBFS"),
+    "torch-gpipe": ("GPipe", ""),
     "torch-zero-bubble": ("InterleavedZeroBubble", "InterleavedZeroBubble"),
 }
 

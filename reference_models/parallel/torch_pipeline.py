@@ -33,6 +33,8 @@ class TorchPipeline:
         group, count = axes.pp.group, axes.pp.size * axes.vpp
         self.stages = stages
         self.name = TORCHS[schedule][axes.vpp > 1]
+        if not self.name:
+            raise ValueError(f"schedule={schedule!r} has one chunk a rank, and vpp={axes.vpp}")
         self.wrapped = [
             PipelineStage(stage, stage.number, count, ctx.device, group=group) for stage in stages
         ]
@@ -67,7 +69,7 @@ class TorchPipeline:
 
     def _made(self, microbatches: int, objective: Objective) -> Any:
         cls: Any = get_schedule_class(self.name)
-        several = "Interleaved" in self.name or "Looped" in self.name
+        several = "Interleaved" in self.name
         rows: Any = TensorChunkSpec(0)  # type: ignore[no-untyped-call]
         return cls(
             self.wrapped if several else self.wrapped[0],

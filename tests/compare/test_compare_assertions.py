@@ -129,7 +129,7 @@ def test_loosen_of_updates_matches_parameters(bench: Bench) -> None:
 
 def test_unknown_name_to_accept_is_refused(bench: Bench) -> None:
     reference, perturbed, _ = bench.measures("float32")
-    with pytest.raises(ValueError, match="accept takes some of .*, not 'same-data'"):
+    with pytest.raises(ValueError, match=r"accept takes some of .*, not 'same-data'"):
         assert_equivalent(candidate(bench), reference, perturbed=perturbed, accept=["same-data"])
 
 

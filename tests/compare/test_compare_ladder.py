@@ -127,5 +127,5 @@ def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Ben
 
 
 def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
-    with pytest.raises(ValueError, match="accept takes some of .*, not 'typo'"):
+    with pytest.raises(ValueError, match=r"accept takes some of .*, not 'typo'"):
         climbed(bench, {}, accept=("typo",))

@@ -19,6 +19,7 @@ from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
+from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
@@ -142,9 +143,8 @@ def judge_pair(
     require_known(accept)
     opened = _opened(reference)
     dtype = opened.manifest.dtype
-    narrowed = opened.ranks[0].note("narrowed")
     rung = Rung(
-        dtype=narrowed[0].split()[0] if narrowed else dtype,
+        dtype=rounding_of(opened),
         candidate=_of_dtype(_opened(candidate), dtype, "the candidate"),
         reference=opened,
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
@@ -199,7 +199,7 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
         doubts=[f for f in inconclusive if f.check not in accepted],
         hints=[f for f in found if comparison.failed and f.check in SETUP],
         accepted=[f for f in inconclusive if f.check in accepted],
-        cast=next(iter(rung.reference.ranks[0].note("narrowed")), ""),
+        cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),
         unseen=unseen(rung, comparison),
     )

@@ -24,6 +24,7 @@ import torch
 
 from pytest_trainsafe.ahead import Next, Surroundings, surroundings
 from pytest_trainsafe.cache import ReferenceCache
+from pytest_trainsafe.compare.rounding import rounding_of
 from pytest_trainsafe.fingerprint import Key, make_key
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
@@ -101,8 +102,7 @@ class Traces:
 
     def rounding(self, dtype: str) -> str:
         """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
-        notes = self.at(dtype).ranks[0].note("narrowed")
-        return notes[0].split()[0] if notes else dtype
+        return rounding_of(self.at(dtype))
 
     def prefetch(self, dtype: str) -> None:
         """Launch what `at` and `perturbed` will ask for, without waiting for it."""
@@ -154,7 +154,7 @@ class Traces:
             dtype=dtype,
             perturbation=perturbation,
             # A Run of a single device is a reference too, and need not run twice.
-            watch_casts=dtype == "float64" and perturbation == 0.0 and point.world_size == 1,
+            watch_casts=perturbation == 0.0 and point.world_size == 1,
             seed=settings.seed,
             device=settings.device,
             timeout=settings.timeout,

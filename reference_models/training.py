@@ -15,6 +15,7 @@ from pytest_trainsafe.reference_models.llama_model import Llama
 from pytest_trainsafe.reference_models.model import GPT
 from pytest_trainsafe.reference_models.optimizer import adamw
 from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.fp8 import finish_fp8_step
 from pytest_trainsafe.reference_models.parallel.gradients import (
     clip_gradients,
     gradient_norm,
@@ -119,6 +120,7 @@ def train_language_model(
             main_gradients.clear(parameters)
             if isinstance(optimizer, ShardedAdamW):
                 optimizer.settle()  # for the recorder, which reads the parameters after each step
+            finish_fp8_step(held, axes)
 
 
 def _pipeline(

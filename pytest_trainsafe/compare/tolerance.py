@@ -19,11 +19,11 @@ from pytest_trainsafe.record.perturb import EPSILON
 
 #: Allowed error over measured response, by working dtype.  float64 has one sample of its response
 #: only, for it has no shadow, and room to spare: a bug is at least 1e-12.
-SAFETY = {"float64": 30.0, "float32": 10.0, "bfloat16": 3.0, "float16": 3.0}
+SAFETY = {"float64": 30.0, "float32": 10.0, "bfloat16": 3.0, "float16": 3.0, "float8": 6.0}
 
 #: Responses are single samples and may be small by luck, those of scalars above all; the least
 #: response assumed of a tensor, as a share of epsilon times its norm.
-FLOOR = {"float64": 0.5, "float32": 0.5, "bfloat16": 0.125, "float16": 0.125}
+FLOOR = {"float64": 0.5, "float32": 0.5, "bfloat16": 0.125, "float16": 0.125, "float8": 0.25}
 
 #: A norm over n elements of equal size fluctuates by about 1/sqrt(n); n is the participation
 #: ratio, since what counts is how many elements carry the norm.
@@ -37,7 +37,7 @@ SLICE_FLUCTUATION = 3.0
 PROJECTION_FLOOR = 0.125
 
 #: The dtypes in which rounding hides what the projection still shows.
-LOW_PRECISION = frozenset({"bfloat16", "float16"})
+LOW_PRECISION = frozenset({"bfloat16", "float16", "float8"})
 
 
 @dataclass(frozen=True, slots=True)

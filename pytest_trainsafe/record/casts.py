@@ -1,10 +1,14 @@
-"""Finds casts out of float64: a program that narrows cannot be judged at float64's rounding.
+"""Finds casts out of float64, and to FP8: they decide by whose rounding a run can be judged.
 
-Used around a reference run at the float64 rung.  Sees every operation that reaches the
-dispatcher and takes float64 in and gives a narrower float out.  Every one counts, also where its
+Used around a reference run.  Sees every operation that reaches the dispatcher and takes float64
+in and gives a narrower float out.  Every one counts, also where its
 result is only logged or thrown away: what becomes of a tensor cannot be seen here, and the price
 of a cast too many is a float64 rung that is judged as wide as that dtype.  `.item()` is no cast.
 Autocast leaves float64 alone, so it narrows nothing at this rung.
+
+FP8 is another matter.  Its casts are steps, up to an eighth of a value high: noise far smaller
+than a step seldom takes a value across one, and when it does the value jumps by all of it.  So
+they are noted apart, in every dtype; `compare/rounding.py` says what follows.
 """
 
 from __future__ import annotations
@@ -18,16 +22,25 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
+_FP8 = frozenset(
+    getattr(torch, name)
+    for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+)
+_WIDER = frozenset({torch.float64, *_BITS})
 _SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 
 
 class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds the narrowest dtype that a float64 tensor is cast to, and where: file:line."""
+    """Finds the narrowest dtype that a float64 tensor is cast to, and where: file:line.
+
+    `quantised` is where a tensor was first cast to FP8, or "".
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.narrowest: torch.dtype | None = None
         self.where = ""
+        self.quantised = ""
 
     def __torch_dispatch__(
         self,
@@ -39,7 +52,14 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.dtype in _BITS and result.numel():
             self._note(func, args, result.dtype)
+        elif isinstance(result, torch.Tensor) and result.dtype in _FP8 and not self.quantised:
+            self._note_fp8(args)
         return result
+
+    def _note_fp8(self, args: Sequence[Any]) -> None:
+        # Codes that are copied or gathered are no cast.
+        if any(isinstance(each, torch.Tensor) and each.dtype in _WIDER for each in args):
+            self.quantised = _user_line()
 
     def _note(self, func: Callable[..., Any], args: Sequence[Any], dtype: torch.dtype) -> None:
         if self.narrowest is not None and _BITS[dtype] >= _BITS[self.narrowest]:

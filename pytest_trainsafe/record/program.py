@@ -66,9 +66,11 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
             "each optimizer step in `with ctx.step():` and each forward and backward in "
             "`with ctx.microbatch(index):`"
         )
-    if watch is not None and watch.narrowest is not None:
+    if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
+    if watch is not None and watch.quantised:
+        writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):
         writer.add(NoteEvent("asked", axis))
     writer.close()

@@ -17,9 +17,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     modules that cannot be imported by name; where `script` is set, `program` is only a name and
     the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the
     noise injected into every leaf module's output and gradient (0 for none); only references are
-    perturbed.  `watch_casts` notes casts out of float64.  `modules` are `fnmatch` patterns; a
-    module that matches none leaves no activations.  `record` says what is kept of a tensor's
-    values: all ("full") or, unless `keep` names it or it is small, a sketch.
+    perturbed.  `watch_casts` notes casts out of float64 and to FP8.  `modules` are `fnmatch`
+    patterns; a module that matches none leaves no activations.  `record` says what is kept of a
+    tensor's values: all ("full") or, unless `keep` names it or it is small, a sketch.
     """
 
     program: str

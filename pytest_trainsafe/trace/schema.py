@@ -127,9 +127,9 @@ class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
 class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     """A fact about the run, by key.
 
-    "autocast", "dropout", "narrowed", "unmatched_annotation", "unused_annotation", or "unseen":
-    what a program has and no tensor of the trace shows, in words.  "local" names, by kind and
-    path, what has no logical counterpart at the Point.
+    "autocast", "dropout", "narrowed", "quantised", "unmatched_annotation", "unused_annotation",
+    or "unseen": what a program has and no tensor of the trace shows, in words.  "local" names,
+    by kind and path, what has no logical counterpart at the Point.
     """
 
     key: str

@@ -10,7 +10,7 @@ Diagnosis for Distributed Training").
 
 from __future__ import annotations
 
-from pytest_trainsafe.reference_models.bugs import cp, dp, ep, pp, recompute, sp, tp, zero
+from pytest_trainsafe.reference_models.bugs import cp, dp, ep, fp8, pp, recompute, sp, tp, zero
 from pytest_trainsafe.reference_models.bugs.bug import Bug
 
 __all__ = ["BUGS", "NAMES", "Bug", "find"]
@@ -26,6 +26,7 @@ BUGS = tuple(
             *ep.BUGS,
             *zero.BUGS,
             *recompute.BUGS,
+            *fp8.BUGS,
         ),
         key=lambda bug: bug.ttrace,
     )

@@ -26,6 +26,7 @@ from pytest_trainsafe.reference_models.parallel.embedding import (
     SequenceParallelTokenEmbedding,
     VocabParallelEmbedding,
 )
+from pytest_trainsafe.reference_models.parallel.fp8 import use_fp8
 from pytest_trainsafe.reference_models.parallel.linear import (
     ColumnParallelLinear,
     RowParallelLinear,
@@ -69,6 +70,8 @@ def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
         _apply_tensor_parallel(model, config, axes)
     if axes.cp.size > 1:
         _apply_context_parallel(model, config, axes)
+    if axes.techniques.fp8:
+        _apply_fp8(model, axes)
     _apply_recomputation(model, axes)
 
 
@@ -110,6 +113,17 @@ def _apply_context_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -
     if axes.planted("cp-layernorm-grads"):
         # The sequence is cut, so a rank's gradient is a term: true, but of a sum over cp, not tp.
         mark_norms(model)
+
+
+def _apply_fp8(model: GPT | Llama, axes: Axes) -> None:
+    """The output layer, the embeddings and experts stay as wide as they are."""
+    for layer in layers_of(model):
+        attention, mlp = layer.self_attention, layer.mlp
+        linears = [attention.linear_qkv, attention.linear_proj]
+        if isinstance(mlp, MLP):
+            linears += [mlp.linear_fc1, mlp.linear_fc2]
+        for linear in linears:
+            use_fp8(linear, axes)
 
 
 def _apply_recomputation(model: GPT | Llama, axes: Axes) -> None:

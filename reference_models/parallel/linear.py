@@ -70,10 +70,12 @@ class RowParallelLinear(nn.Module):
             mark_sequence_parallel(self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        term = F.linear(features, self.weight)
-        if self.axes.sp:
-            hidden = scatter_out(term, 1, self.axes.tp)
-        else:
-            hidden = reduce_out(term, self.axes.tp)
-        # Once, after the sum: added to every rank's term it would count tp times.
+        # The bias once, after the sum: added to every rank's term it would count tp times.
+        hidden = self.leave(F.linear(features, self.weight))
         return hidden if self.bias is None else hidden + self.bias
+
+    def leave(self, term: Tensor) -> Tensor:
+        """The sum of the ranks' terms, or with sp this rank's shard of it."""
+        if self.axes.sp:
+            return scatter_out(term, 1, self.axes.tp)
+        return reduce_out(term, self.axes.tp)

@@ -6,6 +6,8 @@ computed (Megatron-LM's `LinearWithGradAccumulationAndAsyncCommunication`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -21,29 +23,42 @@ from pytest_trainsafe.reference_models.parallel.collectives import (
 )
 
 
-def overlapped_linear(hidden: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes) -> Tensor:
+def overlapped_linear(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    axes: Axes,
+    enter: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """[batch, sequence, inputs] to [batch, sequence, this rank's outputs].
 
-    With sp the input is this rank's shard of the sequence.
+    With sp the input is this rank's shard of the sequence.  `enter` makes of it what is
+    multiplied; by default it gathers the shards.
     """
-    return cast(Tensor, _Linear.apply(hidden, weight, bias, axes))  # type: ignore[no-untyped-call]
+    enter = enter or partial(_whole, axes=axes)
+    return cast(Tensor, _Linear.apply(hidden, weight, bias, axes, enter))  # type: ignore[no-untyped-call]
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, axes: Axes
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        axes: Axes,
+        enter: Callable[[Tensor], Tensor],
     ) -> Tensor:
         # Of a sequence that is cut, the shard is kept, and gathered once more in the backward.
         ctx.save_for_backward(hidden, weight)
-        ctx.axes, ctx.biased = axes, bias is not None
-        return F.linear(_whole(hidden, axes), weight, bias)
+        ctx.axes, ctx.biased, ctx.enter = axes, bias is not None, enter
+        return F.linear(enter(hidden), weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         hidden, weight = ctx.saved_tensors
         axes: Axes = ctx.axes
-        hidden = _whole(hidden, axes)
+        hidden = ctx.enter(hidden)
         own = gradient @ weight
         if axes.sp:
             reduction = start_reduce_scatter(own, 1, axes.tp)
@@ -55,7 +70,7 @@ class _Linear(torch.autograd.Function):
         if axes.planted("tp-overlap-dgrad"):
             # The buffer that went into the reduction, instead of the one that comes out.
             total = split(own, 1, axes.tp) if axes.sp else own
-        return total, into_weight, into_bias, None
+        return total, into_weight, into_bias, None, None
 
 
 def _whole(hidden: Tensor, axes: Axes) -> Tensor:

@@ -19,7 +19,8 @@ class Techniques:
     `cp_method` is how keys and values travel over cp.  `tp_overlap` computes the gradients of
     weights while those of inputs are reduced over tp.  `recompute` forgets activations and
     computes them again in the backward: of chunks of `recompute_num_layers` layers ("full"), or
-    of the core attention alone ("selective").
+    of the core attention alone ("selective").  `fp8` computes the linear layers of attention and
+    MLP in FP8, on one rank too.
 
     Over dp and cp, gradients are summed one by one, or averaged in buckets of at least `bucket`
     elements; `overlap_grad_reduce` does so while the last backward of a step goes on, in buckets
@@ -32,6 +33,7 @@ class Techniques:
     cp_method: str = "all_gather"
     tp_overlap: bool = False
     recompute_num_layers: int = 1
+    fp8: bool = False
     recompute: str = "none"
     bucket: int = 0
     overlap_grad_reduce: bool = False

@@ -23,6 +23,13 @@ def test_recomputation_a_ring_and_overlap_change_nothing(candidate_trace, refere
     assert_trainsafe(candidate_trace, reference_trace)
 
 
+@pytest.mark.trainsafe(
+    gpt.train, tp=2, cp=2, sp=True, args={"fp8": True}, dtype=["float32", "bfloat16"]
+)
+def test_fp8_trains_like_one_device_in_fp8(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
 @pytest.mark.slow
 @pytest.mark.trainsafe(gpt.train, tp=2, sp=True, dp=[1, 2], dtype=["bfloat16"])
 def test_the_gpt_trains_like_one_device_in_bfloat16(candidate_trace, reference_trace):

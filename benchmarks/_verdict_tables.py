@@ -84,17 +84,22 @@ def _passing(pair: Pair) -> str:
 
 
 def show_room(clean: Sequence[Pair]) -> None:
+    roundings = list(dict.fromkeys(pair["rounding"] for pair in clean))
     kinds = list(dict.fromkeys(kind for pair in clean for kind in pair["room"]))
     rows: list[list[object]] = []
     for kind in kinds:
-        by_dtype = ([p["room"].get(kind, 0.0) for p in clean if p["dtype"] == d] for d in DTYPES)
-        rows.append([kind, *(f"{max(ratios, default=0.0):.2f}" for ratios in by_dtype)])
-    rows.append(["as judged, updates included", *(f"{worst_clean(clean, d):.2f}" for d in DTYPES)])
-    show("Clean Points, worst error / allowed", ["", *DTYPES], rows)
+        own = ([p["room"].get(kind, 0.0) for p in clean if p["rounding"] == r] for r in roundings)
+        rows.append([kind, *(f"{max(ratios):.2f}" for ratios in own)])
+    worst = (worst_clean(clean, rounding) for rounding in roundings)
+    rows.append(["as judged, updates included", *(f"{ratio:.2f}" for ratio in worst)])
+    show(
+        "Clean Points, worst error / allowed, by whose rounding is allowed", ["", *roundings], rows
+    )
 
 
-def worst_clean(clean: Sequence[Pair], dtype: str) -> float:
-    return max((pair["ours"]["worst"] for pair in clean if pair["dtype"] == dtype), default=0.0)
+def worst_clean(clean: Sequence[Pair], rounding: str) -> float:
+    """The largest error over its allowance that a clean tensor has, where `rounding` is allowed."""
+    return max((pair["ours"]["worst"] for pair in clean if pair["rounding"] == rounding), default=0)
 
 
 def draw_margins(pairs: Sequence[Pair], folder: Path) -> None:

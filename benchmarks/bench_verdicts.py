@@ -32,6 +32,7 @@ from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.schema import TensorId
 
 #: A parameter's update is derived; what is recorded of it is the parameter.
@@ -58,11 +59,11 @@ def main() -> None:
 
 def clean_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
     """What every criterion says of programs without a bug."""
-    for program, points in CLEAN.items():
-        for point in points[:2] if quick else points:
-            one = case(program, point, opened.settings, {})
-            for dtype, rung in judged_rungs(opened, one, program):
-                pair = {"program": program, "point": str(point), "bug": "", "dtype": dtype}
+    for clean in CLEAN[:2] if quick else CLEAN:
+        for point in clean.points[:2] if quick else clean.points:
+            one = case(clean.program, point, opened.settings, clean.arguments)
+            for dtype, rung in judged_rungs(opened, one, clean.name):
+                pair = named_pair(clean.name, point, "", dtype, rung)
                 comparison = compare(rung)
                 ours = {
                     "failed": sum(comparison.wrong.values()),
@@ -79,7 +80,7 @@ def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
         point = triggering(bug)
         one = case(bug.program, point, opened.settings, bug.arguments, {"bug": bug.name})
         for dtype, rung in judged_rungs(opened, one, bug.name):
-            pair = {"program": bug.program, "point": str(point), "bug": bug.name, "dtype": dtype}
+            pair = named_pair(bug.program, point, bug.name, dtype, rung)
             comparison = compare(rung)
             named = [finding for finding in comparison.findings if is_named(finding, bug)]
             ours = {
@@ -88,6 +89,12 @@ def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
                 "margin": margin(rung, bug, comparison, named),
             }
             yield {**pair, "ours": ours, "fixed": fixed(rung, first_wrong(bug))}
+
+
+def named_pair(program: str, point: Point, bug: str, dtype: str, rung: Rung) -> dict[str, Any]:
+    """What was run; `rounding` is the dtype whose rounding is allowed, FP8 where it is used."""
+    run = {"program": program, "point": str(point), "bug": bug, "dtype": dtype}
+    return {**run, "rounding": rung.dtype}
 
 
 def judged_rungs(opened: Session, one: Case, what: str) -> Iterator[tuple[str, Rung]]:

@@ -24,6 +24,7 @@ from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, failure_message
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
@@ -68,8 +69,14 @@ def climb(
         judged.append(_judged(dtype, rung, comparison, accepted))
         if judged[-1].comparison.failed:
             break
+    began = time.perf_counter()
+    located = None
+    if judged[-1].comparison.failed and case.settings.localize:
+        located = _localize(candidate, reference, rung, judged[-1].comparison)
     if candidate.publish is not None:
         seconds = {**candidate.seconds, "compare": spent}
+        if located is not None:
+            seconds["localize"] = time.perf_counter() - began
         summary = _summary(str(case.point), judged, seconds)
         if reference.reused:
             summary["references"] = dict(reference.reused)
@@ -79,7 +86,7 @@ def climb(
     if not any(entry.failed for entry in judged):
         return ""
     return failure_message(
-        case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case)
+        case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case), located
     )
 
 
@@ -95,6 +102,15 @@ def _rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> R
         perturbed=reference.perturbed(dtype),
         shadow=reference.at("float64") if shadowed else None,
     )
+
+
+def _localize(
+    candidate: Traces, reference: Traces, rung: Rung, failed: Comparison
+) -> Located | None:
+    from pytest_trainsafe.localize.search import localize
+
+    with _one_thread():
+        return localize(candidate, reference, rung, failed, candidate.session.localizing)
 
 
 def _options(case: Case) -> str:

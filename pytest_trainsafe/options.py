@@ -46,6 +46,10 @@ _OPTIONS = {
         "Kinds of tensors to record, such as activation,main_grad (default all)",
     ),
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
+    "localize": (
+        "SECONDS",
+        f"Most time for finding the code at fault in a run, or off (default {_DEFAULT.localize:g})",
+    ),
     "keep-traces": ("DIR", "Keep every trace below this directory"),
     "slots": ("N", "Ranks that may train on this machine at once (default one a core, 2 at least)"),
     "cache-size": ("SIZE", "Most space for references of earlier runs (default 2GB)"),

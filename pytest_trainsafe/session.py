@@ -30,6 +30,8 @@ from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.task import Device
+from pytest_trainsafe.localize.scales import decode
+from pytest_trainsafe.localize.search import Budget
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
@@ -73,6 +75,7 @@ class Traces:
     publish: Callable[[PointSummary], None] | None = None
     reused: dict[str, bool] = field(default_factory=dict)
     more: list[Traces] = field(default_factory=list)
+    extra: set[RunKey] = field(default_factory=set)
     _spent: dict[RunKey, Mapping[str, float]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -114,20 +117,40 @@ class Traces:
         noisy = self.role == "reference" and dtype != "float64"
         return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
+    def rewritten(
+        self, dtype: str, rewrite: str, *, noise: bool = False, point: Point | None = None
+    ) -> Future[Run]:
+        """The Run with what flows between modules rewritten as `rewrite` says.
+
+        `noise` perturbs it, `point` has it at another Point.
+        """
+        perturbation = EPSILON[self.rounding(dtype)] if noise else 0.0
+        key = replace(
+            self._key(dtype, perturbation),
+            rewrite=rewrite,
+            watch_casts=False,
+            record="full",
+            keep=(),
+        )
+        if point is not None:
+            key = replace(key, point=point)
+        self.extra.add(key)
+        return self.session.run(key)
+
     def in_full(self) -> Traces:
         """The same Runs with every tensor's values."""
-        return replace(self, record="full", more=[])
+        return replace(self, record="full", more=[], extra=set())
 
     def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
         """The same Runs with the values of these tensors."""
-        again = replace(self, keep=ids, more=[])
+        again = replace(self, keep=ids, more=[], extra=set())
         self.more.append(again)
         return again
 
     def keys(self) -> set[RunKey]:
-        """The Runs at every rung, and those that were made again."""
+        """The Runs at every rung, those that were made again, and those that sought a fault."""
         own = {self._key(dtype) for dtype in self.case.rungs}
-        return own.union(*(again.keys() for again in self.more))
+        return own.union(self.extra, *(again.keys() for again in self.more))
 
     def _run(self, key: RunKey) -> Run:
         run = self.session.run(key).result()
@@ -185,6 +208,7 @@ class RunKey:
     keep: tuple[TensorId, ...]
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
+    rewrite: str = ""
 
 
 def reference_point(point: Point) -> Point:
@@ -218,6 +242,7 @@ class Session:
             lambda text: self.notes.update({text: None}),
         )
         self.leases = Leases(settings.slots)
+        self.localizing = Budget(settings.localize)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None
@@ -344,7 +369,7 @@ class Session:
         return "cuda" if wanted == "cuda" else "cpu"
 
     def _execute(self, key: RunKey, stop: threading.Event) -> Run:
-        role = "perturbed" if key.perturbation else "run"
+        role = "rewritten" if key.rewrite else "perturbed" if key.perturbation else "run"
         workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
         device = self.device(key.device, key.point.world_size)
         try:
@@ -409,6 +434,7 @@ class Session:
             watch_casts=key.watch_casts,
             record=key.record,
             keep=key.keep,
+            rewrite=decode(key.rewrite),
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(

@@ -40,6 +40,7 @@ class Settings:
     `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
     runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
+    `localize` is the seconds that a whole run may spend on finding the code at fault, 0 for none.
     """
 
     sweep: SweepWords = ()
@@ -59,6 +60,7 @@ class Settings:
     no_cache: bool = False
     cache_size: int = 2 * 10**9
     cache_inputs: tuple[str, ...] = ()
+    localize: float = 60.0
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -87,6 +89,7 @@ def read_settings(config: pytest.Config) -> Settings:
         record=_value(config, "record", _recording, default.record),
         record_kinds=_value(config, "record-kinds", _kinds, default.record_kinds),
         record_modules=_value(config, "record-modules", _listed, default.record_modules),
+        localize=_value(config, "localize", _localize, default.localize),
         keep_traces=_value(config, "keep-traces", lambda _source, text: text, default.keep_traces),
         slots=_value(config, "slots", _positive_int, default.slots),
         no_cache=bool(
@@ -159,6 +162,15 @@ def _seconds(source: str, text: str) -> float:
     if not 0 < seconds < math.inf:
         raise SweepError(f"{source} takes a positive number of seconds, not {text!r}")
     return seconds
+
+
+def _localize(source: str, text: str) -> float:
+    if text == "off" or re.fullmatch(r"0+(\.0*)?", text):
+        return 0.0
+    try:
+        return _seconds(source, text)
+    except SweepError:
+        raise SweepError(f"{source} takes a number of seconds, or off, not {text!r}") from None
 
 
 def _bytes(source: str, text: str) -> int:

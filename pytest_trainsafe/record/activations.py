@@ -22,6 +22,7 @@ from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.perturb import Noise
+from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_output_gradient, own_layout
 from pytest_trainsafe.record.unseen import unseen
@@ -46,6 +47,7 @@ class ActivationRecorder:
         writer: RankWriter,
         annotations: Annotations,
         noise: Noise | None,
+        rewriter: Rewriter | None = None,
     ) -> None:
         self.spec = spec
         self.point = spec.at
@@ -55,6 +57,7 @@ class ActivationRecorder:
         self.annotations = annotations
         self.unreduced = annotations.unreduced(self.point)
         self.noise = noise
+        self.rewriter = rewriter
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
@@ -72,12 +75,16 @@ class ActivationRecorder:
                 self._note(NoteEvent("local", f"activation {name}"))
                 selected = False
             module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
+        if self.rewriter is not None:
+            self.rewriter.attach(names)
 
     def write(self, microbatch: int) -> None:
         """Write the gradients that arrived for a micro-batch; later ones do not count."""
         for where, (taken, layout, source) in self._held.pop(microbatch, {}).items():
             self.writer.add_taken(where, taken, layout, source)
         self._written.add(microbatch)
+        if self.rewriter is not None:
+            self.rewriter.write(microbatch)
 
     def write_all(self) -> None:
         """Write what arrived for micro-batches that are not known to be over."""
@@ -99,19 +106,20 @@ class ActivationRecorder:
         self._leaf_hooks.clear()
 
     def _record(self, watched: nn.Module, name: str, selected: bool) -> Any:
-        def hook(module: nn.Module, args: object, output: object) -> None:
+        def hook(module: nn.Module, args: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             # A deep copy of the model has the hooks of the model.
             if module is not watched or step is None or microbatch is None:
-                return
+                return output
             self._note_surroundings(module)
             call, recomputing = self.clock.call(name) if selected else (0, False)
+            base = TensorId(step, microbatch, "activation", name, "output", call or 0)
             if call is None:
-                return
+                return self._leaving(base, output, recomputing=True)
             for what in unseen(output):
                 self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
             for place, tensor in tensors_in(output):
-                where = TensorId(step, microbatch, "activation", name, place, call)
+                where = msgspec.structs.replace(base, name=place)
                 if selected and not recomputing and self.spec.records("activation"):
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
@@ -122,8 +130,15 @@ class ActivationRecorder:
                     handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
+            return self._leaving(base, output, recomputing) if selected else output
 
         return hook
+
+    def _leaving(self, base: TensorId, output: object, recomputing: bool) -> object:
+        """What leaves a module: its output, unless that is to be rewritten."""
+        if self.rewriter is None:
+            return output
+        return self.rewriter.outputs(base, output, recomputing)
 
     def _hold(self, where: TensorId, keep: bool, leaf: bool) -> Callable[[torch.Tensor], None]:
         microbatch = where.microbatch

@@ -17,6 +17,7 @@ from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
 from pytest_trainsafe.record.perturb import Noise
+from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
@@ -67,8 +68,12 @@ class Recorder:
         for text in contradictions(parameters, self.spec.at, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
         noise = Noise(self.spec.perturbation, self.spec.seed) if self.spec.perturbation else None
+        rewriter = None
+        if self.spec.rewrite:
+            where = self.spec.at.coordinates(self.writer.rank)
+            rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
-            self.spec, self.clock, self.writer, annotations, noise
+            self.spec, self.clock, self.writer, annotations, noise, rewriter
         )
         self.activations.attach(names)
         for number, (name, part) in enumerate(parts):

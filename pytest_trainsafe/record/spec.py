@@ -10,6 +10,20 @@ from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.trace.schema import TensorId
 
 
+class Rewrite(msgspec.Struct, frozen=True, array_like=True):
+    """What to rewrite one tensor with: a normal distribution on the logical `shape`.
+
+    Values are kept between `low` and `high`, where these are given: those of a softmax stay
+    positive.
+    """
+
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    low: float | None = None
+    high: float | None = None
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One Run: a program at a Point in one dtype, and what to record of it.
 
@@ -20,6 +34,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     perturbed.  `watch_casts` notes casts out of float64 and to FP8.  `modules` are `fnmatch`
     patterns; a module that matches none leaves no activations.  `record` says what is kept of a
     tensor's values: all ("full") or, unless `keep` names it or it is small, a sketch.
+    `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).
     """
 
     program: str
@@ -38,6 +53,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     watch_casts: bool = False
     record: Literal["full", "sketch"] = "full"
     keep: tuple[TensorId, ...] = ()
+    rewrite: dict[str, Rewrite] = {}
 
     @property
     def at(self) -> Point:

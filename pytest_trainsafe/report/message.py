@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.report.located import Located
 
 WIDTH = 100
 LABEL = 14
@@ -63,16 +64,18 @@ def failure_message(
     nodeid: str,
     left_out: Sequence[str] = (),
     options: str = "",
+    located: Located | None = None,
 ) -> str:
     """The report of a test that failed, or could not say.
 
     `left_out` tells of absent rungs; `options` belong to the command that runs the test again.
+    `located` is what a localisation found.
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
         lines = [*_head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
-        lines += _difference(failing, last)
+        lines += _difference(failing, last, located)
     else:
         lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
         lines += _doubts(judged)
@@ -89,7 +92,7 @@ def _whom(judged: Judged) -> str:
     return "its single-device reference" if alone else f"its reference at {judged.reference}"
 
 
-def _difference(failing: Sequence[Finding], judged: Judged) -> list[str]:
+def _difference(failing: Sequence[Finding], judged: Judged, located: Located | None) -> list[str]:
     lead = _lead(failing)
     lines = []
     if lead.where is None:
@@ -106,8 +109,14 @@ def _difference(failing: Sequence[Finding], judged: Judged) -> list[str]:
         lines += _row("also", hint.message)
     lines += _then(failing, lead)
     lines += _row("not affected", _unaffected(judged.comparison))
-    if lead.source:
-        lines += _row("look at", f"{_relative(lead.source)} (module class {lead.module_class})")
+    source, what = lead.source, f"module class {lead.module_class}"
+    if located is not None:
+        for label, text in located.rows:
+            lines += _row(label, text)
+        if located.source:
+            source, what = located.source, located.what
+    if source:
+        lines += _row("look at", f"{_relative(source)} ({what})")
     return lines
 
 

@@ -37,7 +37,7 @@ class Runs:
             point=POINT,
             program=SimpleNamespace(name="model.train"),
             nodeid="test_model.py::test_model[tp2-dp2]",
-            settings=Settings(accept=accept, dtypes=tuple(candidates)),
+            settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
         )
         self.session = SimpleNamespace(notes={}, look_ahead=lambda: self.asked.append("ahead"))
 

@@ -26,6 +26,7 @@ CASES = [
     ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
     ("keep-traces", "keep_traces", "one", "one", "two", "two"),
     ("slots", "slots", "3", 3, "4", 4),
+    ("localize", "localize", "off", 0.0, "20", 20.0),
     ("cache-size", "cache_size", "1.5 GB", 1_500_000_000, "20mb", 20_000_000),
     ("cache-inputs", "cache_inputs", "$A", ("$A",), "$A,/data/*", ("$A", "/data/*")),
 ]
@@ -57,6 +58,8 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("slots", "0", "takes an integer >= 1, not '0'"),
         ("cache-size", "big", "takes a size such as 500MB or 2GB, not 'big'"),
         ("timeout", "soon", "takes a positive number of seconds, not 'soon'"),
+        ("localize", "soon", "takes a number of seconds, or off, not 'soon'"),
+        ("localize", "-1", "takes a number of seconds, or off, not '-1'"),
         ("timeout", "nan", "takes a positive number of seconds, not 'nan'"),
         ("seed", "-1", "takes an integer from 0 to 2[*][*]32 - 1, not '-1'"),
         ("accept", "droput", "takes some of *, not 'droput'; did you mean 'dropout'?"),

@@ -1,0 +1,12 @@
+"""Says which module, reduction or step is at fault, by a second look in which errors stay put.
+
+After a failure the ladder calls `localize.search.localize`: candidate and reference run again,
+with what flows between modules rewritten (TTrace, section 4.3; `record/rewrite.py`), and what
+still differs then is where the fault is.
+
+    scales   what to rewrite each tensor with
+    inputs   whether a module's inputs agree, whose layout nobody declared
+    blame    from the tensors that differ to the code that made them
+    search   the runs, the budget, the axis; the way through the house
+    words    how the report says it
+"""

@@ -1,0 +1,207 @@
+"""From the tensors that differ in a rewritten Run to the code that made them.
+
+A wrong output is its module's fault if the inputs agree, else that of the code between modules,
+which belongs to the module that ran it.  A wrong gradient that reaches an output came from those
+that were given the output: a module from whose inputs wrong gradients leave, or else the code
+that ran them.  What one fault explains is not told again.  Called by `localize.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.localize.inputs import Inputs
+from pytest_trainsafe.record.rewrite import rewrite_key
+from pytest_trainsafe.record.spec import Rewrite
+from pytest_trainsafe.trace.schema import INITIAL, TensorId
+
+Phase = Literal["forward", "backward", "weights", "loss", "reduction", "norm", "optimizer"]
+
+#: The program's own code, outside of its model.
+PROGRAM = "<program>"
+
+#: The kinds that an optimizer's step makes.
+_STEPPED = frozenset({"param", "master_param", "optimizer_state", "update"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
+
+    `between` says that it is the module's own code, between the modules that it runs.
+    """
+
+    phase: Phase
+    target: str
+    between: bool = False
+
+
+def is_input(id: TensorId) -> bool:
+    """Whether a recorded tensor is a module's input, or the gradient that left through one."""
+    return id.kind in ("activation", "activation_grad") and id.name.split(".")[0] == "input"
+
+
+def blame(rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite]) -> list[Fault]:
+    """The faults that explain what differs, those earlier in dataflow first."""
+    return list(dict.fromkeys(_Blame(rung, comparison, rewrite).faults()))
+
+
+class _Blame:
+    def __init__(self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite]) -> None:
+        self.rung = rung
+        self.inputs = Inputs(rung)
+        self.rewrite = rewrite
+        failing = (f.where for f in comparison.findings if f.verdict == "fail")
+        self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
+        notes = rung.reference.ranks[0].note("caller")
+        self.callers = dict(note.split("=", 1) for note in reversed(notes))
+        self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
+        for id in rung.reference.ids():
+            if is_input(id):
+                key = (id.step, id.microbatch, id.kind, id.module)
+                self.input_ids.setdefault(key, []).append(id)
+
+    def faults(self) -> Iterator[Fault]:
+        outputs = self.of("activation")
+        forward = [fault for id in outputs for fault in self.forward(id)]
+        yield from forward
+        at_fault = {fault.target for fault in forward} | {id.module for id in outputs}
+        for id in self.of("activation_grad"):
+            yield from (fault for fault in self.backward(id) if fault.target not in at_fault)
+        if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
+            yield Fault("loss", PROGRAM)
+        weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
+        yield from (Fault("weights", id.path) for id in weights)
+        wrong_gradients = {id.path for id in self.of("param_grad")}
+        norm, reduced = self.of("grad_norm"), self.of("main_grad")
+        # A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
+        if not (norm and wrong_gradients):
+            late = [id for id in reduced if id.path not in wrong_gradients]
+            yield from (Fault("reduction", id.path) for id in late)
+        if norm and not reduced and not wrong_gradients:
+            yield Fault("norm", PROGRAM)
+        wrong_gradients |= {id.path for id in reduced}
+        for id in self.wrong:
+            if id.kind in _STEPPED and not (_paths(id) & wrong_gradients):
+                yield Fault("optimizer", _parameter(id))
+
+    def of(self, kind: str) -> list[TensorId]:
+        return [id for id in self.wrong if id.kind == kind]
+
+    # Forward.
+
+    def forward(self, id: TensorId) -> Iterator[Fault]:
+        """The module whose code made a wrong output: its own, or the nearest whose inputs agree."""
+        target, between = id.module, self.has_children(id.module)
+        wrong = [i for i in self.input_ids_of(id) if not self.inputs.agrees(i)]
+        while wrong:
+            if any(self.source_is_wrong(i) for i in wrong):
+                return
+            caller = self.callers.get(target)
+            if caller is None:
+                target = PROGRAM
+                break
+            target, between = caller, True
+            wrong = self.wrong_inputs_of(target, id)
+        if between and self.wrong_outputs_of(target, below=id.module):
+            return  # an output that was not rewritten carried the error on
+        yield Fault("forward", target, between)
+
+    def source_is_wrong(self, id: TensorId) -> bool:
+        """Whether an input is a module's output, which is wrong itself and was told."""
+        module = self.inputs.source(id).removeprefix("output of ")
+        return any(wrong.module == module for wrong in self.of("activation"))
+
+    def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
+        """Wrong outputs, not rewritten, of the modules that `caller` runs, but for `below`."""
+        return [
+            id
+            for id in self.of("activation")
+            if self.callers.get(id.module) == caller
+            and id.module != below
+            and rewrite_key(id) not in self.rewrite
+        ]
+
+    def input_ids_of(self, id: TensorId) -> list[TensorId]:
+        """The inputs of the call that made an output."""
+        ids = self.input_ids.get((id.step, id.microbatch, "activation", id.module), [])
+        return [i for i in ids if i.call == id.call]
+
+    def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
+        ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
+        return [i for i in ids if not self.inputs.agrees(i)]
+
+    # Backward.
+
+    def backward(self, id: TensorId) -> Iterator[Fault]:
+        """The module whose backward made the wrong gradient that reached an output."""
+        caller = self.callers.get(id.module)
+        if caller is None:
+            yield Fault("backward", PROGRAM)
+            return
+        users = [user for user in self.run_by(caller) if self.leaves_wrong(user, id)]
+        if not users:
+            if not self.wrong_forward(caller, id):
+                yield Fault("backward", caller, between=True)
+            return
+        for user in users:
+            yield from self.innermost(user, id)
+
+    def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
+        """The modules within `module`, or it itself, from which the wrong gradients come."""
+        if self.wrong_forward(module, at) or self.arrives_unrewritten(module, at):
+            return
+        inner = [child for child in self.run_by(module) if self.leaves_wrong(child, at)]
+        for child in inner:
+            yield from self.innermost(child, at)
+        if not inner and not any(
+            self.callers.get(id.module) == module for id in self.of("activation_grad")
+        ):
+            yield Fault("backward", module, self.has_children(module))
+
+    def run_by(self, module: str) -> list[str]:
+        return [child for child, caller in self.callers.items() if caller == module]
+
+    def leaves_wrong(self, module: str, at: TensorId) -> bool:
+        """Whether a wrong gradient leaves a module through an input."""
+        ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
+        return any(not self.inputs.agrees(id) for id in ids)
+
+    def wrong_forward(self, module: str, at: TensorId) -> bool:
+        """Whether the module computed from wrong values, or wrong values."""
+        outputs = any(id.module == module for id in self.of("activation"))
+        return outputs or bool(self.wrong_inputs_of(module, at))
+
+    def arrives_unrewritten(self, module: str, at: TensorId) -> bool:
+        """Whether the module was given wrong gradients, which nothing had replaced."""
+        return any(
+            id.module == module and rewrite_key(id) not in self.rewrite
+            for id in self.of("activation_grad")
+        )
+
+    # Parameters.
+
+    def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
+        """Whether a wrong parameter gradient follows from what its module was given, or did."""
+        return id.module in at_fault or (
+            self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
+        )
+
+    def has_children(self, module: str) -> bool:
+        return module in self.callers.values()
+
+
+def _parameter(id: TensorId) -> str:
+    """The path of the parameter that a tensor belongs to: without a state's name."""
+    name = id.name.split(".")[0] if id.kind == "optimizer_state" else id.name
+    return msgspec.structs.replace(id, name=name).path
+
+
+def _paths(id: TensorId) -> set[str]:
+    return {id.path, _parameter(id)}

@@ -1,0 +1,129 @@
+"""Whether a module's inputs, and the gradients that leave through them, agree with the reference.
+
+An input is laid out as the output that it is; what code between two modules made of outputs has
+a layout that nobody declared.  Its parts then agree if they fit the reference under *some* layout
+that the Point allows.  Called by `localize.blame`, after the comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from pytest_trainsafe.align.indices import LayoutError
+from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.compare.errors import finite
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.tensor import judge_tensor
+from pytest_trainsafe.record.rewrite import UNKNOWN
+from pytest_trainsafe.trace.schema import TensorId
+
+
+class Inputs:
+    """The inputs of one rung's modules, each judged once."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+        self._agrees: dict[TensorId, bool] = {}
+        layouts = (
+            event.layout
+            for rank in rung.candidate.ranks
+            for id, event in rank.tensors.items()
+            if id.kind in ("activation", "activation_grad")
+        )
+        self._declared = list(dict.fromkeys(layouts))
+
+    def agrees(self, id: TensorId) -> bool:
+        """Whether the candidate's tensor is the reference's; True where either has none."""
+        if id not in self._agrees:
+            self._agrees[id] = self._judge(id)
+        return self._agrees[id]
+
+    def source(self, id: TensorId) -> str:
+        """`output of NAME` where the input is a module's output, else UNKNOWN."""
+        holders = self.rung.candidate.holders(id)
+        return holders[0][1].layout_source if holders else UNKNOWN
+
+    def _judge(self, id: TensorId) -> bool:
+        if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
+            return True
+        reference = logical_tensor(self.rung.reference, id).tensor
+        if reference is None or not finite(reference.numpy()):
+            return True
+        traces = (self.rung.perturbed, self.rung.usable_shadow())
+        measured = [logical_tensor(t, id).tensor for t in traces if t and t.holders(id)]
+        others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
+        parts = parts_of(self.rung.candidate, id)
+        sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)
+        known = parts[0].layout_source != UNKNOWN
+        layouts = [parts[0].layout] if known else self._layouts(shape, parts)
+        for layout in layouts:
+            laid = [Part(p.rank, p.coordinates, p.tensor, layout) for p in parts]
+            try:
+                merged = merge(laid, sizes, shape=shape, free_axes=("pp", "dp"), where=id)
+            except (LayoutError, IndexError):
+                continue  # a layout of tensors with more dimensions
+            if merged.tensor is None or merged.findings:
+                continue
+            if others:
+                wide = merged.tensor.numpy(), reference.numpy()
+                if judge_tensor(*wide, others, self.rung.dtype).passed:
+                    return True
+            elif np.array_equal(merged.tensor.numpy(), reference.numpy()):
+                return True
+        return False
+
+    def _layouts(self, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
+        """Layouts under which parts of this size can make a tensor of `shape`, likely ones first.
+
+        Sums over ranks are not among them, unless declared of some tensor: most sums that fit
+        are those that somebody forgot.
+        """
+        local = tuple(parts[0].tensor.shape)
+        if len(local) != len(shape):
+            return
+        seen = set()
+        for layout in itertools.chain(self._declared, self._cuts(shape)):
+            if layout not in seen and self._fits(layout, shape, local):
+                seen.add(layout)
+                yield layout
+
+    def _cuts(self, shape: tuple[int, ...]) -> Iterator[Layout]:
+        """Every way to cut dimensions over cp and tp, cp outermost."""
+        choices: list[list[Layout]] = []
+        for axis in ("cp", "tp"):
+            cuts: list[Layout] = [()]
+            if self.rung.candidate.sizes[axis] > 1:
+                for dim, length in enumerate(shape):
+                    cuts += [(cut,) for cut in _ways(dim, length, axis)]
+            choices.append(cuts)
+        for outer, inner in itertools.product(*choices):
+            yield outer + inner
+
+    def _fits(self, layout: Layout, shape: tuple[int, ...], local: tuple[int, ...]) -> bool:
+        whole = list(local)
+        for placement in layout:
+            if isinstance(placement, Shard | ZigZag):
+                if placement.dim >= len(shape):
+                    return False
+                whole[placement.dim] *= self.rung.candidate.sizes[placement.axis]
+                blocks = placement.blocks if isinstance(placement, Shard) else ()
+                if blocks and sum(blocks) != shape[placement.dim]:
+                    return False
+            elif not isinstance(placement, Partial):
+                return False
+        return tuple(whole) == shape
+
+
+def _ways(dim: int, length: int, axis: str) -> Iterator[Placement]:
+    yield Shard(dim, axis)
+    if axis == "cp":
+        yield ZigZag(dim, axis)
+    else:  # fused projections: gate and up; queries, keys and values
+        for fused in (2, 3):
+            if length % fused == 0:
+                yield Shard(dim, axis, (length // fused,) * fused)

@@ -1,0 +1,17 @@
+"""What a localisation adds to a failure's report.  Made by `localize.words`; plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Rows of label and text; `source` is the "file:line" of the code at fault, `what` its name.
+
+    Both are empty where there is no one place.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+    source: str = ""
+    what: str = ""

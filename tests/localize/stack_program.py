@@ -1,0 +1,177 @@
+"""A stack of blocks over dp and tp, in which one fault can be planted anywhere.
+
+Each fault sits in the middle of the stack and reaches everything after it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+HIDDEN, WIDE = 8, 16
+
+#: What is at fault of each planted bug, as (phase, target).
+FAULTS = {
+    "forward": ("forward", "blocks.1.up"),
+    "activation": ("forward", "blocks.1.relu"),
+    "between": ("forward", "blocks.1"),
+    "before": ("forward", "blocks.1"),
+    "data": ("forward", "<program>"),
+    "backward": ("backward", "blocks.1.up"),
+    "between backward": ("backward", "blocks.1"),
+    "differentiated": ("backward", "<program>"),
+    "reported": ("loss", "<program>"),
+    "weight": ("weights", "blocks.1.up.weight"),
+    "unreduced": ("reduction", "blocks.1.down.bias"),
+    "norm": ("norm", "<program>"),
+    "step": ("optimizer", "blocks.1.down.bias"),
+}
+
+
+class Scale(torch.autograd.Function):
+    """The same tensor; its gradient times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad * ctx.factor, None
+
+
+class Sum(torch.autograd.Function):
+    """Sums over ranks, either forward or backward: out of a parallel region, or into it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, group: Any, backward: bool) -> Tensor:
+        ctx.group, ctx.backward = group, backward
+        result = tensor.clone()
+        if not backward:
+            dist.all_reduce(result, group=group)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        result = grad.clone()
+        if ctx.backward:
+            dist.all_reduce(result, group=ctx.group)
+        return result, None, None
+
+
+class Up(nn.Module):
+    """[batch, HIDDEN] to [batch, WIDE / tp]."""
+
+    def __init__(self, tp: int, group: Any, bug: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(WIDE // tp, HIDDEN))
+        self.weight.tensor_model_parallel = True
+        self.weight.partition_dim = 0
+        self.group, self.bug = group, bug
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.bug != "backward":
+            hidden = Sum.apply(hidden, self.group, True)
+        weight = Scale.apply(self.weight, 2.0) if self.bug == "weight" else self.weight
+        wide = hidden @ weight.T
+        return wide * 1.01 if self.bug == "forward" else wide
+
+
+class Relu(nn.Module):
+    """Half of its outputs are zeros, which are not rewritten."""
+
+    def __init__(self, bug: str) -> None:
+        super().__init__()
+        self.bug = bug
+
+    def forward(self, wide: Tensor) -> Tensor:
+        return wide.relu() * (1.01 if self.bug == "activation" else 1.0)
+
+
+class Down(nn.Module):
+    """[batch, WIDE / tp] to [batch, HIDDEN]."""
+
+    def __init__(self, tp: int, group: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(HIDDEN, WIDE // tp))
+        self.weight.tensor_model_parallel = True
+        self.weight.partition_dim = 1
+        self.bias = nn.Parameter(torch.empty(HIDDEN))
+        self.group = group
+
+    def forward(self, wide: Tensor) -> Tensor:
+        return Sum.apply(wide @ self.weight.T, self.group, False) + self.bias
+
+
+class Block(nn.Module):
+    """A residual block, normalised by code of its own."""
+
+    def __init__(self, tp: int, group: Any, bug: str) -> None:
+        super().__init__()
+        self.up = Up(tp, group, bug)
+        self.relu = Relu(bug)
+        self.down = Down(tp, group)
+        self.bug = bug
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        normal = hidden - hidden.mean(dim=-1, keepdim=True)
+        if self.bug == "before":
+            normal = normal.roll(1, dims=0)
+        if self.bug == "between backward":
+            normal = Scale.apply(normal, 2.0)
+        narrowed = self.down(self.relu(self.up(normal)))
+        return hidden + (narrowed * 1.01 if self.bug == "between" else narrowed)
+
+
+class Stack(nn.Module):
+    def __init__(self, tp: int, group: Any, bug: str, recompute: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block(tp, group, bug if i == 1 else "") for i in range(3))
+        self.head = nn.Linear(HIDDEN, HIDDEN)
+        self.recompute = recompute
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        for block in self.blocks:
+            if self.recompute:
+                hidden = checkpoint(block, hidden, use_reentrant=False)
+            else:
+                hidden = block(hidden)
+        return self.head(hidden)
+
+
+ANNOTATIONS = {"modules": {"up": {"output": {"tp_dim": -1}}, "relu": {"output": {"tp_dim": -1}}}}
+
+
+def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
+    bug = bug if ctx.world_size > 1 else ""
+    model = Stack(ctx.point.size("tp"), ctx.group("tp"), bug, recompute)
+    model.to(ctx.device, ctx.dtype)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ctx.watch(model, optimizer, annotations=ANNOTATIONS)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            data = torch.Generator().manual_seed(index)
+            batch = torch.randn(4, HIDDEN, generator=data, dtype=torch.float64).to(ctx.dtype)
+            with ctx.microbatch(index):
+                loss = model(batch.roll(1, 0) if bug == "data" else batch).square().mean()
+                ctx.loss(loss * 2 if bug == "reported" else loss)
+                (loss * 2 if bug == "differentiated" else loss).backward()
+        squares = torch.zeros((), dtype=ctx.dtype)
+        for name, parameter in model.named_parameters():
+            if bug != "unreduced" or name != "blocks.1.down.bias":
+                dist.all_reduce(parameter.grad, group=ctx.group("dp"))
+            whole = parameter.grad.square().sum()
+            if hasattr(parameter, "partition_dim"):
+                dist.all_reduce(whole, group=ctx.group("tp"))
+            squares += whole
+        ctx.grad_norm(squares if bug == "norm" else squares.sqrt())
+        before = model.blocks[1].down.bias.detach().clone()
+        optimizer.step()
+        if bug == "step":
+            model.blocks[1].down.bias.data.lerp_(before, 0.5)

@@ -1,0 +1,14 @@
+"""A fault is found where it was planted, though everything after it is wrong too."""
+
+from __future__ import annotations
+
+import pytest
+from stack_program import FAULTS, train
+
+
+@pytest.mark.trainsafe(train, tp=2, dp=2, bug=list(FAULTS))
+def test_fault(trainsafe, search):
+    bug = str(trainsafe.point.get("bug", ""))
+    found = search()
+    _, faults = found.judge(found.rewritten())
+    assert [(fault.phase, fault.target) for fault in faults] == [FAULTS[bug]]

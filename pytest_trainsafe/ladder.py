@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_trainsafe.annotate import write_annotations
 from pytest_trainsafe.compare.again import to_keep
 from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
+from pytest_trainsafe.compare.propose import Proposal, lacks, propose
 from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.message import Judged, failure_message
+from pytest_trainsafe.report.message import Judged, Row, failure_message
+from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -50,6 +53,7 @@ def climb(
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
     judged: list[Judged] = []
+    proposal: Proposal | None = None
     spent = 0.0
     rungs, left_out = _runnable(case, reference)
     for dtype in rungs:
@@ -68,10 +72,15 @@ def climb(
             spent += time.perf_counter() - began
         judged.append(_judged(dtype, rung, comparison, accepted))
         if judged[-1].comparison.failed:
+            if lacks(rung, comparison):
+                whole = _in_full(dtype, candidate, reference, shadowed)
+                proposal = _propose(whole or rung, None if whole else comparison, loosen)
+                judged[-1].advice.extend(_advice(case, candidate, proposal))
             break
     began = time.perf_counter()
     located = None
-    if judged[-1].comparison.failed and case.settings.localize:
+    explained = proposal is not None and proposal.left is None
+    if judged[-1].comparison.failed and case.settings.localize and not explained:
         located = _localize(candidate, reference, rung, judged[-1].comparison)
     if candidate.publish is not None:
         seconds = {**candidate.seconds, "compare": spent}
@@ -88,6 +97,36 @@ def climb(
     return failure_message(
         case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case), located
     )
+
+
+def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung | None:
+    """The rung with every tensor's values, where only sketches of most were kept."""
+    if candidate.case.settings.record == "full":
+        return None
+    full = candidate.in_full()
+    candidate.more.append(full)
+    return _rung(dtype, full, reference.in_full(), shadowed)
+
+
+def _propose(
+    rung: Rung, comparison: Comparison | None, loosen: Sequence[Loosen]
+) -> Proposal | None:
+    """The annotations that would explain what failed; without a comparison it is made first."""
+    with _one_thread():
+        return propose(rung, comparison or compare(rung, loosen), loosen)
+
+
+def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Row]:
+    """The rows of a proposal, which is written to a file where the user asks for that."""
+    if proposal is None:
+        return []
+    written = ""
+    if case.settings.annotate and proposal.wanted:
+        written = write_annotations(
+            proposal.wanted, proposal.file, case.nodeid, case.settings.annotate
+        )
+        candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    return proposal_rows(proposal, written)
 
 
 def _rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung:
@@ -172,6 +211,9 @@ def judge_pair(
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
     if not judged.failed:
         return ""
+    if comparison.failed and lacks(rung, comparison):
+        proposal = _propose(rung, comparison, loosen)
+        judged.advice.extend(proposal_rows(proposal) if proposal is not None else [])
     return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
 
 

@@ -75,6 +75,13 @@ def add_options(parser: pytest.Parser) -> None:
         key = "trainsafe_" + name.replace("-", "_")
         group.addoption(f"--trainsafe-{name}", metavar=metavar, dest=key, default=None, help=text)
         parser.addini(key, f"{text} (see --trainsafe-{name})", default="")
+    annotate = "Write the annotations that tests lack: into the file the program read, or a new one"
+    group.addoption(
+        "--trainsafe-annotate", action="store_true", dest="trainsafe_annotate", help=annotate
+    )
+    parser.addini(
+        "trainsafe_annotate", f"{annotate} (see --trainsafe-annotate)", type="bool", default=False
+    )
     no_cache = "Run every reference, rather than take it from an earlier run"
     group.addoption(
         "--trainsafe-no-cache", action="store_true", dest="trainsafe_no_cache", help=no_cache

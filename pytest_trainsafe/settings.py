@@ -41,6 +41,8 @@ class Settings:
     runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
     `localize` is the seconds that a whole run may spend on finding the code at fault, 0 for none.
+    `annotate` is the root directory, below which node ids are, where annotations that tests lack
+    are to be written; "" where they are not.
     """
 
     sweep: SweepWords = ()
@@ -61,6 +63,7 @@ class Settings:
     cache_size: int = 2 * 10**9
     cache_inputs: tuple[str, ...] = ()
     localize: float = 60.0
+    annotate: str = ""
 
 
 SETTINGS = pytest.StashKey[Settings]()
@@ -95,6 +98,9 @@ def read_settings(config: pytest.Config) -> Settings:
         no_cache=bool(
             config.getoption("trainsafe_no_cache") or config.getini("trainsafe_no_cache")
         ),
+        annotate=str(config.rootpath)
+        if config.getoption("trainsafe_annotate") or config.getini("trainsafe_annotate")
+        else "",
         cache_size=_value(config, "cache-size", _bytes, default.cache_size),
         cache_inputs=tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry)

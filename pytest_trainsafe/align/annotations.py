@@ -5,6 +5,8 @@ Called by the recorder for modules and the loss, and by `align/resolve.py` for p
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -31,6 +33,7 @@ class Annotations:
     def __init__(self, entries: Entries, origin: str = "annotations") -> None:
         self.entries = entries
         self.origin = origin
+        self.file: Path | None = None
         self._matched: dict[str, tuple[Mapping[str, OutputEntry], str] | None] = {}
 
     @classmethod
@@ -50,7 +53,19 @@ class Annotations:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise AnnotationError(f"{path}: annotations cannot be read: {error}") from error
-        return cls.of(_load(text, str(path)), str(path))
+        found = cls.of_text(text, str(path))
+        found.file = Path(path)
+        return found
+
+    @classmethod
+    def of_text(cls, text: str, origin: str) -> Annotations:
+        """Annotations from the text of a YAML file.  Raises AnnotationError."""
+        return cls.of(_load(text, origin), origin)
+
+    def told(self) -> str:
+        """What a later proposal must know of them, as JSON: their file, and its cp_order."""
+        file = os.path.abspath(self.file) if self.file else ""
+        return json.dumps({"file": file, "cp_order": self.entries.cp_order or ""})
 
     def parameter(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
         """The layout of a parameter and the entry it came from, or None without an entry."""
@@ -78,7 +93,7 @@ class Annotations:
         """Whether what a module yields has no logical counterpart at this Point."""
         found = None
         for pattern, outputs in self.entries.modules:
-            if _matches(pattern, name):
+            if matches(pattern, name):
                 found = outputs.get("output")
         return found is not None and any(int(point.get(axis, 1)) > 1 for axis in found.local)
 
@@ -130,7 +145,7 @@ class Annotations:
     def _parameter_entry(self, name: str) -> tuple[ParameterEntry, str] | None:
         found = None
         for pattern, entry in self.entries.parameters:
-            if _matches(pattern, name):
+            if matches(pattern, name):
                 found = (entry, f"parameters: {pattern}")
         return found
 
@@ -139,7 +154,7 @@ class Annotations:
         if name not in self._matched:
             found = None
             for pattern, outputs in self.entries.modules:
-                if _matches(pattern, name):
+                if matches(pattern, name):
                     found = (outputs, f"modules: {pattern}")
             self._matched[name] = found
         return self._matched[name]
@@ -175,7 +190,7 @@ class Annotations:
         return dim % ndim
 
 
-def _matches(pattern: str, name: str) -> bool:
+def matches(pattern: str, name: str) -> bool:
     """Whether a pattern matches a dotted name or a dotted suffix of it."""
     return any(fnmatchcase(suffix, pattern) for suffix in _suffixes(name))
 
@@ -197,7 +212,7 @@ def _unmatched(section: str, patterns: Iterable[str], names: Iterable[str]) -> l
     return [
         f"{section}: {pattern}"
         for pattern in patterns
-        if not any(_matches(pattern, name) for name in known)
+        if not any(matches(pattern, name) for name in known)
     ]
 
 

@@ -164,7 +164,7 @@ class _Judge:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
 
     def absent(self, order: int, id: TensorId) -> None:
-        if _local_name(id) in self.local:
+        if local_name(id) in self.local:
             self.result.local[id.kind] += 1
             return
         expected = id.kind in PER_PARAMETER or (
@@ -521,7 +521,7 @@ def _rounds(values: Values, id: TensorId) -> bool:
     return torch.equal(master.to(dtype).to(value.dtype), value)
 
 
-def _local_name(id: TensorId) -> str:
+def local_name(id: TensorId) -> str:
     """How the recorder notes that a tensor has no logical counterpart."""
     if id.kind in ("activation", "activation_grad"):
         return f"activation {id.module}"

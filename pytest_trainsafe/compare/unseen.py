@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import local_name
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import COVERED
 from pytest_trainsafe.trace.reader import Trace
@@ -29,7 +30,11 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     if not comparison.failed:
         last = None
     failed = {finding.where for finding in comparison.findings}
-    told += _one_sided((theirs - mine) - failed, "reference", "candidate", last)
+    local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
+    lacking = {id for id in theirs - mine - failed if local_name(id) not in local}
+    told += _one_sided(lacking, "reference", "candidate", last)
+    if count := comparison.local.total():
+        told.append(f"not compared: {count} of the reference's tensors, which are local here")
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     told += _one_sided(extra, "candidate", "reference", last)
     return told

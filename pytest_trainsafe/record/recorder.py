@@ -65,6 +65,7 @@ class Recorder:
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
+        self.writer.add(NoteEvent("annotations", annotations.told()))
         for text in contradictions(parameters, self.spec.at, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
         noise = Noise(self.spec.perturbation, self.spec.seed) if self.spec.perturbation else None

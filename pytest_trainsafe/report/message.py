@@ -32,6 +32,10 @@ _GROUPS = {
 }
 
 
+#: A label, a text, and whether the text may be wrapped.
+Row = tuple[str, str, bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Judged:
     """One rung as judged: its comparison, and what stays in doubt.
@@ -39,7 +43,7 @@ class Judged:
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
     candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
-    what the comparison did not look at.
+    what the comparison did not look at, `advice` the annotations that would explain what failed.
     """
 
     dtype: str
@@ -51,6 +55,7 @@ class Judged:
     cast: str = ""
     reference: str = "a single device"
     unseen: list[str] = field(default_factory=list)
+    advice: list[Row] = field(default_factory=list)
 
     @property
     def failed(self) -> bool:
@@ -76,6 +81,8 @@ def failure_message(
     if failing:
         lines = [*_head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
         lines += _difference(failing, last, located)
+        for label, text, wrap in last.advice:
+            lines += _row(label, text, wrap)
     else:
         lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
         lines += _doubts(judged)

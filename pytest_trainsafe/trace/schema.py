@@ -128,8 +128,9 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     """A fact about the run, by key.
 
     "autocast", "dropout", "narrowed", "quantised", "unmatched_annotation", "unused_annotation",
-    or "unseen": what a program has and no tensor of the trace shows, in words.  "local" names,
-    by kind and path, what has no logical counterpart at the Point.
+    "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
+    of the trace shows, in words; "local": by kind and path, what has no logical counterpart at
+    the Point.
     """
 
     key: str

@@ -55,6 +55,7 @@ def judge(name, case, candidate, reference):
     ):  # the others' terms are lost
         assert SAYS[name] in text
     assert "look at" in text
+    assert "an annotation, or part of one" not in text
 
 
 @planted("tp-embedding-mask", tp=[1, 2], cp=2)

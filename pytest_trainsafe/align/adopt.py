@@ -1,0 +1,78 @@
+"""A trace as it would be if some layouts had been declared.  Called by `compare/propose.py`.
+
+Whether a proposal is right is seen by judging the whole candidate with it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import msgspec
+
+from pytest_trainsafe.align.layout import Layout, Partial, Scaled
+from pytest_trainsafe.align.suggest import Need
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+
+#: What says where a layout comes from that nobody declared.
+PROPOSED = "a proposal"
+
+
+def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
+    """The same trace, its files shared, with the layouts of `needs` in its events."""
+    by_key = {(need.section, need.name, need.place): need for need in needs}
+    ranks = [_adopt_rank(rank, by_key) for rank in trace.ranks]
+    return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
+
+
+def _adopt_rank(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> RankTrace:
+    adopted = copy.copy(rank)
+    whole = {
+        id.path: event.shape for id, event in rank.tensors.items() if id.kind in ("param", "update")
+    }
+    adopted.tensors = {}
+    for id, event in rank.tensors.items():
+        layout = _layout(id, event, needs, whole)
+        if layout is not None:
+            event = msgspec.structs.replace(event, layout=layout, layout_source=PROPOSED)
+        adopted.tensors[id] = event
+    return adopted
+
+
+def _layout(
+    id: TensorId,
+    event: TensorEvent,
+    needs: dict[tuple[str, str, str], Need],
+    shapes: dict[str, tuple[int, ...]],
+) -> Layout | None:
+    """The layout that the needs give a tensor, None where they leave it as it is."""
+    if id.kind == "loss":
+        need = needs.get(("loss", "", ""))
+        return need.layout if need else None
+    if id.kind in ("activation", "activation_grad"):
+        if id.kind == "activation_grad":
+            own = needs.get(("modules", id.module, id.name.replace("output", "output_grad", 1)))
+            if own is not None:
+                return own.layout
+        need = needs.get(("modules", id.module, id.name))
+        if need is None or id.kind == "activation":
+            return need.layout if need else None
+        return tuple(p for p in need.layout if not isinstance(p, Partial))
+    name = next((n for n in _names(id) if n in shapes), "")
+    need = needs.get(("parameters", name, ""))
+    if need is None or id.kind == "grad_norm":
+        return None
+    if need.sums:
+        return (*event.layout, *need.added) if id.kind == "param_grad" else None
+    if event.shape != shapes[name]:
+        return None
+    return (*need.added, *(p for p in event.layout if isinstance(p, Partial | Scaled)))
+
+
+def _names(id: TensorId) -> Iterable[str]:
+    """The names that a parameter of this tensor may have: `weight.exp_avg` is of `weight`."""
+    path = id.path
+    while path:
+        yield path
+        path = path.rpartition(".")[0]

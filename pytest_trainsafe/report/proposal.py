@@ -1,0 +1,41 @@
+"""A proposal of annotations in the words of a report.  Called by the ladder."""
+
+from __future__ import annotations
+
+import os
+
+from pytest_trainsafe.align.extend import render
+from pytest_trainsafe.compare.propose import Proposal
+from pytest_trainsafe.report.message import Row
+
+
+def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
+    """The rows of a proposal: label, text, and whether the text may be wrapped.
+
+    `written` says where it was written to, "" for nowhere.
+    """
+    rows: list[Row] = []
+    if proposal.wanted:
+        count = proposal.tensors
+        lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"
+        rows.append(("annotate", f"{lack} an annotation, or part of one: {_then(proposal)}", True))
+        rows += [("", line, False) for line in render(proposal.wanted).splitlines()]
+        where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
+        rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
+    if proposal.withheld:
+        text = (
+            f"{proposal.withheld} more would fit as sums over ranks, but what follows is wrong: "
+            "most likely a reduction is missing, or done twice"
+        )
+        rows.append(("not offered", text, True))
+    if proposal.unexplained:
+        rows.append(("no layout", proposal.unexplained, True))
+    return rows
+
+
+def _then(proposal: Proposal) -> str:
+    if proposal.left is None:
+        return "with what follows all tensors fit their reference"
+    where = proposal.left.where
+    what = str(where) if where is not None else proposal.left.message
+    return f"what follows explains some, and {what} is still wrong then"

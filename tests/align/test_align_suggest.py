@@ -1,0 +1,139 @@
+"""Annotations that are suggested are short, and match what they are for and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.align.suggest import Need, cp_order, inexpressible, patterns, wanted
+from pytest_trainsafe.sweep.point import Point
+
+LAYERS = [f"decoder.layers.{i}.{name}" for i in range(12) for name in ("fc1", "fc2", "norm")]
+EVERY = ["", "decoder", *(f"decoder.layers.{i}" for i in range(12)), *LAYERS, "norm", "head.fc1"]
+
+
+def members(end: str) -> list[str]:
+    return [name for name in EVERY if name.startswith("decoder.layers.") and name.endswith(end)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (members("fc2"), ["fc2"]),
+        (members("fc1"), ["layers.[0-9].fc1", "layers.[0-9][0-9].fc1"]),
+        ([*members("fc1"), "head.fc1"], ["fc1"]),
+        ([f"decoder.layers.{i}" for i in range(12)], ["layers.[0-9]", "layers.[0-9][0-9]"]),
+        (["decoder.layers.3.fc2"], ["decoder.layers.3.fc2"]),
+        ([""], [""]),
+        (["norm"], ["norm"]),
+    ],
+)
+def test_patterns_are_the_shortest_suffixes_that_match_no_other(
+    wanted: list[str], expected: list[str]
+) -> None:
+    assert patterns(wanted, EVERY) == expected
+
+
+def need(name: str, added: Layout, known: Layout = (), source: str = "default", **fields: str):  # type: ignore[no-untyped-def]
+    section, place = fields.get("section", "modules"), fields.get("place", "output")
+    return Need(section, name, place, known, added, source, 3)
+
+
+CP = (ZigZag(1, "cp"),)
+
+
+def test_the_most_frequent_is_for_all_and_comes_first() -> None:
+    sources = dict.fromkeys(["a", "b", "c", "l.0.fc", "l.1.fc"], "default")
+    needs = [need(name, CP) for name in "abc"]
+    needs += [need(f"l.{i}.fc", (*CP, Shard(2, "tp"))) for i in range(2)]
+    assert wanted(needs, sources, (), order="zigzag", sp=False) == {
+        "cp_order": "zigzag",
+        "modules": {
+            "*": {"output": {"cp_dim": 1}},
+            "fc": {"output": {"cp_dim": 1, "tp_dim": -1}},
+        },
+    }
+
+
+def test_where_one_fits_as_it_is_nothing_is_for_all() -> None:
+    sources = dict.fromkeys(["a", "b", "c"], "default")
+    found = wanted([need(n, CP) for n in "ab"], sources, (), order="zigzag", sp=False)
+    assert list(found["modules"]) == ["a", "b"]
+
+
+def test_an_entry_whose_modules_all_want_more_is_completed() -> None:
+    known, source = (Shard(2, "tp"),), "modules: fc"
+    sources = {"l.0.fc": source, "l.1.fc": source}
+    needs = [need(name, CP, known, source) for name in sources]
+    found = wanted(needs, sources, (), order="zigzag", sp=False)
+    assert found["modules"] == {"fc": {"output": {"cp_dim": 1}}}
+
+
+def test_a_gradient_s_own_key_says_all_of_it() -> None:
+    """It takes nothing from the key of the output beside it."""
+    source, known = "modules: fc", CP
+    found = wanted(
+        [need("fc", (Partial("tp"),), known, source, place="output_grad")],
+        {"fc": source},
+        (),
+        order="zigzag",
+        sp=False,
+    )
+    assert found["modules"] == {"fc": {"output_grad": {"cp_dim": 1, "tp_partial": True}}}
+
+
+def test_an_entry_of_which_some_modules_want_more_is_passed_by() -> None:
+    source = "modules: *"
+    sources = {"a": source, "l.0.fc": source, "l.1.fc": source}
+    needs = [need(f"l.{i}.fc", (Shard(2, "tp"),), CP, source) for i in range(2)]
+    found = wanted(needs, sources, (), order="zigzag", sp=False)
+    assert found == {"modules": {"fc": {"output": {"cp_dim": 1, "tp_dim": -1}}}}
+
+
+@pytest.mark.parametrize(
+    ("layout", "sp", "fields"),
+    [
+        ((Shard(1, "tp"),), True, {"sp_dim": 1}),
+        ((Shard(1, "tp"),), False, {"tp_dim": 1}),
+        ((Shard(2, "tp"),), True, {"tp_dim": -1}),
+        ((ZigZag(1, "cp"), Shard(1, "tp")), True, {"cp_dim": 1, "sp_dim": 1}),
+        ((ZigZag(1, "cp"), Shard(0, "tp")), True, {"cp_dim": 1, "tp_dim": 0}),
+        ((Partial("cp"), Partial("tp")), True, {"cp_partial": True, "tp_partial": True}),
+        ((Shard(2, "tp", (4, 8)),), True, {"tp_dim": -1, "blocks": [4, 8]}),
+    ],
+)
+def test_what_is_suggested_is_read_back_as_the_layout(
+    layout: Layout, sp: bool, fields: dict[str, object]
+) -> None:
+    data = wanted([need("a", layout)], {"a": "default", "b": "default"}, (), order="zigzag", sp=sp)
+    assert data["modules"] == {"a": {"output": fields}}
+    point = Point.of(tp=2, cp=2, sp=sp)
+    data.setdefault("cp_order", "zigzag")
+    assert Annotations.of(data).module("a", "output", point, 3) == (layout, "modules: a")
+
+
+def test_parameters_and_the_loss_have_their_own_sections() -> None:
+    names = ["l.0.fc.weight", "l.1.fc.weight", "head.weight", "l.0.norm.weight"]
+    needs = [
+        need("l.0.fc.weight", (Shard(0, "tp", (4, 4)),), section="parameters", place=""),
+        need("l.1.fc.weight", (Shard(0, "tp", (4, 4)),), section="parameters", place=""),
+        need("l.0.norm.weight", (Partial("tp"),), section="parameters", place=""),
+        need("", (Partial("cp"), Partial("tp", "avg")), section="loss", place=""),
+    ]
+    data = wanted(needs, {}, names, order="", sp=True)
+    assert data == {
+        "loss": {"partial": ["cp"], "mean": ["tp"]},
+        "parameters": {
+            "fc.weight": {"tp_dim": 0, "blocks": [4, 4]},
+            "norm.weight": {"sequence_parallel": True},
+        },
+    }
+    assert Annotations.of(data).sequence_parallel("l.3.norm.weight")
+
+
+def test_what_cannot_be_said_is_known() -> None:
+    assert "mean" in inexpressible(need("a", (Partial("tp", "avg"),)), "")
+    assert "cp_order is zigzag" in inexpressible(need("a", (Shard(1, "cp"),)), "zigzag")
+    assert inexpressible(need("a", CP), "zigzag") == ""
+    assert cp_order([need("a", CP), need("b", CP), need("c", (Shard(1, "cp"),))]) == "zigzag"

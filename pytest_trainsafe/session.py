@@ -36,14 +36,12 @@ from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.settings import Recording, Settings
+from pytest_trainsafe.sweep.axes import PARALLEL_AXES
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import Manifest, TensorId
 from pytest_trainsafe.trace.writer import write_manifest
-
-#: Axes that say how a Run is executed, not what is trained: a reference has none of them.
-PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +160,10 @@ class Traces:
         candidate = self.role == "candidate"
         point = self.case.point.without("dtype")
         if not candidate:
-            point = reference_point(point)
+            point = self.case.reference_point
         arguments = self.case.candidate_arguments if candidate else self.case.arguments
+        # A Run of a single device is a reference too, and need not run twice.
+        trusted = not candidate or point == point.without(*PARALLEL_AXES)
         program = self.case.program
         script = program.script
         settings = self.case.settings
@@ -176,8 +176,8 @@ class Traces:
             point=point,
             dtype=dtype,
             perturbation=perturbation,
-            # A Run of a single device is a reference too, and need not run twice.
-            watch_casts=perturbation == 0.0 and point.world_size == 1,
+            trusted=trusted,
+            watch_casts=perturbation == 0.0 and trusted,
             seed=settings.seed,
             device=settings.device,
             timeout=settings.timeout,
@@ -200,6 +200,7 @@ class RunKey:
     point: Point
     dtype: str
     perturbation: float
+    trusted: bool
     watch_casts: bool
     seed: int
     device: str
@@ -209,11 +210,6 @@ class RunKey:
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
     rewrite: str = ""
-
-
-def reference_point(point: Point) -> Point:
-    """The Point of the trusted Run: a single device, the program's own axes as they are."""
-    return point.without(*PARALLEL_AXES)
 
 
 class Session:
@@ -332,7 +328,7 @@ class Session:
         """End the given-up Runs that still wait or run, delete what the others wrote."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
-            drop = {key for key in self._retired - keep if key.point.world_size > 1}
+            drop = {key for key in self._retired - keep if not key.trusted}
             self._retired &= keep
             for key in drop:
                 self._give_up(key)
@@ -401,7 +397,7 @@ class Session:
 
     def _filing_key(self, key: RunKey, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
-        if self.cache is None or key.keep or key.point != reference_point(key.point):
+        if self.cache is None or key.keep or not key.trusted:
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
         search = [str(Path(key.script).parent), *sys.path] if key.script else None

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
+from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import Sketched, is_whole, logical_sketch
@@ -59,8 +60,7 @@ def compare(
         judge.annotations()
     else:
         judge.take_over(screened)
-    # Stable: within a step the order stays that of dataflow, also with several reference ranks.
-    for order, id in enumerate(sorted(rung.reference.ids(), key=lambda id: id.step)):
+    for order, id in enumerate(in_dataflow(rung.reference)):
         # What a wrong step leaves behind is wrong afterwards, and tells nothing new.
         if judge.failed_step is not None and id.step > judge.failed_step:
             break

@@ -5,6 +5,7 @@ Called by the session, which makes noise of that size, and by the ladder.
 
 from __future__ import annotations
 
+from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
 
 
@@ -21,8 +22,16 @@ def rounding_of(reference: Trace) -> str:
 
 def deciding_cast(reference: Trace) -> str:
     """The cast that decides, "dtype file:line"; "" where the program makes none that matters."""
-    notes = reference.ranks[0].note
-    narrowed = next(iter(notes("narrowed")), "")
+    narrowed = max(_notes(reference, "narrowed"), key=_rounding, default="")
     if narrowed or reference.manifest.dtype != "float64":
-        return next(iter(notes("quantised")), narrowed)
+        return next(iter(_notes(reference, "quantised")), narrowed)
     return ""
+
+
+def _notes(reference: Trace, key: str) -> list[str]:
+    """What the ranks noted: a pipeline's stages each what they saw."""
+    return [note for rank in reference.ranks for note in rank.note(key)]
+
+
+def _rounding(cast: str) -> float:
+    return EPSILON[cast.split()[0]]

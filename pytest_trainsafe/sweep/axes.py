@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.sweep.errors import SweepError, listing
-from pytest_trainsafe.sweep.point import AxisValue
+from pytest_trainsafe.sweep.point import MESH_AXES, AxisValue
 
 #: From most to least precise, the order in which a precision ladder is climbed.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -95,6 +95,10 @@ AXES: dict[str, Axis] = {
         Axis("dtype", (str,), choices=DTYPES),
     )
 }
+
+#: Axes that say how a Run is executed, not what is trained: a reference has none of them, but pp
+#: where a test says so.
+PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
 #: Axes that say what is trained; the others say how, and only the candidate follows them.
 PROBLEM_AXES = frozenset({"microbatches"})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.axes import DTYPES
+from pytest_trainsafe.sweep.axes import DTYPES, PARALLEL_AXES
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import Program
 
@@ -15,8 +15,9 @@ from pytest_trainsafe.sweep.program import Program
 class Case:
     """One test at one Point.
 
-    `arguments` are what both Runs give the program, `candidate_arguments` what the candidate
-    gives it (all of them, not only the differences).  `settings` has the marker's `seed`,
+    `arguments` are what the reference gives the program, `candidate_arguments` what the candidate
+    gives it (all of them, not only the differences).  `reference_pp` is the number of pipeline
+    stages of the reference, 1 for a single device.  `settings` has the marker's `seed`,
     `timeout` and `accept` in it.  `nodeid` names the test to rerun.
     """
 
@@ -26,11 +27,18 @@ class Case:
     arguments: Mapping[str, object] = field(default_factory=dict)
     candidate_arguments: Mapping[str, object] = field(default_factory=dict)
     nodeid: str = ""
+    reference_pp: int = 1
 
     @property
     def dtype(self) -> str:
         """The dtype of the recipe: the Point's, float32 where it names none."""
         return str(self.point.get("dtype", "float32"))
+
+    @property
+    def reference_point(self) -> Point:
+        """The Point of the trusted Run: no axis but pp, and the program's own as they are."""
+        point = self.point.without("dtype", *PARALLEL_AXES)
+        return point.replace(pp=self.reference_pp) if self.reference_pp > 1 else point
 
     @property
     def rungs(self) -> tuple[str, ...]:

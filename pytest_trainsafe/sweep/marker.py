@@ -18,13 +18,17 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
-    `seed`, `timeout` and `accept` are None where the marker leaves them to the run.
+    The trusted run is a pipeline of `reference_pp` stages (1: a single device), and alone gets
+    `reference_args`.  `seed`, `timeout` and `accept` are None where the marker leaves them to the
+    run.
     """
 
     program: Program
     axes: tuple[tuple[Axis, tuple[AxisValue, ...]], ...] = ()
     args: Mapping[str, object] = field(default_factory=dict)
     candidate_args: Mapping[str, object] = field(default_factory=dict)
+    reference_pp: int = 1
+    reference_args: Mapping[str, object] = field(default_factory=dict)
     seed: int | None = None
     timeout: float | None = None
     accept: tuple[str, ...] | None = None
@@ -45,11 +49,14 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
         program, "candidate_args", keywords.get("candidate_args", {}), swept
     )
     _require(program, args, swept)
+    reference_pp, reference_args = _reference(program, keywords.get("reference", {}), swept)
     return Declaration(
         program,
         axes,
         args,
         candidate_args,
+        reference_pp,
+        reference_args,
         seed=_seed(keywords.get("seed")),
         timeout=_timeout(keywords.get("timeout")),
         accept=_accept(keywords.get("accept")),
@@ -117,6 +124,23 @@ def _require(program: Program, args: Mapping[str, object], swept: Iterable[str])
                 f"does not follow the axis {name!r}"
             )
         raise SweepError(f"program {program.name} needs {name!r}; give args={{{name!r}: ...}}")
+
+
+def _reference(
+    program: Program, given: object, swept: Iterable[str]
+) -> tuple[int, dict[str, object]]:
+    """The stages of the trusted run, and its own arguments."""
+    if not isinstance(given, Mapping):
+        raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {given!r}")
+    others = {name: value for name, value in given.items() if name != "pp"}
+    for name in others:
+        if name in AXES and name not in program.parameters:
+            raise SweepError(
+                f"reference names the axis {name!r}; a trusted run is on a single device or, with "
+                "'pp', a pipeline of stages that are each on one, and nothing else"
+            )
+    stages = AXES["pp"].check(given.get("pp", 1))
+    return int(stages), _arguments(program, "reference", others, swept)
 
 
 def _plain(value: object) -> bool:

@@ -76,10 +76,17 @@ def _cell(
     # The dtype a program trains in is the rung's, `ctx.dtype`, not the recipe's.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
     problem = {n: v for n, v in named.items() if n not in AXES or n in PROBLEM_AXES}
-    arguments: dict[str, object] = {**declaration.args, **problem}
+    own = declaration.reference_args
+    arguments: dict[str, object] = {**declaration.args, **problem, **own}
     candidate: dict[str, object] = {**declaration.args, **named, **declaration.candidate_args}
-    case = Case(point, program, settings, arguments, candidate)
-    reason = invalid(point, program.complete(candidate), rules, settings.max_world_size)
+    stages = declaration.reference_pp
+    case = Case(point, program, settings, arguments, candidate, reference_pp=stages)
+    most = settings.max_world_size
+    reason = invalid(point, program.complete(candidate), rules, most)
+    if reason is None and stages > 1:
+        trusted = case.reference_point
+        why = invalid(trusted, program.complete(arguments), rules, most)
+        reason = f"its reference at {trusted}: {why}" if why else None
     return Cell(case, point.id, reason)
 
 

@@ -45,6 +45,25 @@ def test_candidate_arguments_reach_only_the_candidate():
     assert cell.case.candidate_arguments == {"mode": "b"}
 
 
+def test_the_trusted_run_is_a_pipeline_where_the_marker_says_so():
+    (alone,) = make(tp=2, dp=2, mode="a", dtype="bfloat16")
+    (cell,) = make(tp=2, dp=2, dtype="bfloat16", reference={"pp": 4, "mode": "b"})
+
+    assert dict(alone.case.reference_point) == {"mode": "a"}
+    assert dict(cell.case.reference_point) == {"pp": 4}
+    assert cell.case.arguments == {"mode": "b"}
+    assert cell.case.candidate_arguments == {}
+
+
+def test_a_pipeline_that_makes_no_sense_is_no_reference():
+    settings = Settings(max_world_size=4)
+    (cell,) = make(settings, tp=2, reference={"pp": 8})
+
+    assert cell.invalid == (
+        "its reference at pp=8: world size 8 (pp=8) is above --trainsafe-max-world-size=4"
+    )
+
+
 def test_a_programs_rule_reads_swept_arguments():
     made = make(tp=[3], heads=[4, 6])
 

@@ -1,0 +1,39 @@
+"""A reference that is a pipeline judges as one on a single device does."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.reference_models import gpt
+
+SMALL = {"layers": 3, "hidden": 32, "batch_size": 1, "tied": True}
+PIPELINE = {"pp": 2, "schedule": "torch-gpipe"}
+
+
+@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE)
+def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+    reference = reference_trace.at("float32")
+    assert reference.sizes["pp"] == len(reference.ranks) == 2
+    assert reference_trace.at("float64").ranks[1].note("narrowed") == []
+
+
+@pytest.mark.trainsafe(
+    gpt.train,
+    tp=2,
+    sp=True,
+    args=SMALL,
+    candidate_args={"bug": "sp-layernorm-grads"},
+    reference=PIPELINE,
+)
+def test_a_bug_starts_where_it_does_beside_a_single_device(candidate_trace, reference_trace):
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+
+    text = " ".join(str(failure.value).split())
+    assert "differs from its reference at pp=2" in text
+    assert "starts at decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0" in text
+    assert "the ranks of tp hold partial sums: rank0 + rank1" in text

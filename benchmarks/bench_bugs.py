@@ -8,7 +8,6 @@ entry names, and pass at all others.  `--only NAME` judges some, `--quick` two P
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from _corpus import RANKS, points
 from _measure import ROOT, finish, machine, median, show
 
 from pytest_trainsafe.ladder import climb
@@ -26,26 +26,10 @@ from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.product import cells
 
 PAGE = ROOT / "docs" / "bugs.md"
 
-#: The axes of each program that a bug is looked for at; its rules say which Points are valid.
-TRANSFORMER: dict[str, list[Any]] = {
-    "tp": [1, 2],
-    "sp": [False, True],
-    "cp": [1, 2],
-    "dp": [1, 2],
-    "pp": [1, 2],
-}
-AXES: dict[str, dict[str, list[Any]]] = {
-    "gpt": TRANSFORMER,
-    "llama": TRANSFORMER,
-    "moe": {"tp": [1, 2], "sp": [False, True], "dp": [1, 2], "ep": [1, 2]},
-}
-
-#: What a bug needs beside these: an axis that says how, not how many.
+#: What a bug needs beside the ranks: an axis that says how, not how many.
 MORE: dict[str, dict[str, list[Any]]] = {
     "recompute": {"recompute": ["none", "full"]},
     "zero": {"zero": [0, 1]},
@@ -131,17 +115,11 @@ def judge(bug: Bug, session: Session, quick: bool) -> Found:
 
 def cases(bug: Bug, settings: Settings, quick: bool) -> Iterator[Case]:
     """The valid Points of a bug's program, those that trigger it and those that do not."""
-    module = importlib.import_module(f"pytest_trainsafe.reference_models.{bug.program}")
-    axes = {**AXES[bug.program]}
+    axes = {**RANKS[bug.program]}
     for word, more in MORE.items():
         if word in bug.when:
             axes |= more
-    free = {name: values for name, values in axes.items() if name not in bug.arguments}
-    planted = {"args": dict(bug.arguments), "candidate_args": {"bug": bug.name}}
-    declared = read_marker([module.train], {**free, **planted})
-    valid = [
-        cell.case for cell in cells(declared, settings, lambda *_: None) if cell.invalid is None
-    ]
+    valid = list(points(bug.program, axes, bug.arguments, settings, {"bug": bug.name}))
     if quick:
         triggering = [case for case in valid if bug.triggers(case.point)]
         valid = [*triggering[:1], *(case for case in valid if not bug.triggers(case.point))][:2]

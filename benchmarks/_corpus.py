@@ -1,0 +1,95 @@
+"""The Points of the reference models that the corpus is judged at: clean, and with bugs planted."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.product import cells
+
+Axes = Mapping[str, Sequence[Any]]
+
+#: The axes that say over how many ranks; each program's rules say which Points are valid.
+TRANSFORMER: Axes = {
+    "tp": [1, 2],
+    "sp": [False, True],
+    "cp": [1, 2],
+    "dp": [1, 2],
+    "pp": [1, 2],
+}
+EXPERTS: Axes = {
+    "tp": [1, 2],
+    "sp": [False, True],
+    "cp": [1, 2],
+    "dp": [1, 2],
+    "ep": [1, 2],
+}
+DATA: Axes = {"dp": [1, 2, 4], "zero": [0, 1]}
+
+RANKS: dict[str, Axes] = {
+    "gpt": TRANSFORMER,
+    "llama": TRANSFORMER,
+    "moe": EXPERTS,
+    "cnn": DATA,
+    "lstm": DATA,
+}
+
+#: What else a program can be asked for: how, not over how many.
+WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
+    "gpt": [
+        ({"recompute": ["selective", "full"], "tp": [1, 2], "cp": [1, 2]}, {}),
+        ({"recompute": ["full"], "pp": [1, 2]}, {"recompute_num_layers": 2}),
+        ({"tp": [1, 2], "cp": [2]}, {"cp_method": "ring"}),
+        ({"tp": [2], "sp": [False, True]}, {"tp_overlap": True}),
+        ({"dp": [2], "tp": [1, 2], "zero": [0, 1]}, {"bucket": 4096, "overlap_grad_reduce": True}),
+        ({"dp": [2, 4], "zero": [1]}, {"overlap_param_gather": True, "clip": 0.5}),
+        ({"pp": [1, 2], "dp": [1, 2], "tp": [1, 2]}, {"tied": True}),
+        ({"pp": [2], "vpp": [2], "tp": [1, 2]}, {"layers": 4}),
+        ({"pp": [2, 4]}, {"layers": 4, "schedule": "gpipe", "microbatches": 4}),
+        ({"tp": [1, 2], "sp": [False, True], "cp": [1, 2], "dp": [1, 2]}, {"fp8": True}),
+    ],
+    "llama": [
+        ({"tp": [1, 2], "cp": [2]}, {"cp_method": "ring"}),
+        ({"dp": [2], "tp": [1, 2], "zero": [1]}, {}),
+        ({"recompute": ["full", "selective"], "tp": [2], "sp": [True]}, {}),
+    ],
+    "moe": [
+        ({"dp": [2], "ep": [1, 2]}, {"capacity_factor": 1.0}),
+        ({"tp": [2], "sp": [True], "dp": [1, 2]}, {"top_k": 1}),
+    ],
+    "cnn": [],
+    "lstm": [],
+}
+
+
+def points(
+    program: str,
+    axes: Axes,
+    arguments: Mapping[str, object],
+    settings: Settings,
+    candidate_arguments: Mapping[str, object] | None = None,
+) -> Iterator[Case]:
+    """The valid Cases of a program of `reference_models` at the product of `axes`.
+
+    Of Points that are the same but for an axis without effect (sp without tp), one.
+    """
+    module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
+    free = {name: list(values) for name, values in axes.items() if name not in arguments}
+    given = {"args": dict(arguments), "candidate_args": dict(candidate_arguments or {})}
+    declared = read_marker([module.train], {**free, **given})
+    for cell in cells(declared, settings, lambda *_: None):
+        if cell.invalid is None:
+            yield cell.case
+
+
+def clean(program: str, settings: Settings, dtype: str) -> Iterator[Case]:
+    """Every clean Case of a program: over its ranks, and in its ways; judged down to `dtype`."""
+    sweeps = [(RANKS[program], {}), *WAYS[program]]
+    for axes, arguments in sweeps:
+        for case in points(program, {**axes, "dtype": [dtype]}, arguments, settings):
+            yield replace(case, settings=settings)

@@ -7,6 +7,24 @@ from collections.abc import Mapping
 from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.sweep.point import Point
 
+#: What is no parallelism: the values of each axis that change nothing about how a model is trained.
+_TRIVIAL: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), (1,)),
+    "sp": (False,),
+    "compile": (False,),
+    "recompute": (False, "none"),
+}
+
+
+def only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    """Of the ways to train in parallel there are dp and ZeRO-1."""
+    for axis, value in point:
+        if value not in _TRIVIAL.get(axis, (value,)):
+            return f"this program has no {axis}; its parallel axes are dp and zero"
+    if int(point.get("zero", 0)) > 1:
+        return f"this program has no zero={point.get('zero', 0)}; it has zero=1"
+    return None
+
 
 def vocabulary_over_tp(point: Point, _arguments: Mapping[str, object]) -> str | None:
     """The vocabulary is cut over tp."""

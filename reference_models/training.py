@@ -8,25 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
 
-from pytest_trainsafe.reference_models import main_gradients, text
+from pytest_trainsafe.reference_models import text
 from pytest_trainsafe.reference_models.llama_model import Llama
 from pytest_trainsafe.reference_models.model import GPT
-from pytest_trainsafe.reference_models.optimizer import adamw
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.fp8 import finish_fp8_step
-from pytest_trainsafe.reference_models.parallel.gradients import (
-    clip_gradients,
-    gradient_norm,
-    reduce_gradients,
-)
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
 from pytest_trainsafe.reference_models.parallel.pipeline import Pipeline
-from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
 from pytest_trainsafe.reference_models.parallel.schedules import TORCHS, require_known
 from pytest_trainsafe.reference_models.parallel.stages import Stage, cut_into_stages
-from pytest_trainsafe.reference_models.parallel.zero import ShardedAdamW
+from pytest_trainsafe.reference_models.parallel.update import Update
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
 
 if TYPE_CHECKING:
@@ -71,17 +63,9 @@ def train_language_model(
         held = nn.ModuleList(stages)
     held = held.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(held)
-    parameters = list(held.parameters())
-    buckets = None
-    if axes.bucketed:
-        share = len(ctx.microbatches(recipe.microbatches))
-        buckets = BucketedReduction(parameters, axes, share)
-        annotations = {**annotations, "gradients": {"mean": ["dp", "cp"]}}
-    if buckets is not None and axes.zero:
-        optimizer: AdamW = ShardedAdamW(held, buckets.buckets, axes, recipe.learning_rate)
-    else:
-        optimizer = adamw(parameters, recipe.learning_rate)
-    ctx.watch(held, optimizer, annotations=annotations)
+    numbers = ctx.microbatches(recipe.microbatches)
+    update = Update(held, axes, recipe.learning_rate, backwards=len(numbers))
+    ctx.watch(held, update.optimizer, annotations=update.annotated(annotations))
     if axes.pp.size > 1:
         pipeline = _pipeline(ctx, stages, axes, recipe)
 
@@ -91,35 +75,22 @@ def train_language_model(
     def report(losses: Tensor, index: int) -> None:
         ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len), index)
 
-    def accumulate() -> None:
-        main_gradients.accumulate(parameters)
-
     for step in range(recipe.steps):
 
         def inputs(index: int, first: int = step * recipe.microbatches) -> list[Tensor]:
             return _inputs(ctx, axes, recipe, first + index)
 
         with ctx.step():
-            numbers = ctx.microbatches(recipe.microbatches)
             if pipeline is not None:
-                pipeline.run(ctx, numbers, inputs, objective, report, accumulate)
+                pipeline.run(ctx, numbers, inputs, objective, report, update.accumulate)
             else:
                 for index in numbers:
                     with ctx.microbatch(index):
                         losses = model(*inputs(index))
                         report(losses, index)
                         objective(losses).backward()  # type: ignore[no-untyped-call]
-                        accumulate()
-            reduce_gradients(parameters, axes, buckets)
-            norm = gradient_norm(parameters, axes)
-            if recipe.clip:
-                clip_gradients(parameters, norm, recipe.clip)
-            optimizer.step()
-            # After the gradients that it is made of, so that what is wrong with them shows first.
-            ctx.grad_norm(norm)
-            main_gradients.clear(parameters)
-            if isinstance(optimizer, ShardedAdamW):
-                optimizer.settle()  # for the recorder, which reads the parameters after each step
+                        update.accumulate()
+            update.step(ctx, recipe.clip)
             finish_fp8_step(held, axes)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
-from pytest_trainsafe.reference_models import gpt, llama, moe
+from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
@@ -105,7 +105,32 @@ def test_data_parallelism_in_every_way_trains_like_one_device(candidate_trace, r
     sp=True,
     zero=1,
     dtype=["bfloat16"],
-    args={**DATA_PARALLEL, "layers": 1},
+    args={**DATA_PARALLEL, "clip": 0.0},
 )
 def test_a_shared_optimizer_goes_with_every_other_axis(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+SMALL = {**DATA_PARALLEL, "bucket": 1000, "steps": 1}
+
+
+@pytest.mark.trainsafe(cnn.train, dp=2, zero=1, args=SMALL)
+def test_a_cnn_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(lstm.train, dp=2, args=SMALL)
+def test_an_lstm_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(cnn.train, dp=[1, 2, 4], zero=[0, 1], bucket=[0, 1000], dtype=["bfloat16"])
+def test_a_cnn_trains_like_one_device_in_every_way(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(lstm.train, dp=[1, 2, 4], zero=[0, 1], dtype=["bfloat16"])
+def test_an_lstm_trains_like_one_device_in_every_way(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)

@@ -24,6 +24,8 @@ def single() -> dict[str, Outcome]:
         "default": run_here(Job()),
         "fp8": run_here(Job(arguments={"fp8": True})),
         "clip": run_here(Job(arguments={"clip": 0.5})),
+        "cnn": run_here(Job(program="cnn")),
+        "lstm": run_here(Job(program="lstm")),
         "small": run_here(Job(arguments=SMALL)),
         "llama": run_here(Job(program="llama")),
         "moe": run_here(Job(arguments=DROPPING, program="moe")),

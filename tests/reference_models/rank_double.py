@@ -31,10 +31,16 @@ from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import unique_parameters
 from pytest_trainsafe.record.parts import named_modules, named_parameters, parts_of
-from pytest_trainsafe.reference_models import gpt, llama, moe
+from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
-PROGRAMS = {"gpt": gpt.train, "llama": llama.train, "moe": moe.train}
+PROGRAMS = {
+    "gpt": gpt.train,
+    "llama": llama.train,
+    "moe": moe.train,
+    "cnn": cnn.train,
+    "lstm": lstm.train,
+}
 
 
 #: Modules of which every stage of a pipeline has a part.
@@ -155,7 +161,7 @@ class Double:
 
     def loss(self, value: Tensor, microbatch: int) -> None:
         assert microbatch == self.index
-        self._keep("loss", "", value, self.annotations.loss(self.point)[0])
+        self._keep("loss", "", value, (self.annotations.loss(self.point) or ((),))[0])
 
     def grad_norm(self, value: Tensor) -> None:
         self._keep("grad_norm", "", value, ())
@@ -171,7 +177,7 @@ class Double:
         if self.annotations.local(name, self.point):
             return
         layout, of_gradient = (
-            self.annotations.module(name, place, self.point, tensor.ndim, gradient)[0]
+            (self.annotations.module(name, place, self.point, tensor.ndim, gradient) or ((),))[0]
             for gradient in (False, True)
         )
         path = name + place.removeprefix("output")

@@ -1,0 +1,63 @@
+"""A reference program beside the language models: train a small CNN to tell shapes apart.
+
+Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.reference_models.rules import only_data_parallel
+from pytest_trainsafe.sweep.validity import divides, requires
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pytest_trainsafe.record.context import Context
+
+
+@requires(divides("microbatches", "dp"), only_data_parallel)
+def train(
+    ctx: Context,
+    channels: int = 8,
+    blocks: int = 2,
+    size: int = 16,
+    batch_size: int = 4,
+    microbatches: int = 4,
+    steps: int = 2,
+    learning_rate: float = 1e-3,
+    clip: float = 0.0,
+    bucket: int = 0,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    bug: str = "",
+) -> None:
+    """Train a CNN for `steps` optimizer steps of `microbatches` micro-batches each.
+
+    `channels` is even; pictures are `size` by `size`.
+
+    On one rank it is the single-device model, unchanged.  Axes: dp, zero, microbatches and dtype.
+    `clip` is the largest gradient norm let through (0 lets all through).  `bucket` and the
+    arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
+    that concerns them.
+    """
+    from pytest_trainsafe.reference_models import images
+    from pytest_trainsafe.reference_models.cnn_model import CNN
+    from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
+
+    techniques = Techniques(
+        bucket=bucket,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+    )
+    total = int(ctx.point.get("microbatches", microbatches))
+    plan = Plan(batch_size, total, steps, learning_rate, clip)
+
+    def batch(number: int) -> tuple[Tensor, Tensor]:
+        pictures, kinds = images.batch(number, batch_size, size, ctx.seed)
+        return pictures.to(ctx.dtype), kinds
+
+    model = CNN(channels, blocks, len(images.KINDS))
+    train_supervised(ctx, model, Axes.of(ctx, bug, techniques), plan, batch)

@@ -1,0 +1,60 @@
+"""A reference program beside the transformers: train a small LSTM on text, one token a byte.
+
+Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.reference_models.rules import only_data_parallel
+from pytest_trainsafe.sweep.validity import divides, requires
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pytest_trainsafe.record.context import Context
+
+
+@requires(divides("microbatches", "dp"), only_data_parallel)
+def train(
+    ctx: Context,
+    layers: int = 2,
+    hidden: int = 32,
+    seq_len: int = 16,
+    batch_size: int = 4,
+    microbatches: int = 4,
+    steps: int = 2,
+    learning_rate: float = 1e-3,
+    clip: float = 0.0,
+    bucket: int = 0,
+    overlap_grad_reduce: bool = False,
+    overlap_param_gather: bool = False,
+    bug: str = "",
+) -> None:
+    """Train an LSTM for `steps` optimizer steps of `microbatches` micro-batches each.
+
+    On one rank it is the single-device model, unchanged.  Axes: dp, zero, microbatches and dtype.
+    `clip` is the largest gradient norm let through (0 lets all through).  `bucket` and the
+    arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
+    that concerns them.
+    """
+    from pytest_trainsafe.reference_models import text
+    from pytest_trainsafe.reference_models.lstm_model import LSTM
+    from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
+
+    techniques = Techniques(
+        bucket=bucket,
+        overlap_grad_reduce=overlap_grad_reduce,
+        overlap_param_gather=overlap_param_gather,
+    )
+    total = int(ctx.point.get("microbatches", microbatches))
+    plan = Plan(batch_size * seq_len, total, steps, learning_rate, clip)
+
+    def batch(number: int) -> tuple[Tensor, Tensor]:
+        return text.batch(number, batch_size, seq_len, ctx.seed)
+
+    model = LSTM(layers, hidden)
+    train_supervised(ctx, model, Axes.of(ctx, bug, techniques), plan, batch)

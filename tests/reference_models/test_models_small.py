@@ -1,0 +1,91 @@
+"""The CNN and the LSTM: they learn, from the same data in every dtype; dp is all they have."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+import torch
+from rank_double import Job, run_here
+
+from pytest_trainsafe.reference_models import cnn, images, lstm
+from pytest_trainsafe.sweep.point import Point
+
+
+@pytest.mark.parametrize(("program", "chance"), [("cnn", 1.39), ("lstm", 5.55)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_they_learn(program, chance, dtype) -> None:
+    run = run_here(
+        Job(arguments={"steps": 25, "learning_rate": 1e-2}, dtype=dtype, program=program)
+    )
+
+    assert abs(run.loss(0) - chance) < 1.0  # knows nothing yet
+    assert run.loss(24) < run.loss(0) - 0.2
+
+
+def test_all_that_an_lstm_returns_is_recorded(single) -> None:
+    tensors = single["lstm"].tensors
+
+    shapes = {
+        place: tensors[f"activation lstm{place} 0 0"].shape for place in (".0", ".1.0", ".1.1")
+    }
+    assert shapes == {".0": (4, 16, 32), ".1.0": (2, 4, 32), ".1.1": (2, 4, 32)}
+    assert bool(tensors["activation_grad lstm.0 0 0"].any())
+    # The last hidden states of the last layer are its outputs at the end of each sequence.
+    assert torch.equal(
+        tensors["activation lstm.0 0 0"][:, -1], tensors["activation lstm.1.0 0 0"][1]
+    )
+
+
+def test_pictures_are_the_same_whatever_the_default_dtype() -> None:
+    first, kinds = images.batch(5, 8, 16)
+    torch.set_default_dtype(torch.float64)
+    try:
+        again, same_kinds = images.batch(5, 8, 16)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+    assert first.dtype == again.dtype == torch.float32
+    assert torch.equal(first, again)
+    assert torch.equal(kinds, same_kinds)
+    assert torch.equal(first.bfloat16().float(), first)
+    assert not torch.equal(first, images.batch(6, 8, 16)[0])
+    assert not torch.equal(first, images.batch(5, 8, 16, seed=1)[0])
+
+
+def test_every_kind_of_picture_comes_up_and_has_a_shape_in_it() -> None:
+    pictures, kinds = images.batch(0, 200, 16)
+
+    assert set(kinds.tolist()) == {0, 1, 2, 3}
+    assert bool((pictures.amax(dim=(1, 2, 3)) > 0.75).all())  # brighter than noise alone, by half
+
+
+@pytest.mark.parametrize("program", [cnn, lstm])
+@pytest.mark.parametrize(
+    ("point", "reason"),
+    [
+        (Point.of(tp=2), "this program has no tp; its parallel axes are dp and zero"),
+        (Point.of(tp=1, recompute="full"), "this program has no recompute"),
+        (Point.of(dp=2, zero=2), "this program has no zero=2"),
+        (Point.of(dp=3), "microbatches=4 is not divisible by dp=3"),
+        (Point.of(dp=2, tp=1, sp=False, zero=1), None),
+    ],
+)
+def test_they_declare_which_points_make_sense(program, point, reason) -> None:
+    parameters = list(inspect.signature(program.train).parameters.values())[1:]
+    arguments = {parameter.name: parameter.default for parameter in parameters}
+
+    reasons = [rule(point, arguments) for rule in program.train.trainsafe_rules]
+
+    found = [each for each in reasons if each is not None]
+    assert found[0].startswith(reason) if reason else found == [], found
+
+
+def test_importing_the_programs_imports_no_torch() -> None:
+    code = (
+        "import sys; from pytest_trainsafe.reference_models import cnn, lstm; "
+        "sys.exit('torch' in sys.modules or 'yaml' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -100,13 +100,13 @@ def peak_memory() -> float:
 
     VmHWM, not `ru_maxrss`: that one a process inherits from the parent which forked it.
     """
-    return _status_kib("VmHWM") / 1024
+    return status_kib("VmHWM") / 1024
 
 
 def reset_peak_memory() -> float:
     """Start measuring `peak_memory` anew; the memory held now, in MiB."""
     Path("/proc/self/clear_refs").write_text("5")
-    return _status_kib("VmRSS") / 1024
+    return status_kib("VmRSS") / 1024
 
 
 def folder_size(*folders: Path) -> int:
@@ -136,7 +136,8 @@ def _processor() -> str:
     return found[1] if found else platform.machine()
 
 
-def _status_kib(key: str) -> int:
+def status_kib(key: str) -> int:
+    """A line of this process's status, in KiB."""
     found = re.search(rf"^{key}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None, key
     return int(found[1])

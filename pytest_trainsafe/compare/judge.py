@@ -1,7 +1,8 @@
 """The compare judge: a candidate's Trace against its reference's, tensor by tensor, in one dtype.
 
 Streams over the reference's tensors in the order of dataflow; in memory is one logical tensor
-with its counterparts at a time.  Called by the ladder.
+with its counterparts at a time, and what `values` and `yardstick` keep, up to a fixed size.
+Called by the ladder.
 """
 
 from __future__ import annotations

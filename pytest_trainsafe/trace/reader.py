@@ -31,6 +31,10 @@ from pytest_trainsafe.trace.schema import (
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS
 
 FORMAT = "pytest-trainsafe trace"
+
+#: Payload files that stay mapped, for each rank: one a step, or one for each 64 MiB of it.
+MAPPED = 3
+
 PAYLOAD_NAME = re.compile(r"(payload|sketches)-\d{5,}\.safetensors")
 
 
@@ -166,10 +170,12 @@ class Trace:
             raise _damaged(path, f"{event.id}, sketch {event.sketch}: {error}") from error
 
     def _payload(self, rank: int, name: str) -> Payload:
-        found = self._payloads.get((rank, name))
+        found = self._payloads.pop((rank, name), None)
         if found is None:
-            path = self.path / f"rank{rank}" / name
-            found = self._payloads[rank, name] = Payload(path)
+            found = Payload(self.path / f"rank{rank}" / name)
+            while len(self._payloads) >= MAPPED * self.manifest.world_size:
+                del self._payloads[next(iter(self._payloads))]
+        self._payloads[rank, name] = found  # the last used comes last
         return found
 
 

@@ -10,7 +10,7 @@ import torch
 
 from pytest_trainsafe.align.layout import Shard, ZigZag
 from pytest_trainsafe.trace import writer as writer_module
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import MAPPED, Trace
 from pytest_trainsafe.trace.schema import (
     InputEvent,
     Manifest,
@@ -167,3 +167,21 @@ def test_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(TraceWriteError, match="was closed"):
         writer.add(NoteEvent("a", "b"))
+
+
+def test_a_long_trace_is_read_whole_with_few_files_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "FLUSH_BYTES", 40)
+    write_manifest(tmp_path, manifest(tp=2))
+    for rank in range(2):
+        writer = RankWriter(tmp_path, rank)
+        for number in range(8):
+            writer.add_tensor(named(str(number)), torch.full((10,), float(number + rank)))
+        writer.close()
+    trace = Trace.open(tmp_path)
+    assert len(list(tmp_path.glob("rank*/payload*"))) == 16
+    for number in (*range(8), *reversed(range(8))):
+        parts = [trace.load(r.rank, event) for r, event in trace.holders(named(str(number)))]
+        assert [part[0].item() for part in parts] == [number, number + 1]
+        assert len(trace._payloads) <= MAPPED * 2

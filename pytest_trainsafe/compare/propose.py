@@ -42,6 +42,9 @@ ROUNDS = 4
 MOST_SAMPLES = 4
 MOST_NAMES = 500
 
+#: Parameters named in one hint.
+MOST_CUTS = 6
+
 #: Of tensors with more elements than this, one is looked at: its values tell enough.
 LARGE = 2**20
 
@@ -281,11 +284,35 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         near += f" gives the reference but for this: {inferred.trouble}"
     else:
         near += f" leaves an error of {inferred.left:.2g} of its norm"
-    first = parts[0].tensor
-    alike = all(p.tensor.shape == first.shape and torch.equal(p.tensor, first) for p in parts)
-    if id.kind == "param" and alike and inferred.nearest:
-        near += (
-            ". All ranks hold the same values: where ctx.initialize fills a parameter that is cut, "
-            "give the annotation to ctx.initialize too"
-        )
+    if id.kind == "param" and _cut_by_shape(rung, id) is not None:
+        near += f". {_initialized_whole(rung, id)}"
     return near
+
+
+def _initialized_whole(rung: Rung, id: TensorId) -> str:
+    """What to do about parameters that were filled as if every rank held them whole."""
+    same = [i for i in rung.reference.ids() if i.kind == "param" and i.step == id.step]
+    cuts = {i.path: dim for i in same if (dim := _cut_by_shape(rung, i)) is not None}
+    named = ", ".join(f"{path}: {{tp_dim: {dim}}}" for path, dim in [*cuts.items()][:MOST_CUTS])
+    more = f", and {len(cuts) - MOST_CUTS} more" if len(cuts) > MOST_CUTS else ""
+    return (
+        "All ranks hold the same values, as ctx.initialize gives to parameters that it takes for "
+        "whole. Give it, and ctx.watch, annotations that say how they are cut; by their shapes: "
+        f"parameters: {{{named}{more}}}"
+    )
+
+
+def _cut_by_shape(rung: Rung, id: TensorId) -> int | None:
+    """The one dimension that tp cuts by the shape of a parameter of equal values on all ranks."""
+    if not rung.candidate.holders(id) or not _open(rung.candidate, id):
+        return None
+    first, *others = (part.tensor for part in parts_of(rung.candidate, id))
+    if not all(o.shape == first.shape and torch.equal(o, first) for o in others):
+        return None
+    whole = rung.reference.holders(id)[0][1].shape
+    tp = rung.candidate.sizes["tp"]
+    if first.ndim != len(whole):
+        return None
+    cut = [dim for dim, length in enumerate(first.shape) if length != whole[dim]]
+    fits = len(cut) == 1 and first.shape[cut[0]] == -(-whole[cut[0]] // tp)
+    return cut[0] if fits else None

@@ -204,7 +204,10 @@ def test_without_a_program_s_shard_the_hint_is_to_initialize_with_annotations(
 
     found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
     assert "fc1.weight: no layout explains it; the nearest is dimension 0 cut" in found.unexplained
-    assert "give the annotation to ctx.initialize too" in found.unexplained
+    assert "as ctx.initialize gives to parameters that it takes for whole" in found.unexplained
+    assert found.unexplained.endswith("parameters: {fc1.weight: {tp_dim: 0}}")
+    # The others hold their own parts, and are offered as such.
+    assert found.wanted["parameters"].keys() == {"fc1.bias", "fc2.weight"}
 
 
 @pytest.mark.parametrize("edit", [healthy, scaled])

@@ -128,7 +128,7 @@ class Search:
 
     def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
         """Which axis the first fault needs; what there was no time for stays untold."""
-        from pytest_trainsafe.session import PARALLEL_AXES
+        from pytest_trainsafe.sweep.axes import PARALLEL_AXES
 
         case = self.candidate.case
 

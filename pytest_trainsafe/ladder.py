@@ -134,12 +134,17 @@ def _rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> R
     candidate.prefetch(dtype)
     for needed in (dtype, "float64") if shadowed else (dtype,):
         reference.prefetch(needed)
+    decided = reference.decided(dtype)
+    candidate, measured = candidate.following(decided), reference.following(decided)
+    if decided is not None:
+        for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
+            traces.prefetch(needed)
     return Rung(
         dtype=reference.rounding(dtype),
         candidate=candidate.at(dtype),
         reference=reference.at(dtype),
-        perturbed=reference.perturbed(dtype),
-        shadow=reference.at("float64") if shadowed else None,
+        perturbed=measured.perturbed(dtype),
+        shadow=measured.at("float64") if shadowed else None,
     )
 
 

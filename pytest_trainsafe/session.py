@@ -70,6 +70,7 @@ class Traces:
     session: Session
     record: Recording
     keep: tuple[TensorId, ...] = ()
+    follow: RunKey | None = None
     publish: Callable[[PointSummary], None] | None = None
     reused: dict[str, bool] = field(default_factory=dict)
     more: list[Traces] = field(default_factory=list)
@@ -98,7 +99,7 @@ class Traces:
     def perturbed(self, dtype: str) -> Trace:
         """The reference's response to noise of the size of rounding in `dtype`."""
         assert self.role == "reference", self.role
-        narrowed = self.rounding(dtype)
+        narrowed = replace(self, follow=None).rounding(dtype)
         return self._run(self._key(dtype, EPSILON[narrowed])).trace
 
     def rounding(self, dtype: str) -> str:
@@ -113,6 +114,9 @@ class Traces:
     def needed(self, dtype: str) -> list[RunKey]:
         """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
         noisy = self.role == "reference" and dtype != "float64"
+        if dtype != "float64" and self.follow is None and self._program in self.session.deciding:
+            # What is to follow is asked for when there is something to follow.
+            return [self._key(dtype)] if self.role == "reference" else []
         return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
     def rewritten(
@@ -135,6 +139,21 @@ class Traces:
         self.extra.add(key)
         return self.session.run(key)
 
+    def decided(self, dtype: str) -> RunKey | None:
+        """The Run in `dtype` if it made decisions that rounding may turn: others follow it."""
+        if not any(id.kind == "decision" for id in self.at(dtype).ids()):
+            return None
+        self.session.deciding.add(self._program)
+        return self._key(dtype) if self.rounding(dtype) != "float64" else None
+
+    def following(self, decided: RunKey | None) -> Traces:
+        """The same Runs with the decisions of another in the place of their own."""
+        if decided is None:
+            return self
+        again = replace(self, follow=decided, more=[])
+        self.more.append(again)
+        return again
+
     def in_full(self) -> Traces:
         """The same Runs with every tensor's values."""
         return replace(self, record="full", more=[], extra=set())
@@ -149,6 +168,10 @@ class Traces:
         """The Runs at every rung, those that were made again, and those that sought a fault."""
         own = {self._key(dtype) for dtype in self.case.rungs}
         return own.union(self.extra, *(again.keys() for again in self.more))
+
+    @property
+    def _program(self) -> tuple[str, str]:
+        return self.case.program.path, self.case.program.file
 
     def _run(self, key: RunKey) -> Run:
         run = self.session.run(key).result()
@@ -183,6 +206,7 @@ class Traces:
             timeout=settings.timeout,
             record=self.record,
             keep=self.keep,
+            follow=self.follow,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
         )
@@ -207,6 +231,7 @@ class RunKey:
     timeout: float
     record: Recording
     keep: tuple[TensorId, ...]
+    follow: RunKey | None
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
     rewrite: str = ""
@@ -231,6 +256,8 @@ class Session:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
         self.notes: dict[str, None] = {}
+        #: The programs that are known to make decisions.
+        self.deciding: set[tuple[str, str]] = set()
         self.launchers = Launchers(
             settings.launcher,
             (shared or basetemp) / "trainsafe",
@@ -400,6 +427,8 @@ class Session:
         if self.cache is None or key.keep or not key.trusted:
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
+        if run["follow"]:
+            del run["follow"]["timeout"]
         search = [str(Path(key.script).parent), *sys.path] if key.script else None
         return make_key(
             run,
@@ -431,6 +460,8 @@ class Session:
             record=key.record,
             keep=key.keep,
             rewrite=decode(key.rewrite),
+            # It has finished: its decisions were looked for before it was followed.
+            follow=str(self.run(key.follow).result().trace.path) if key.follow else "",
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(

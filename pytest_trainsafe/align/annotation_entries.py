@@ -33,6 +33,7 @@ class OutputEntry:
     """How a module's output is cut, or that each rank holds a term of it.
 
     At Points where an axis of `local` is more than 1, it has no logical counterpart.
+    A `decision` is the indices of what was chosen by scores.
     """
 
     tp_dim: int | None = None
@@ -42,6 +43,7 @@ class OutputEntry:
     cp_partial: bool = False
     blocks: tuple[int, ...] = ()
     local: tuple[str, ...] = ()
+    decision: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,10 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
 
 def _output(value: Any, origin: str, where: str) -> OutputEntry:
     fields = _mapping(value or {}, origin, where)
-    allowed = ("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial", "blocks", "local")
+    allowed = (
+        *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
+        *("blocks", "local", "decision"),
+    )
     _keys(fields, allowed, origin, where)
     entry = OutputEntry(
         _dim(fields, "tp_dim", origin, where),
@@ -171,6 +176,7 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
         _flag(fields, "cp_partial", origin, where),
         _blocks(fields, origin, where),
         _local(fields, origin, where),
+        _flag(fields, "decision", origin, where),
     )
     over_tp = [
         key

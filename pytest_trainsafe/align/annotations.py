@@ -89,13 +89,13 @@ class Annotations:
         found = self._parameter_entry(name)
         return found is not None and found[0].expert_parallel
 
+    def decision(self, name: str) -> bool:
+        """Whether what a module yields is a decision: indices that it chose by scores."""
+        return self._whole_output(name).decision
+
     def local(self, name: str, point: Point) -> bool:
         """Whether what a module yields has no logical counterpart at this Point."""
-        found = None
-        for pattern, outputs in self.entries.modules:
-            if matches(pattern, name):
-                found = outputs.get("output")
-        return found is not None and any(int(point.get(axis, 1)) > 1 for axis in found.local)
+        return any(int(point.get(axis, 1)) > 1 for axis in self._whole_output(name).local)
 
     def module(
         self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
@@ -158,6 +158,12 @@ class Annotations:
                     found = (outputs, f"modules: {pattern}")
             self._matched[name] = found
         return self._matched[name]
+
+    def _whole_output(self, name: str) -> OutputEntry:
+        """The entry of a module's output as a whole, empty without one."""
+        found = self._module_entry(name)
+        entry = found[0].get("output") if found is not None else None
+        return entry or OutputEntry()
 
     def _output_layout(
         self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str

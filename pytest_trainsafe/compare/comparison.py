@@ -18,6 +18,7 @@ class Comparison:
 
     `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
     that have no counterpart, and `local` those that are known to have none at this Point.
+    `turned` of all `choices` of decisions are others than the reference's, within rounding.
     `worst` is the largest error over its allowance of all tensors, at `worst_id`.
     `insensitive` lists the tensors whose allowance is as large as themselves,
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
@@ -30,6 +31,8 @@ class Comparison:
     compared: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     local: Counter[str] = field(default_factory=Counter)
+    choices: int = 0
+    turned: int = 0
     worst: float = 0.0
     worst_id: TensorId | None = None
     insensitive: list[TensorId] = field(default_factory=list)

@@ -19,6 +19,7 @@ from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import Sketched, is_whole, logical_sketch
 from pytest_trainsafe.compare.again import gradients_behind
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.decisions import judge_decision
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
@@ -134,6 +135,9 @@ class _Judge:
         if id not in self.held:
             self.absent(order, id)
             return
+        if id.kind == "decision":
+            self.decision(order, id)
+            return
         if any(is_cut_over_stages(t, id) for t in (self.rung.reference, self.rung.candidate)):
             self.result.uncovered[id.kind] += 1
             return
@@ -168,8 +172,9 @@ class _Judge:
         if local_name(id) in self.local:
             self.result.local[id.kind] += 1
             return
+        called = id.kind in ("activation", "decision")
         expected = id.kind in PER_PARAMETER or (
-            id.kind == "activation" and id.module in self.modules and id.microbatch is not None
+            called and id.module in self.modules and id.microbatch is not None
         )
         if not (expected and id.kind in self.kinds):
             self.result.uncovered[id.kind] += 1
@@ -177,10 +182,37 @@ class _Judge:
         self.count(id)
         message = (
             "the reference has this tensor and no rank of the candidate recorded it: the "
-            + ("module was not called" if id.kind == "activation" else "parameter has none")
+            + ("module was not called" if called else "parameter has none")
             + ", or it has another name"
         )
         self.fail(order, id, "missing", message)
+
+    def decision(self, order: int, id: TensorId) -> None:
+        """Judge what a module chose; the scores it went by are another module's output."""
+        if id.name != "output":
+            return
+        scores = msgspec.structs.replace(id, name="scores")
+        expected, by = self.reference.tensor(id), self.reference.tensor(scores)
+        if expected is None or by is None:
+            self.doubt(order, id, "reference", "the reference's own parts do not fit together")
+            return
+        self.count(id)
+        merged = self.candidate.merged(id, tuple(expected.shape))
+        for finding in merged.findings:
+            self.add(order, finding)
+        if merged.tensor is None or any(f.check in _NOT_WHOLE for f in merged.findings):
+            return
+        others = [values.tensor(scores) for values in self.yardstick.measures]
+        found = judge_decision(
+            merged.tensor, expected, by, [o for o in others if o is not None], self.rung.dtype
+        )
+        self.result.choices += found.total
+        if found.message:
+            self.fail(order, id, "decision", found.message, found.margin, found.allowed)
+            return
+        self.result.turned += found.differ
+        if found.blind:
+            self.result.insensitive.append(id)
 
     def screen(self, id: TensorId) -> None:
         """Clear a tensor by its sketches, or make it a suspect."""

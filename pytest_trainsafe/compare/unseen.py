@@ -25,6 +25,11 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
     told = _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
+    if comparison.turned:
+        told.append(
+            f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "
+            "the reference's, all within rounding; the reference's were used in their place"
+        )
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
     last = max((f.where.step for f in comparison.findings if f.where is not None), default=None)
     if not comparison.failed:

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.decisions import Followed, require_decision
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.rewrite import Rewriter
@@ -58,6 +59,8 @@ class ActivationRecorder:
         self.unreduced = annotations.unreduced(self.point)
         self.noise = noise
         self.rewriter = rewriter
+        coordinates = self.point.coordinates(writer.rank)
+        self.followed = Followed(spec.follow, coordinates, self.sizes) if spec.follow else None
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
@@ -71,6 +74,9 @@ class ActivationRecorder:
             if self.noise is not None and leaf:
                 module.register_forward_hook(_uncompiled(self._perturb(module, name, self.noise)))
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
+            if self.annotations.decision(name):
+                module.register_forward_hook(_uncompiled(self._decide(module, name)))
+                continue
             if self.annotations.local(name, self.point):
                 self._note(NoteEvent("local", f"activation {name}"))
                 selected = False
@@ -139,6 +145,25 @@ class ActivationRecorder:
         if self.rewriter is None:
             return output
         return self.rewriter.outputs(base, output, recomputing)
+
+    def _decide(self, watched: nn.Module, name: str) -> Any:
+        def hook(module: nn.Module, args: object, output: object) -> object:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            if module is not watched or step is None or microbatch is None:
+                return None
+            scores, own = require_decision(name, args, output)
+            call, recomputing = self.clock.call(name)
+            if call is None:
+                return None
+            where = TensorId(step, microbatch, "decision", name, "output", call)
+            values, layout, source = self._local(where, own)
+            if not recomputing and self.spec.records("decision"):
+                self.writer.add_tensor(where, values, layout, source)
+                by = msgspec.structs.replace(where, name="scores")
+                self.writer.add_tensor(by, local_values(scores), layout, source)
+            return self.followed.part(where, own, layout) if self.followed else None
+
+        return hook
 
     def _hold(self, where: TensorId, keep: bool, leaf: bool) -> Callable[[torch.Tensor], None]:
         microbatch = where.microbatch

@@ -24,7 +24,7 @@ MOST_ALSO = 4
 #: How the kinds are summed up in the line "not affected".
 _GROUPS = {
     "initial parameters": ("param", "master_param"),
-    "forward activations": ("activation", "loss"),
+    "forward activations": ("activation", "decision", "loss"),
     "activation gradients": ("activation_grad",),
     "micro-batch gradients": ("param_grad",),
     "main gradients": ("main_grad", "grad_norm"),

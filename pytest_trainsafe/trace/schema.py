@@ -24,6 +24,7 @@ SCHEMA_VERSION = 2
 Kind = Literal[
     "activation",
     "activation_grad",
+    "decision",  # what a module chose ("output") and by which "scores"
     "param",
     "param_grad",
     "main_grad",

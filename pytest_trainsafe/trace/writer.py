@@ -104,7 +104,8 @@ class RankWriter:
         """What is kept of a tensor as it is now; `add_taken` records it."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
-        if self._sketcher is not None and host.nbytes > SIZE and id not in self._keep:
+        kept = id in self._keep or id.kind == "decision"  # which another Run may follow
+        if self._sketcher is not None and host.nbytes > SIZE and not kept:
             digest = xxhash.xxh3_128_hexdigest(as_bytes(host).numpy().data)
             content = digest, host.dtype, shape, layout
             known = self._sketched.get(content)

@@ -44,6 +44,12 @@ class Runs:
     def prefetch(self, dtype: str) -> None:
         pass
 
+    def decided(self, dtype: str) -> None:
+        """The bench's models make no decisions."""
+
+    def following(self, decided: None) -> Runs:
+        return self
+
     def at(self, dtype: str) -> Trace:
         self.asked.append(dtype)
         return self.candidates[dtype] if self.candidates else self.bench.measures(dtype)[0]

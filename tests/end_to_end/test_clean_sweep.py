@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 
 
@@ -56,6 +57,31 @@ def test_the_llama_trains_like_one_device_everywhere(candidate_trace, reference_
 @pytest.mark.trainsafe(moe.train, dp=2, ep=2, args={"capacity_factor": 1.0})
 def test_experts_over_two_ranks_train_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(
+    moe.train, tp=2, dtype=["bfloat16"], args={"layers": 1, "experts": 8, "batch_size": 4}
+)
+def test_experts_that_rounding_chooses_otherwise_are_followed(candidate_trace, reference_trace):
+    decided = reference_trace.decided("bfloat16")
+    turned = differing_choices(candidate_trace, reference_trace)
+
+    assert reference_trace.decided("float64") is None
+    assert decided is not None
+    assert turned > 0
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+def differing_choices(candidate, reference):
+    """How many tokens a bfloat16 candidate by itself sends to other experts."""
+    own, theirs = candidate.at("bfloat16"), reference.at("bfloat16")
+    turned = 0
+    for id in theirs.ids():
+        if id.kind == "decision" and id.name == "output":
+            sets = [logical_tensor(trace, id).tensor.sort().values for trace in (own, theirs)]
+            turned += int((sets[0] != sets[1]).any(dim=-1).sum())
+    return turned
 
 
 @pytest.mark.slow

@@ -171,10 +171,36 @@ def _in_effect(candidate: Trace) -> Guard:
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
             )
             yield "in-effect", text
+    zero = candidate.point.get("zero", 0)
+    if zero and _keep_all_states(candidate):
+        text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
+        yield "in-effect", text
+
+
+def _keep_all_states(candidate: Trace) -> bool:
+    """Whether all dp ranks keep the same states of the optimizer, none of them a part over dp.
+
+    No where none are recorded: some optimizers keep them where nobody finds them.
+    """
+    pairs = list(_neighbours(candidate, "dp", _states_of))
+    return bool(pairs) and all(
+        _states_of(here) == _states_of(there)
+        and not any(
+            axis in ("dp", "cp")
+            for id in _states_of(here)
+            for placement in here.tensors[id].layout
+            for axis in axes_of(placement)
+        )
+        for here, there in pairs
+    )
+
+
+def _states_of(rank: RankTrace) -> frozenset[TensorId]:
+    return frozenset(id for id in rank.tensors if id.kind == "optimizer_state")
 
 
 def _neighbours(
-    candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[str]]
+    candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
 ) -> Iterator[tuple[RankTrace, RankTrace]]:
     """Pairs of ranks with a share that differ only in their place along `axis`."""
     ranks = [rank for rank in candidate.ranks if share(rank)]

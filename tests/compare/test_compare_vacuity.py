@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 import torch
 from compare_traces import STEPS, Bench, Edit, Record, only, training, write
 
+from pytest_trainsafe.align.layout import Layout, Shard
 from pytest_trainsafe.compare.checks import CHECKS, require_known
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.compare.vacuity import _in_effect, guard
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.schema import INITIAL, NoteEvent
 
@@ -163,6 +166,41 @@ def test_axis_that_did_nothing(bench: Bench, axis: str) -> None:
     found = doubts(rung)
     assert list(found) == ["in-effect"]
     assert found["in-effect"].startswith(f"{axis}=2 had no effect")
+
+
+def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> Rung:
+    """A run at dp=2 with zero, whose dp rank r has the states laid out `layout_of(r)`."""
+
+    def cut(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        kept = record.id.kind != "optimizer_state" or layout_of(at["dp"]) is not None
+        return part if kept else None
+
+    layout = layout_of(0) or ()
+    records = [
+        Record(r.id, r.tensor, layout if r.id.kind == "optimizer_state" and r.tensor.ndim else ())
+        for r in training()
+    ]
+    return pair(
+        bench, records, Point.of(dp=2, zero=1), edit=cut, notes=[NoteEvent("asked", "zero")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout_of", "idle"),
+    [
+        (lambda rank: (), True),
+        (lambda rank: (Shard(0, "dp"),), False),
+        (lambda rank: () if rank == 0 else None, False),
+    ],
+    ids=["every rank keeps all", "each keeps a part", "one keeps it"],
+)
+def test_zero_that_shares_nothing_out(
+    bench: Bench, layout_of: Callable[[int], Layout | None], idle: bool
+) -> None:
+    rung = with_states(bench, layout_of)
+    found = [text for check, text in _in_effect(rung.candidate) if check == "in-effect"]
+    said = "zero=1 had no effect: every rank of dp keeps all of the optimizer's state"
+    assert found == ([said] if idle else [])
 
 
 def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:

@@ -189,12 +189,17 @@ class _Blame:
 
     def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
         """Whether a wrong parameter gradient follows from what its module was given, or did."""
-        return id.module in at_fault or (
+        return any(_within(id.module, module) for module in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
 
     def has_children(self, module: str) -> bool:
         return module in self.callers.values()
+
+
+def _within(module: str, outer: str) -> bool:
+    """Whether a module is another, or a part of it."""
+    return not outer or module == outer or module.startswith(f"{outer}.")
 
 
 def _parameter(id: TensorId) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from pytest_trainsafe.align.indices import LayoutError
-from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.align.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.compare.errors import finite
@@ -36,6 +36,9 @@ class Inputs:
             if id.kind in ("activation", "activation_grad")
         )
         self._declared = list(dict.fromkeys(layouts))
+        placed = (placement for layout in self._declared for placement in layout)
+        #: What gradients are besides, before a reduction that averages.
+        self._scaled: Layout = tuple({p: None for p in placed if isinstance(p, Scaled)})
 
     def agrees(self, id: TensorId) -> bool:
         """Whether the candidate's tensor is the reference's; True where either has none."""
@@ -60,7 +63,7 @@ class Inputs:
         parts = parts_of(self.rung.candidate, id)
         sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)
         known = parts[0].layout_source != UNKNOWN
-        layouts = [parts[0].layout] if known else self._layouts(shape, parts)
+        layouts = [parts[0].layout] if known else self._layouts(id, shape, parts)
         for layout in layouts:
             laid = [Part(p.rank, p.coordinates, p.tensor, layout) for p in parts]
             try:
@@ -77,7 +80,7 @@ class Inputs:
                 return True
         return False
 
-    def _layouts(self, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
+    def _layouts(self, id: TensorId, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
         """Layouts under which parts of this size can make a tensor of `shape`, likely ones first.
 
         Sums over ranks are not among them, unless declared of some tensor: most sums that fit
@@ -87,7 +90,10 @@ class Inputs:
         if len(local) != len(shape):
             return
         seen = set()
-        for layout in itertools.chain(self._declared, self._cuts(shape)):
+        gradient = id.kind == "activation_grad"
+        besides = self._scaled if gradient else ()
+        cuts = (cut + besides for cut in self._cuts(shape))
+        for layout in itertools.chain(self._declared, cuts):
             if layout not in seen and self._fits(layout, shape, local):
                 seen.add(layout)
                 yield layout
@@ -114,7 +120,7 @@ class Inputs:
                 blocks = placement.blocks if isinstance(placement, Shard) else ()
                 if blocks and sum(blocks) != shape[placement.dim]:
                     return False
-            elif not isinstance(placement, Partial):
+            elif not isinstance(placement, Partial | Scaled):
                 return False
         return tuple(whole) == shape
 

@@ -10,7 +10,7 @@ import math
 import msgspec
 import torch
 
-from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.record.rewrite import rewrite_key
 from pytest_trainsafe.record.spec import Rewrite
 from pytest_trainsafe.trace.reader import Trace
@@ -31,9 +31,14 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     """How to rewrite the outputs and the gradients that both Runs recorded.
 
     What only one of them has (a fused module's parts) stays as it is in both, or they would not
-    compute the same.  Taken from the first step and micro-batch that has the tensor.
+    compute the same; so does what several pipeline stages hand on under one name.  Taken from the
+    first step and micro-batch that has the tensor.
     """
-    both = {rewrite_key(id) for id in candidate.ids() if _flows(id)}
+    both = {
+        rewrite_key(id)
+        for id in candidate.ids()
+        if _flows(id) and not any(is_cut_over_stages(t, id) for t in (candidate, reference))
+    }
     found: dict[str, Rewrite | None] = {}
     for id in reference.ids():
         key = rewrite_key(id)

@@ -23,7 +23,7 @@ from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.dtensor import is_dtensor
-from pytest_trainsafe.align.indices import LayoutError, local_shape
+from pytest_trainsafe.align.indices import LayoutError, local_shape, scale
 from pytest_trainsafe.align.layout import Coordinates, Layout
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.consistent import consistent_tensor
@@ -161,21 +161,21 @@ class Rewriter:
 
     def _values(self, where: TensorId, like: torch.Tensor, layout: Layout) -> torch.Tensor | None:
         """The tensor to put in place of `like`; None where it is not among those to rewrite."""
-        scale = self.spec.rewrite.get(rewrite_key(where))
-        if scale is None:
+        wanted = self.spec.rewrite.get(rewrite_key(where))
+        if wanted is None:
             return None
         local, sizes = local_values(like), self.point.sizes
         try:
-            expected = local_shape(layout, self.coordinates, sizes, scale.shape)
+            expected = local_shape(layout, self.coordinates, sizes, wanted.shape)
         except (LayoutError, IndexError):
             return None
-        if len(scale.shape) != local.ndim or tuple(local.shape) != expected:
+        if len(wanted.shape) != local.ndim or tuple(local.shape) != expected:
             return None  # recorded so, and wrong already
         values = consistent_tensor(
             f"rewritten {where}",
-            scale.shape,
-            mean=scale.mean,
-            std=scale.std,
+            wanted.shape,
+            mean=wanted.mean,
+            std=wanted.std,
             dtype=local.dtype,
             device=local.device,
             seed=self.spec.seed,
@@ -183,10 +183,11 @@ class Rewriter:
             coordinates=self.coordinates,
             sizes=sizes,
         )
-        if scale.low is not None and scale.high is not None:
-            values = values.clamp(scale.low, scale.high)
+        if wanted.low is not None and wanted.high is not None:
+            values = values.clamp(wanted.low, wanted.high)
         if self.noise is not None:
             values = self.noise(f"{where}/rewritten", values)
+        values *= scale(layout, sizes)
         if is_dtensor(like):
             held: Any = like
             return torch.distributed.tensor.DTensor.from_local(
@@ -203,7 +204,8 @@ class Rewriter:
         found = own_layout(tensor, self.point.sizes) or self.annotations.module(
             where.module, where.name, self.point, tensor.ndim, gradient
         )
-        return found[0] if found else ()
+        layout = found[0] if found else ()
+        return layout + self.annotations.unreduced(self.point) if gradient else layout
 
     # Inputs.
 
@@ -271,7 +273,8 @@ class Rewriter:
                 values += self._held[where][0]
             own = own_layout(grad, self.point.sizes)
             if own is not None:
-                self._held[where] = values, *own
+                layout = own[0] + self.annotations.unreduced(self.point)
+                self._held[where] = values, layout, own[1]
             elif origin is not None:
                 self._held[where] = values, origin.gradient, origin.source
             else:

@@ -17,12 +17,14 @@ NEEDS = {"sp": "tp", "vpp": "pp"}
 
 def parallel(point: Point, names: frozenset[str]) -> list[str]:
     """The axes of a Point that are in effect; those that need another come before it."""
-    found = [axis for axis, value in point if axis in names and value != trivial(value)]
+    found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
     return sorted(found, key=lambda axis: axis not in NEEDS)
 
 
-def trivial(value: AxisValue) -> AxisValue:
-    """The value of an axis that leaves training alone."""
+def trivial(axis: str, value: AxisValue) -> AxisValue:
+    """The value of an axis, like this one, that leaves training alone."""
+    if axis == "zero":
+        return 0
     if isinstance(value, bool):
         return False
     return 1 if isinstance(value, int) else "none"
@@ -56,8 +58,7 @@ def needed(
             (stays if there else gone).append(axis)
 
     def at(axis: str) -> str:
-        value = trivial(values[axis])
-        return f"{axis}={0 if axis == 'zero' else value}"
+        return f"{axis}={trivial(axis, values[axis])}"
 
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
@@ -66,4 +67,4 @@ def needed(
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
         return gone[0], f"{text}, {also} it is still there" if also else text
-    return "", f"{' and '.join(gone)} together: without either the fault is gone"
+    return "", f"{' and '.join(gone)} together: without any of them the fault is gone"

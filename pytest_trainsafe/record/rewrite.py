@@ -23,7 +23,7 @@ from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.dtensor import is_dtensor
-from pytest_trainsafe.align.indices import LayoutError, local_shape, scale
+from pytest_trainsafe.align.indices import LayoutError, local_shape
 from pytest_trainsafe.align.layout import Coordinates, Layout
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.consistent import consistent_tensor
@@ -187,7 +187,6 @@ class Rewriter:
             values = values.clamp(wanted.low, wanted.high)
         if self.noise is not None:
             values = self.noise(f"{where}/rewritten", values)
-        values *= scale(layout, sizes)
         if is_dtensor(like):
             held: Any = like
             return torch.distributed.tensor.DTensor.from_local(

@@ -95,3 +95,40 @@ def test_unreduced_layer_norm_gradients_are_weight_gradients(search):
     phase, targets, _ = localised(search)
     assert phase == "weights"
     assert all("layernorm" in name for name in targets)
+
+
+@planted("cp-attention-backward-layout", cp=2)
+def test_the_ring_is_wrong_in_the_backward_of_attention(search):
+    phase, targets, _ = localised(search)
+    assert phase == "backward"
+    assert {name.rpartition(".")[2] for name in targets} == {"core_attention"}
+
+
+@planted("cp-layernorm-grads", tp=2, cp=2)
+def test_gradients_summed_over_replicas_are_a_reduction(search):
+    phase, targets, axis = localised(search)
+    assert phase == "reduction"
+    assert all("layernorm" in name for name in targets)
+    assert axis == "tp and cp together: without any of them the fault is gone"
+
+
+@planted("dp-gradient-scaling", cp=2)
+def test_buckets_scaled_twice_are_a_reduction_of_everything(search):
+    phase, targets, axis = localised(search)
+    assert phase == "reduction"
+    assert len(targets) > 20
+    assert axis.startswith("cp:")
+
+
+@planted("zero-tied-embedding", pp=2, dp=2, zero=1)
+def test_a_tied_embedding_in_two_buckets_is_a_reduction_of_it_alone(search):
+    phase, targets, _ = localised(search)
+    assert (phase, targets) == ("reduction", {"embedding.word_embeddings.weight"})
+
+
+@planted("zero-gather-lost", dp=2, zero=1)
+def test_parameters_that_are_not_gathered_are_the_optimizers_step(search):
+    phase, targets, axis = localised(search)
+    assert phase == "optimizer"
+    assert "embedding.word_embeddings.weight" in targets
+    assert axis.startswith("zero: at zero=0 the fault is gone")

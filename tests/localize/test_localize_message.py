@@ -1,0 +1,62 @@
+"""A failed test's report names the code at fault, and says why where it could not be found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from stack_program import train
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+
+
+@pytest.fixture(autouse=True)
+def budget(candidate_trace, monkeypatch):
+    """Seconds of this test's own: other tests of the process may have spent what there was."""
+    budget = candidate_trace.session.localizing
+    monkeypatch.setattr(budget, "left", 60.0)
+    return budget
+
+
+def failure(candidate, reference):
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_trainsafe(candidate, reference)
+    return " ".join(str(raised.value).split())
+
+
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
+def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace, request):
+    text = failure(candidate_trace, reference_trace)
+
+    assert "faulty the forward of the code in blocks.1 (class Block)" in text
+    assert "axis tp: at tp=1 the fault is gone" in text
+    assert "stack_program.py:" in text.partition("look at")[2]
+    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    assert summary["seconds"]["localize"] > 0
+
+
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
+def test_a_spent_budget_leaves_the_report_as_it_is(candidate_trace, reference_trace, budget):
+    budget.left = 0.0
+    text = failure(candidate_trace, reference_trace)
+
+    assert "starts at blocks.1.output" in text
+    assert "faulty" not in text
+
+
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
+def test_too_little_time_is_said(candidate_trace, reference_trace, budget):
+    budget.left = 1e-9
+    assert "not localised the time for it is used up" in failure(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"})
+def test_without_activations_it_says_so(trainsafe, candidate_trace, reference_trace):
+    settings = replace(trainsafe.settings, record_kinds=("main_grad",))
+    for traces in (candidate_trace, reference_trace):
+        traces.case = replace(trainsafe, settings=settings)
+    text = failure(candidate_trace, reference_trace)
+
+    assert "not localised no activations were recorded" in text

@@ -1,7 +1,8 @@
 """An empty group of ranks: ours, and how others start ranks for their tests, in turns.
 
 The targets are a warm group at least 15 times faster than torchrun's for 2 ranks and 10 times
-for 4, and faster than both peers.  A peer that is not installed is left out, and said so.
+for 4, and faster than both peers.  DeepSpeed's way alone starts a process group in every test.
+A peer that is not installed is left out, and said so.
 """
 
 from __future__ import annotations

@@ -15,25 +15,18 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from _corpus import RANKS, points
 from _measure import ROOT, finish, machine, median, show
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
+from pytest_trainsafe.reference_models.corpus import planted
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
 
 PAGE = ROOT / "docs" / "bugs.md"
-
-#: What a bug needs beside the ranks: an axis that says how, not how many.
-MORE: dict[str, dict[str, list[Any]]] = {
-    "recompute": {"recompute": ["none", "full"]},
-    "zero": {"zero": [0, 1]},
-}
 
 
 @dataclass
@@ -115,11 +108,7 @@ def judge(bug: Bug, session: Session, quick: bool) -> Found:
 
 def cases(bug: Bug, settings: Settings, quick: bool) -> Iterator[Case]:
     """The valid Points of a bug's program, those that trigger it and those that do not."""
-    axes = {**RANKS[bug.program]}
-    for word, more in MORE.items():
-        if word in bug.when:
-            axes |= more
-    valid = list(points(bug.program, axes, bug.arguments, settings, {"bug": bug.name}))
+    valid = planted(bug, settings)
     if quick:
         triggering = [case for case in valid if bug.triggers(case.point)]
         valid = [*triggering[:1], *(case for case in valid if not bug.triggers(case.point))][:2]

@@ -13,11 +13,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from _corpus import RANKS, clean
 from _measure import finish, machine, show
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.reference_models.corpus import RANKS, clean
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings

@@ -1,4 +1,7 @@
-"""The Points of the reference models that the corpus is judged at: clean, and with bugs planted."""
+"""The Points at which the reference models are judged: clean, and with bugs planted.
+
+Read by the tests and the benchmarks; imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_trainsafe.reference_models.bugs import Bug
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
@@ -65,6 +69,22 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
     "cnn": [],
     "lstm": [],
 }
+
+
+#: What a bug needs beside the ranks.
+_MORE: dict[str, Axes] = {
+    "recompute": {"recompute": ["none", "full"]},
+    "zero": {"zero": [0, 1]},
+}
+
+
+def planted(bug: Bug, settings: Settings) -> list[Case]:
+    """The Cases of a bug: at the valid Points of its program that trigger it, and all others."""
+    axes = {**RANKS[bug.program]}
+    for word, more in _MORE.items():
+        if word in bug.when:
+            axes |= more
+    return list(points(bug.program, axes, bug.arguments, settings, {"bug": bug.name}))
 
 
 def points(

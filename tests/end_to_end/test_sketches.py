@@ -1,0 +1,50 @@
+"""With sketches the verdicts, and the reports, are those of full recording."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.reference_models.bugs import BUGS
+from pytest_trainsafe.reference_models.corpus import planted
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+
+SETTINGS = Settings(max_world_size=4, localize=0.0)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory):
+    session = Session(SETTINGS, tmp_path_factory.mktemp("sketches"))
+    yield session
+    session.close()
+
+
+def report(session: Session, case, record: str) -> str:
+    """What is said of a case, without what depends on which tensors were kept."""
+    case = replace(case, settings=replace(SETTINGS, record=record))
+    candidate = session.candidate(case)
+    text = climb(candidate, session.reference(case), [], [])
+    session.discard(candidate)
+    return re.sub(r"^ +rerun.*$", "", text, flags=re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_is_told_as_in_full(session: Session, bug) -> None:
+    case = next(case for case in planted(bug, SETTINGS) if bug.triggers(case.point))
+
+    told = report(session, case, "sketch")
+    assert "starts at" in told
+    assert told == report(session, case, "full")
+
+
+def test_a_clean_point_passes(session: Session) -> None:
+    bug = BUGS[0]
+    case = next(case for case in planted(bug, SETTINGS) if case.point.size("cp") == 2)
+    clean = replace(case, candidate_arguments=case.arguments)
+
+    assert report(session, clean, "sketch") == ""

@@ -52,6 +52,7 @@ CLEAN = (
     Clean("gpt", "gpt", (*_TRANSFORMER, *_ZERO, Point.of(tp=4, recompute="full"))),
     Clean("llama", "llama", _TRANSFORMER),
     Clean("moe", "moe", _MOE),
+    Clean("gpt, fp8", "gpt", (Point.of(tp=2), Point.of(tp=2, cp=2, sp=True)), {"fp8": True}),
 )
 
 #: What is tried of each axis, the value that changes nothing first.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,36 @@ def show_verdicts(pairs: Sequence[Pair]) -> None:
         planted = [pair for pair in bugs if pair["dtype"] == dtype]
         rows = [_row(name, own, planted) for name in (*CRITERIA, "")]
         show(f"Verdicts in {dtype}", columns, rows)
+    show_ladders(clean, bugs)
     show_bugs(bugs)
     show_room(clean)
+
+
+def show_ladders(clean: Sequence[Pair], bugs: Sequence[Pair]) -> None:
+    """As a test judges: a failure in any dtype from float64 down fails it."""
+    rows = []
+    for last, dtype in enumerate(DTYPES, start=1):
+        alarms = _in_any(clean, DTYPES[:last], lambda pair: failures(pair, "") > 0)
+        found = _in_any(bugs, DTYPES[:last], lambda pair: not missed(pair, ""))
+        named = sorted(name for name, caught in found.items() if not caught)
+        rows.append([dtype, len(alarms), sum(alarms.values()), len(found), len(named), *named])
+    width = max(map(len, rows))
+    columns = ["down to", "clean Points", "false positives", "bugs", "missed"]
+    rows = [[*row, *[""] * (width - len(row))] for row in rows]
+    columns += [""] * (width - len(columns))
+    show("Verdicts by measured tolerances, dtype after dtype from float64", columns, rows)
+
+
+def _in_any(
+    pairs: Sequence[Pair], dtypes: Sequence[str], true: Callable[[Pair], bool]
+) -> dict[str, bool]:
+    """Of each program or bug at its Point, whether something is true in one of the dtypes."""
+    found: dict[str, bool] = {}
+    for pair in pairs:
+        if pair["dtype"] in dtypes:
+            name = f"{pair['bug'] or pair['program']} at {pair['point']}"
+            found[name] = found.get(name, False) or true(pair)
+    return found
 
 
 def _row(name: str, clean: Sequence[Pair], bugs: Sequence[Pair]) -> list[object]:

@@ -48,10 +48,14 @@ _MOE = (
     Point.of(tp=2, cp=2, sp=True),
 )
 
+_DATA_PARALLEL = (Point.of(dp=2), Point.of(dp=4), Point.of(dp=2, zero=1))
+
 CLEAN = (
     Clean("gpt", "gpt", (*_TRANSFORMER, *_ZERO, Point.of(tp=4, recompute="full"))),
     Clean("llama", "llama", _TRANSFORMER),
     Clean("moe", "moe", _MOE),
+    Clean("cnn", "cnn", _DATA_PARALLEL),
+    Clean("lstm", "lstm", _DATA_PARALLEL),
     Clean("gpt, fp8", "gpt", (Point.of(tp=2), Point.of(tp=2, cp=2, sp=True)), {"fp8": True}),
 )
 

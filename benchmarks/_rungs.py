@@ -13,6 +13,7 @@ import numpy as np
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.compare.errors import Wide
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.ladder import make_rung
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
@@ -58,16 +59,7 @@ def rungs(opened: Session, one: Case, dtypes: Sequence[str] = DTYPES) -> Iterato
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
     for dtype in dtypes:
-        yield (
-            dtype,
-            Rung(
-                dtype=reference.rounding(dtype),
-                candidate=candidate.at(dtype),
-                reference=reference.at(dtype),
-                perturbed=reference.perturbed(dtype),
-                shadow=reference.at("float64") if dtype != "float64" else None,
-            ),
-        )
+        yield dtype, make_rung(dtype, candidate, reference, shadowed=dtype != "float64")
     opened.discard(candidate)
 
 

@@ -48,7 +48,9 @@ def main() -> None:
 
 def measure(program: str, layers: int) -> Iterator[dict[str, Any]]:
     """A program's errors by layer, a figure for each dtype and kind."""
-    settings = Settings(timeout=3600, record_kinds=tuple(KINDS), record_modules=MODULES)
+    # Below float64 what a router decides in the reference is followed by what measures it.
+    kinds = (*KINDS, "decision")
+    settings = Settings(timeout=3600, record_kinds=kinds, record_modules=MODULES)
     arguments = {"layers": layers, "steps": 1, "microbatches": 1}
     with session(settings) as opened:
         for dtype, rung in rungs(opened, case(program, POINT, settings, arguments)):

@@ -146,7 +146,7 @@ def room(rung: Rung) -> dict[str, float]:
     """The worst ratio of each kind of tensor; parameters, judged by updates, are not among them."""
     yardstick, found = Yardstick(rung), dict[str, float]()
     for id in rung.reference.ids():
-        if id.kind in UPDATED or not rung.candidate.holders(id):
+        if id.kind in UPDATED or id.kind == "decision" or not rung.candidate.holders(id):
             continue
         moment = f", {id.name.rpartition('.')[2]}" if id.kind == "optimizer_state" else ""
         kind = f"{id.kind}{moment}"
@@ -163,6 +163,8 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
     missed = dict.fromkeys(CRITERIA, True)
     tensors = 0
     for id in rung.reference.ids():
+        if id.kind == "decision":
+            continue  # numbers of experts, and no reader would compare them by tolerances
         reference, candidate = whole(rung.reference, id), None
         if rung.candidate.holders(id):
             candidate = values(rung.candidate, id, reference.shape)

@@ -58,7 +58,7 @@ def climb(
     rungs, left_out = _runnable(case, reference)
     for dtype in rungs:
         shadowed = dtype != "float64" and "float64" in rungs
-        rung = _rung(dtype, candidate, reference, shadowed)
+        rung = make_rung(dtype, candidate, reference, shadowed)
         if dtype == rungs[-1]:  # all that this test needs has been trained
             candidate.session.look_ahead()
         began = time.perf_counter()
@@ -66,7 +66,7 @@ def climb(
         spent += time.perf_counter() - began
         if comparison.suspects:
             kept = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
-            rung = _rung(dtype, kept, reference.in_full(), shadowed)
+            rung = make_rung(dtype, kept, reference.in_full(), shadowed)
             began = time.perf_counter()
             comparison = _compare(rung, loosen, comparison)
             spent += time.perf_counter() - began
@@ -105,7 +105,7 @@ def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -
         return None
     full = candidate.in_full()
     candidate.more.append(full)
-    return _rung(dtype, full, reference.in_full(), shadowed)
+    return make_rung(dtype, full, reference.in_full(), shadowed)
 
 
 def _propose(
@@ -129,7 +129,7 @@ def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Ro
     return proposal_rows(proposal, written)
 
 
-def _rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung:
+def make_rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung:
     """The traces of one rung, launched together where they are not there yet."""
     candidate.prefetch(dtype)
     for needed in (dtype, "float64") if shadowed else (dtype,):

@@ -1,0 +1,58 @@
+"""A marker for tests of one planted bug, and what is expected of them at any Point."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.reference_models import bugs, gpt, moe
+
+SAYS = {
+    "tp-embedding-mask": "",
+    "cp-loss-scaling": "the value is 2 times the reference, which is cp",
+    "sp-layernorm-grads": "the ranks of tp hold partial sums: rank0 + rank1",
+    "pp-stage-division": "no rank of the candidate recorded it",
+    "moe-router-grads": "the ranks of tp hold partial sums: rank0 + rank1",
+    "recompute-chunk-input": "",
+    "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
+    "cp-attention-backward-layout": "",
+    "dp-gradient-scaling": "the value is 2 times the reference, which is cp",
+    "zero-gather-lost": "",
+    "zero-tied-embedding": "",
+    "fp8-amax-group": "",
+    "fp8-stale-weight": "",
+    "cp-layernorm-grads": "the value is 2 times the reference, which is cp or micro-batches or tp",
+}
+
+
+PROGRAMS = {"gpt": gpt.train, "moe": moe.train}
+
+
+def planted(name, **axes):
+    bug = bugs.find(name)
+    arguments = dict(bug.arguments)
+    return pytest.mark.trainsafe(
+        PROGRAMS[bug.program], args=arguments, candidate_args={**arguments, "bug": name}, **axes
+    )
+
+
+def judge(name, case, candidate, reference):
+    """Expect a failure that tells the bug's story at Points that trigger it, a pass elsewhere."""
+    bug = bugs.find(name)
+    if not bug.triggers(case.point):
+        assert_trainsafe(candidate, reference)
+        return
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate, reference)
+    text = " ".join(str(failure.value).split())
+    when = f"step {bug.step}" + " · micro-batch 0" * (bug.kind not in ("main_grad", "update"))
+    when = when if bug.step >= 0 else "before the first step"
+    starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
+    assert f"starts at {starts}" in text
+    # Of another rank's terms for this rank's shard of the sequence, nothing is recorded.
+    terms_are_lost = name == "tp-overlap-dgrad" and case.point.get("sp", False)
+    if not terms_are_lost:
+        assert SAYS[name] in text
+    assert "look at" in text
+    assert "an annotation, or part of one" not in text

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pytest_trainsafe import assert_equivalent
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 
@@ -85,3 +86,26 @@ def test_a_run_that_follows_records_its_own_choice_and_uses_the_other(record) ->
 def test_a_module_that_chooses_nothing_is_no_decision(record) -> None:
     with pytest.raises(ProgramError, match=r"choose is annotated as a decision.*int64"):
         record(training(choose=nn.Identity()))
+
+
+class ChooseSecond(nn.Module):
+    """The number of the second best score of each row: a wrong choice, and a certain one."""
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores.topk(2, dim=-1).indices[..., 1:]
+
+
+def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record) -> None:
+    reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
+    followed = {"follow": str(reference.trace.path)}
+    right = record(training(), **followed)
+    wrong = record(training(choose=ChooseSecond()), **followed)
+
+    accept = ["moved", "gradients", "gradients-compared"]  # there is no optimizer here
+    assert_equivalent(right.trace, reference.trace, perturbed=noisy.trace, accept=accept)
+    with pytest.raises(AssertionError) as failure:
+        assert_equivalent(wrong.trace, reference.trace, perturbed=noisy.trace, accept=accept)
+
+    text = " ".join(str(failure.value).split())
+    assert "starts at choose.output · decision · step 0 · micro-batch 0" in text
+    assert "4 of 4 choices differ from the reference's" in text

@@ -49,6 +49,12 @@ def localize(
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None or first.where.step == INITIAL or budget.left <= 0:
         return None
+    if any(trace.sizes["pp"] > 1 for trace in (rung.candidate, rung.reference)):
+        # What a stage hands on is rewritten nowhere, and would be blamed on the stage's own code.
+        return _not_located(
+            "a pipeline's stages hand on what no module of the whole returns; a Point without pp "
+            "that fails in the same way can be localised"
+        )
     began = time.perf_counter()
     try:
         return Search(candidate, reference, rung, budget.left).run()

@@ -20,6 +20,7 @@ from _points import CLEAN, triggering
 from _rungs import case, rungs, session, values, whole
 from _verdict_tables import CRITERIA, draw_margins, show_verdicts
 
+from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import Wide, norm
 from pytest_trainsafe.compare.judge import compare
@@ -146,7 +147,7 @@ def room(rung: Rung) -> dict[str, float]:
     """The worst ratio of each kind of tensor; parameters, judged by updates, are not among them."""
     yardstick, found = Yardstick(rung), dict[str, float]()
     for id in rung.reference.ids():
-        if id.kind in UPDATED or id.kind == "decision" or not rung.candidate.holders(id):
+        if id.kind in UPDATED or not rung.candidate.holders(id) or apart(rung, id):
             continue
         moment = f", {id.name.rpartition('.')[2]}" if id.kind == "optimizer_state" else ""
         kind = f"{id.kind}{moment}"
@@ -163,8 +164,8 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
     missed = dict.fromkeys(CRITERIA, True)
     tensors = 0
     for id in rung.reference.ids():
-        if id.kind == "decision":
-            continue  # numbers of experts, and no reader would compare them by tolerances
+        if apart(rung, id):
+            continue
         reference, candidate = whole(rung.reference, id), None
         if rung.candidate.holders(id):
             candidate = values(rung.candidate, id, reference.shape)
@@ -176,6 +177,15 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
                 failed[name] += 1
                 missed[name] &= id != named
     return {"tensors": tensors, "failed": failed, **({"missed": missed} if named else {})}
+
+
+def apart(rung: Rung, id: TensorId) -> bool:
+    """Whether no tolerance applies: a router's choices, and what is no tensor of the whole model.
+
+    The latter are outputs of what lies on several pipeline stages, as the judge leaves out.
+    """
+    traces = (rung.reference, rung.candidate)
+    return id.kind == "decision" or any(is_cut_over_stages(trace, id) for trace in traces)
 
 
 def close(candidate: Wide | None, reference: Wide, atol: float, rtol: float) -> bool:

@@ -52,51 +52,91 @@ def climb(
     for dtype in case.rungs:
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
-    judged: list[Judged] = []
-    proposal: Proposal | None = None
-    spent = 0.0
+    ladder = _Ladder(candidate, reference, loosen, accepted)
     rungs, left_out = _runnable(case, reference)
     for dtype in rungs:
         shadowed = dtype != "float64" and "float64" in rungs
-        rung = make_rung(dtype, candidate, reference, shadowed)
-        if dtype == rungs[-1]:  # all that this test needs has been trained
-            candidate.session.look_ahead()
-        began = time.perf_counter()
-        comparison = _compare(rung, loosen)
-        spent += time.perf_counter() - began
-        if comparison.suspects:
-            kept = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
-            rung = make_rung(dtype, kept, reference.in_full(), shadowed)
-            began = time.perf_counter()
-            comparison = _compare(rung, loosen, comparison)
-            spent += time.perf_counter() - began
-        judged.append(_judged(dtype, rung, comparison, accepted))
-        if judged[-1].comparison.failed:
-            if lacks(rung, comparison):
-                whole = _in_full(dtype, candidate, reference, shadowed)
-                proposal = _propose(whole or rung, None if whole else comparison, loosen)
-                judged[-1].advice.extend(_advice(case, candidate, proposal))
+        if ladder.fails(dtype, shadowed, last=dtype == rungs[-1]):
+            ladder.explain(shadowed)
             break
-    began = time.perf_counter()
-    located = None
-    explained = proposal is not None and proposal.left is None
-    if judged[-1].comparison.failed and case.settings.localize and not explained:
-        located = _localize(candidate, reference, rung, judged[-1].comparison)
     if candidate.publish is not None:
-        seconds = {**candidate.seconds, "compare": spent}
-        if located is not None:
-            seconds["localize"] = time.perf_counter() - began
-        summary = _summary(str(case.point), judged, seconds)
-        if reference.reused:
-            summary["references"] = dict(reference.reused)
-        unlooked = dict.fromkeys(text for entry in judged for text in entry.unseen)
-        summary["notes"] = [*left_out, *unlooked, *candidate.session.notes]
-        candidate.publish(summary)
-    if not any(entry.failed for entry in judged):
+        candidate.publish(ladder.summary(left_out))
+    if not any(entry.failed for entry in ladder.judged):
         return ""
+    located, options = ladder.located, _options(case)
+    point = str(case.point)
     return failure_message(
-        case.program.name, str(case.point), judged, case.nodeid, left_out, _options(case), located
+        case.program.name, point, ladder.judged, case.nodeid, left_out, options, located
     )
+
+
+class _Ladder:
+    """The rungs of one test that were judged, from the widest down, and what that took."""
+
+    def __init__(
+        self,
+        candidate: Traces,
+        reference: Traces,
+        loosen: Sequence[Loosen],
+        accepted: set[str],
+    ) -> None:
+        self.candidate = candidate
+        self.reference = reference
+        self.loosen = loosen
+        self.accepted = accepted
+        self.judged: list[Judged] = []
+        self.located: Located | None = None
+        self.seconds = {"compare": 0.0}
+        self._rung: Rung | None = None
+
+    def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
+        """Judge the next rung; whether it fails."""
+        rung = make_rung(dtype, self.candidate, self.reference, shadowed)
+        if last:  # all that this test needs has been trained
+            self.candidate.session.look_ahead()
+        comparison = self._compare(rung)
+        if comparison.suspects:
+            kept = self.candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            rung = make_rung(dtype, kept, self.reference.in_full(), shadowed)
+            comparison = self._compare(rung, comparison)
+        self.judged.append(_judged(dtype, rung, comparison, self.accepted))
+        self._rung = rung
+        return comparison.failed
+
+    def explain(self, shadowed: bool) -> None:
+        """Look for the annotations that a failed rung lacks, or else for the code at fault."""
+        failed, rung = self.judged[-1], self._rung
+        assert rung is not None
+        case = self.candidate.case
+        if lacks(rung, failed.comparison):
+            whole = _in_full(failed.dtype, self.candidate, self.reference, shadowed)
+            known = None if whole else failed.comparison
+            proposal = _propose(whole or rung, known, self.loosen)
+            failed.advice.extend(_advice(case, self.candidate, proposal))
+            if proposal is not None and proposal.left is None:
+                return
+        if case.settings.localize:
+            began = time.perf_counter()
+            self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
+            if self.located is not None:
+                self.seconds["localize"] = time.perf_counter() - began
+
+    def summary(self, left_out: Sequence[str]) -> PointSummary:
+        """What the terminal's summary is told of this Point."""
+        candidate = self.candidate
+        seconds = {**candidate.seconds, **self.seconds}
+        summary = _summary(str(candidate.case.point), self.judged, seconds)
+        if self.reference.reused:
+            summary["references"] = dict(self.reference.reused)
+        unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
+        summary["notes"] = [*left_out, *unlooked, *candidate.session.notes]
+        return summary
+
+    def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
+        began = time.perf_counter()
+        comparison = _compare(rung, self.loosen, screened)
+        self.seconds["compare"] += time.perf_counter() - began
+        return comparison
 
 
 def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung | None:

@@ -113,7 +113,7 @@ def draw(runs: list[dict[str, Any]], folder: Path) -> None:
                     numbers, one["estimated"], color=colour, lw=1.2, label=f"{name}, estimated"
                 )
                 axis.semilogy(
-                    *(numbers[::4], one["observed"][::4], "."),
+                    *(numbers[::8], one["observed"][::8], "."),
                     color=colour,
                     ms=4,
                     label=f"{name}, observed",

@@ -14,11 +14,13 @@ BUGS = (
             "Each layer of a recomputed chunk is given the chunk's input instead of what the "
             "layer before it yields, so of every chunk only the last layer has an effect."
         ),
-        when="recompute=full with recompute_num_layers > 1",
-        triggers=lambda point: point.get("recompute", "none") in ("full", True),
+        when="recompute=full with recompute_num_layers > 1, of stages with several layers",
+        triggers=lambda point: (
+            point.get("recompute", "none") in ("full", True) and point.size("pp") <= 2
+        ),
         module="decoder.layers.1.input_layernorm",
         tensor="output",
         kind="activation",
-        arguments={"recompute_num_layers": 2, "layers": 2},
+        arguments={"recompute_num_layers": 2, "layers": 4},
     ),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.align.indices import LayoutError, logical_shape, scale, split_flat
+from pytest_trainsafe.align.indices import scale, split_flat
 from pytest_trainsafe.align.layout import (
     Flat,
     Owned,
@@ -78,7 +78,7 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
         shapes.add(shape)
         total = values if total is None else total + values
     assert total is not None
-    if len(shapes) > 1 or shapes != {_whole_shape(trace, held)}:
+    if len(shapes) > 1:  # an uneven cut, of which a rank alone cannot know the whole
         return None
     for placement in held[0][1].layout:
         if isinstance(placement, Partial) and placement.op == "avg":
@@ -111,14 +111,6 @@ def _consistent(held: Sequence[Held]) -> bool:
         event.dtype == first.dtype and common_form(event.layout) == common_form(first.layout)
         for _, event in held[1:]
     )
-
-
-def _whole_shape(trace: Trace, held: Sequence[Held]) -> Shape | None:
-    try:
-        parts = [(event.layout, rank.coordinates, event.shape) for rank, event in held]
-        return logical_shape(parts, trace.sizes)
-    except LayoutError:
-        return None
 
 
 def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:

@@ -16,7 +16,7 @@ import torch
 from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
-from pytest_trainsafe.align.sketched import Sketched, is_whole, logical_sketch
+from pytest_trainsafe.align.sketched import Sketched, is_whole
 from pytest_trainsafe.compare.again import gradients_behind
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.decisions import judge_decision
@@ -25,9 +25,10 @@ from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
+from pytest_trainsafe.compare.sketches import sketch_of, update_sketch
 from pytest_trainsafe.compare.tensor import TensorJudgement, judge_allowed, judge_equal
 from pytest_trainsafe.compare.tolerance import LOW_PRECISION
-from pytest_trainsafe.compare.updates import ends, update_sketch
+from pytest_trainsafe.compare.updates import ends
 from pytest_trainsafe.compare.values import Values
 from pytest_trainsafe.compare.yardstick import Mark, Undetermined, Yardstick, turned, without
 from pytest_trainsafe.finding import Finding, Pattern
@@ -217,10 +218,10 @@ class _Judge:
     def screen(self, id: TensorId) -> None:
         """Clear a tensor by its sketches, or make it a suspect."""
         if id.kind not in ("param", "master_param"):
-            sketches = [logical_sketch(trace, id) for trace in self.traces]
+            sketches = [sketch_of(trace, id) for trace in self.traces]
             cleared = self.screened(id, *sketches)
         elif id.step == INITIAL:
-            cleared = same(*(logical_sketch(trace, id) for trace in self.traces[:2]))
+            cleared = same(*(sketch_of(trace, id) for trace in self.traces[:2]))
             if cleared:
                 self.count(id)
         elif id.kind == "param" and self.has_master(id):
@@ -229,7 +230,7 @@ class _Judge:
             )
             own, references = (all(each) for each in copies)
             # Where ranks hold runs of the master, each answers for its own: the rest are replicas.
-            own = own and logical_sketch(self.rung.candidate, id) is not None
+            own = own and sketch_of(self.rung.candidate, id) is not None
             cleared = own or not references  # the reference may keep some other relation
         elif ends(self.rung.candidate, id) is None or ends(self.rung.reference, id) is None:
             self.result.uncovered["update"] += 1
@@ -237,7 +238,7 @@ class _Judge:
         else:
             candidate, expected, *others = (update_sketch(trace, id) for trace in self.traces)
             self.result.moved += expected is not None and bool(expected.values.any())
-            value = logical_sketch(self.rung.reference, id)
+            value = sketch_of(self.rung.reference, id)
             size = value.norm if value is not None else 0.0
             least = 0.5 * self.yardstick.epsilon(id) * size
             if self.rung.dtype in LOW_PRECISION and expected is not None:

@@ -10,7 +10,6 @@ import torch
 
 from pytest_trainsafe.align.logical import parts_of
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.align.sketched import Sketched, logical_sketch
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
@@ -32,15 +31,6 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
         for part in parts_of(trace, ids[1])
         if part.rank in before and before[part.rank].tensor.shape == part.tensor.shape
     ]
-
-
-def update_sketch(trace: Trace, id: TensorId) -> Sketched | None:
-    """The same as a sketch; None also where one of the ends has none."""
-    ids = ends(trace, id)
-    if ids is None:
-        return None
-    old, new = (logical_sketch(trace, end) for end in ids)
-    return new - old if new is not None and old is not None and new.shape == old.shape else None
 
 
 def ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:

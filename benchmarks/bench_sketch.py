@@ -70,7 +70,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 def cost(sizes: dict[str, int], dtype: str, small: bool) -> dict[str, Any]:
     """What recording adds to a step: milliseconds and bytes of a step's trace."""
-    repetitions, steps = (2, 3) if small else (5, 4)
+    repetitions, steps = (2, 3) if small else (3, 4)
     with tempfile.TemporaryDirectory(prefix="trainsafe-steps-") as temporary:
         arguments = (temporary, repetitions, steps, sizes, dtype)
         task = Task.of(programs.step_seconds, *arguments, world_size=1)

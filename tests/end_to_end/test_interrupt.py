@@ -44,11 +44,14 @@ def test_no_rank_outlives_pytest(tmp_path: Path, ending: signal.Signals) -> None
     runner = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    first = _pid(reader)
-    rank = os.pidfd_open(first)
-
-    runner.send_signal(ending)
-    runner.communicate(timeout=60)
+    try:
+        first = _pid(reader)
+        rank = os.pidfd_open(first)
+        runner.send_signal(ending)
+        runner.communicate(timeout=60)
+    finally:  # what goes on for ever would keep the room that other tests' ranks wait for
+        runner.kill()
+        runner.wait()
 
     # A pidfd is readable once its process is gone.
     assert select.select([rank], [], [], 30)[0], f"rank {first} outlived pytest"

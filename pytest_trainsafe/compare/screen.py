@@ -61,22 +61,23 @@ def screen_tensor(
     """
     if candidate is None or reference is None or candidate.shape != reference.shape:
         return SUSPECT
-    size, error = reference.norm, (candidate - reference).norm
+    difference = candidate - reference
+    size, error = reference.norm, difference.norm
     if not (math.isfinite(size) and math.isfinite(error)):
         return SUSPECT
-    usable = [o for o in others if o is not None and o.shape == reference.shape]
-    responses = [norm for o in usable if math.isfinite(norm := (o - reference).norm)]
+    apart = [o - reference for o in others if o is not None and o.shape == reference.shape]
+    responses = [norm for response in apart if math.isfinite(norm := response.norm)]
     if not responses:
         return Screened(True, 0.0, 0.0) if error <= EQUAL * size else SUSPECT
     response = least_response(size, responses, dtype, least)
     allowed = SAFETY[dtype] * loosened * response
     ratio = error / allowed if error and allowed else math.inf if error else 0.0
     if dtype in LOW_PRECISION and error and size:
-        shares = [abs((o - reference).along(reference)) for o in usable]
+        shares = [abs(response.along(reference)) for response in apart]
         floor = PROJECTION_FLOOR * response / size
         noise = 3 * _PROJECTION_DEVIATION * error / size
         most = SAFETY[dtype] * loosened * max(*shares, floor) + noise
-        along = abs((candidate - reference).along(reference))
+        along = abs(difference.along(reference))
         ratio = max(ratio, CLEARED * along / most)
     return Screened(ratio <= CLEARED, ratio, allowed / size if size else 0.0)
 

@@ -22,8 +22,9 @@ demo: setup
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-launcher torchrun; test $$? -eq 1
 
+# A process for each core: the ranks of all of them share one budget.
 test: setup lint types
-	$(BIN)/pytest
+	$(BIN)/pytest -n logical --maxprocesses 8
 
 lint: setup
 	$(BIN)/ruff check .

@@ -126,6 +126,8 @@ class _Ladder:
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
         summary = _summary(str(candidate.case.point), self.judged, seconds)
+        if self.located is not None and self.located.faults:
+            summary["faults"] = list(self.located.faults)
         if self.reference.reused:
             summary["references"] = dict(self.reference.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)

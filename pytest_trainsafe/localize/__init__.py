@@ -7,6 +7,8 @@ still differs then is where the fault is.
     scales   what to rewrite each tensor with
     inputs   whether a module's inputs agree, whose layout nobody declared
     blame    from the tensors that differ to the code that made them
+    stages   the two ends of what a pipeline cuts, and what stages hand on
+    initial  what is wrong before anything flows
     search   the runs, the budget, the axis; the way through the house
     words    how the report says it
 """

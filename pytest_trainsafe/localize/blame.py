@@ -17,8 +17,10 @@ import msgspec
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.localize.inputs import Inputs
+from pytest_trainsafe.localize.stages import handed_wrong, is_input, stage_of
 from pytest_trainsafe.record.rewrite import rewrite_key
 from pytest_trainsafe.record.spec import Rewrite
+from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
 Phase = Literal["forward", "backward", "weights", "loss", "reduction", "norm", "optimizer"]
@@ -35,31 +37,46 @@ class Fault:
     """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
 
     `between` says that it is the module's own code, between the modules that it runs.
+    `handed` is the pp rank that PROGRAM hands something wrong from another stage.
     """
 
     phase: Phase
     target: str
     between: bool = False
+    handed: int | None = None
 
 
-def is_input(id: TensorId) -> bool:
-    """Whether a recorded tensor is a module's input, or the gradient that left through one."""
-    return id.kind in ("activation", "activation_grad") and id.name.split(".")[0] == "input"
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A candidate with all that its stages recorded, and the containers that are `cut` over them.
+
+    The rung beside it has the two ends of these (`localize/stages.py`).
+    """
+
+    candidate: Trace
+    cut: frozenset[str] = frozenset()
 
 
-def blame(rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite]) -> list[Fault]:
+def blame(
+    rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+) -> list[Fault]:
     """The faults that explain what differs, those earlier in dataflow first."""
-    return list(dict.fromkeys(_Blame(rung, comparison, rewrite).faults()))
+    found = list(dict.fromkeys(_Blame(rung, comparison, rewrite, stages).faults()))
+    # A container's stages may be written otherwise than the whole: blamed where nothing else is.
+    return [fault for fault in found if fault.target not in stages.cut] or found
 
 
 class _Blame:
-    def __init__(self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite]) -> None:
+    def __init__(
+        self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+    ) -> None:
         self.rung = rung
+        self.stages = stages
         self.inputs = Inputs(rung)
         self.rewrite = rewrite
         failing = (f.where for f in comparison.findings if f.verdict == "fail")
         self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
-        notes = rung.reference.ranks[0].note("caller")
+        notes = [note for rank in rung.reference.ranks for note in rank.note("caller")]
         self.callers = dict(note.split("=", 1) for note in reversed(notes))
         self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
         for id in rung.reference.ids():
@@ -105,13 +122,27 @@ class _Blame:
                 return
             caller = self.callers.get(target)
             if caller is None:
-                target = PROGRAM
-                break
+                stage = stage_of(self.rung.candidate, id)
+                entered = stage > 0 and self.parts_run(id)[:1] == [target]
+                yield Fault("forward", PROGRAM, handed=stage if entered else None)
+                return
             target, between = caller, True
             wrong = self.wrong_inputs_of(target, id)
         if between and self.wrong_outputs_of(target, below=id.module):
             return  # an output that was not rewritten carried the error on
-        yield Fault("forward", target, between)
+        yield self.between("forward", target) if between else Fault("forward", target)
+
+    def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
+        """The code between the modules that `target` runs, or what hands it on between stages."""
+        handed, caller = None, target
+        while caller in self.stages.cut:
+            handed = handed_wrong(self.stages.candidate, caller, phase)
+            if handed is None:
+                return Fault(phase, caller, between=True)
+            if caller not in self.callers:
+                return Fault(phase, PROGRAM, handed=handed)
+            caller = self.callers[caller]
+        return Fault(phase, caller, between=True)
 
     def source_is_wrong(self, id: TensorId) -> bool:
         """Whether an input is a module's output, which is wrong itself and was told."""
@@ -128,6 +159,13 @@ class _Blame:
             and rewrite_key(id) not in self.rewrite
         ]
 
+    def parts_run(self, at: TensorId) -> list[str]:
+        """The modules that the program itself ran beside a tensor's, on its stage, in order."""
+        rank, _ = self.rung.candidate.holders(at)[0]
+        when = at.step, at.microbatch, "activation"
+        ran = (id for id in rank.tensors if (id.step, id.microbatch, id.kind) == when)
+        return list(dict.fromkeys(id.module for id in ran if id.module not in self.callers))
+
     def input_ids_of(self, id: TensorId) -> list[TensorId]:
         """The inputs of the call that made an output."""
         ids = self.input_ids.get((id.step, id.microbatch, "activation", id.module), [])
@@ -143,12 +181,15 @@ class _Blame:
         """The module whose backward made the wrong gradient that reached an output."""
         caller = self.callers.get(id.module)
         if caller is None:
-            yield Fault("backward", PROGRAM)
+            stage = stage_of(self.rung.candidate, id)
+            left = stage < self.rung.candidate.sizes["pp"] - 1
+            left = left and self.parts_run(id)[-1:] == [id.module]
+            yield Fault("backward", PROGRAM, handed=stage if left else None)
             return
         users = [user for user in self.run_by(caller) if self.leaves_wrong(user, id)]
         if not users:
             if not self.wrong_forward(caller, id):
-                yield Fault("backward", caller, between=True)
+                yield self.between("backward", caller)
             return
         for user in users:
             yield from self.innermost(user, id)

@@ -17,8 +17,10 @@ from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.localize.axes import needed, parallel
-from pytest_trainsafe.localize.blame import Fault, blame, is_input
+from pytest_trainsafe.localize.blame import Fault, Stages, blame
+from pytest_trainsafe.localize.initial import initial
 from pytest_trainsafe.localize.scales import encode, scales
+from pytest_trainsafe.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.localize.words import located
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -47,14 +49,12 @@ def localize(
     Rows say why, where it could not be found.  `budget` pays for the time.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
-    if first.where is None or first.where.step == INITIAL or budget.left <= 0:
+    if first.where is None:
         return None
-    if any(trace.sizes["pp"] > 1 for trace in (rung.candidate, rung.reference)):
-        # What a stage hands on is rewritten nowhere, and would be blamed on the stage's own code.
-        return _not_located(
-            "a pipeline's stages hand on what no module of the whole returns; a Point without pp "
-            "that fails in the same way can be localised"
-        )
+    if first.where.step == INITIAL:
+        return initial(failed, rung.candidate)
+    if budget.left <= 0:
+        return None
     began = time.perf_counter()
     try:
         return Search(candidate, reference, rung, budget.left).run()
@@ -126,11 +126,14 @@ class Search:
 
     def judge(self, rung: Rung) -> tuple[Comparison, list[Fault]]:
         """What differs in a rewritten rung, and whose fault it is."""
+        cut = cut_modules(rung.candidate) | cut_modules(rung.reference)
+        stages = Stages(rung.candidate, frozenset(cut))
+        rung = _with_ends(rung, cut)
         outputs = replace(
             rung, candidate=_outputs(rung.candidate), reference=_outputs(rung.reference)
         )
         comparison = compare(outputs, ())
-        return comparison, blame(rung, comparison, self.rewrite)
+        return comparison, blame(rung, comparison, self.rewrite, stages)
 
     def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
         """Which axis the first fault needs; what there was no time for stays untold."""
@@ -154,6 +157,20 @@ class Search:
 
     def _wait(self, future: Future[Run]) -> Trace:
         return future.result(max(0.0, self.until - time.monotonic())).trace
+
+
+def _with_ends(rung: Rung, cut: set[str]) -> Rung:
+    """The rung with the two ends of the containers that lie on several stages."""
+    measures = [trace for trace in (rung.perturbed, rung.shadow) if trace is not None]
+    candidate, reference, *folded = ends(cut, rung.candidate, rung.reference, *measures)
+    others = iter(folded)
+    return replace(
+        rung,
+        candidate=candidate,
+        reference=reference,
+        perturbed=next(others) if rung.perturbed is not None else None,
+        shadow=next(others) if rung.shadow is not None else None,
+    )
 
 
 def _outputs(trace: Trace) -> Trace:

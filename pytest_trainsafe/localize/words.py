@@ -44,7 +44,8 @@ def located(
         rows.append(("", f"and {len(groups) - MOST_GROUPS} more"))
     if axis:
         rows.append(("axis", axis))
-    return Located(tuple(rows), *words.place(faults[0], program))
+    named = tuple((fault.phase, fault.target) for fault in faults)
+    return Located(tuple(rows), *words.place(faults[0], program), named)
 
 
 class _Words:
@@ -63,7 +64,7 @@ class _Words:
         fault = group[0]
         if fault.phase in ("forward", "backward"):
             return self.module_told(group)
-        parameters = _names([f.target for f in group], "parameter")
+        parameters = told_names([f.target for f in group], "parameter")
         match fault.phase:
             case "loss":
                 return f"the loss that {self.program} reports is wrong, outside of the model"
@@ -81,6 +82,12 @@ class _Words:
 
     def module_told(self, group: Sequence[Fault]) -> str:
         fault = group[0]
+        if fault.handed is not None:
+            what = "what" if fault.phase == "forward" else "the gradient that"
+            return (
+                f"{what} {self.program} hands on to rank {fault.handed} of pp is wrong, outside "
+                "of the model: the stage that it comes from agrees, what arrives does not"
+            )
         if fault.target == PROGRAM and fault.phase == "forward":
             return f"what {self.program} gives its model is wrong, outside of the model"
         if fault.target == PROGRAM:
@@ -89,7 +96,7 @@ class _Words:
                 "the gradient that reaches the model's output differs"
             )
         names = [f.target or "the root module" for f in group]
-        of = _names(names, "module")
+        of = told_names(names, "module")
         cls = self.module(fault)[0]
         named = f"{of} (class {cls})" if cls else of
         its = "its" if len(group) == 1 else "their"
@@ -149,7 +156,7 @@ def _line_of(program: Program) -> str:
     return f"{program.file}:{next(found, 1)}"
 
 
-def _names(names: Sequence[str], noun: str) -> str:
+def told_names(names: Sequence[str], noun: str) -> str:
     """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
     if len(names) == 1:
         return names[0]

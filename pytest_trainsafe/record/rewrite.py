@@ -254,7 +254,7 @@ class Rewriter:
 
     def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
         plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
-        if plain and tensor.requires_grad and not tensor.is_leaf and torch.is_grad_enabled():
+        if plain and tensor.requires_grad and torch.is_grad_enabled():
             return tensor.view_as(tensor)
         return tensor
 

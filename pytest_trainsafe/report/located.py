@@ -9,9 +9,11 @@ from dataclasses import dataclass
 class Located:
     """Rows of label and text; `source` is the "file:line" of the code at fault, `what` its name.
 
-    Both are empty where there is no one place.
+    Both are empty where there is no one place.  `faults` has the phase and the module or parameter
+    of each fault, those earlier in dataflow first.
     """
 
     rows: tuple[tuple[str, str], ...]
     source: str = ""
     what: str = ""
+    faults: tuple[tuple[str, str], ...] = ()

@@ -34,7 +34,8 @@ class PointSummary(TypedDict, total=False):
 
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
     skipped or is inconclusive.  `references` says, by the key of each reference it was judged
-    by, whether that was reused from an earlier run.  `notes` are what the user should know
+    by, whether that was reused from an earlier run.  `faults` has the phase and the module or
+    parameter of each fault that was localised.  `notes` are what the user should know
     whatever the verdict: a rung left out, ranks that were not forked.
     """
 
@@ -44,6 +45,7 @@ class PointSummary(TypedDict, total=False):
     rungs: NotRequired[list[RungSummary]]
     seconds: NotRequired[dict[str, float]]
     references: NotRequired[dict[str, bool]]
+    faults: NotRequired[list[tuple[str, str]]]
     notes: NotRequired[list[str]]
 
 

@@ -152,6 +152,8 @@ def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
     model = Stack(ctx.point.size("tp"), ctx.group("tp"), bug, recompute)
     model.to(ctx.device, ctx.dtype)
     ctx.initialize(model)
+    if bug == "start":
+        model.blocks[1].down.bias.data.add_(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ctx.watch(model, optimizer, annotations=ANNOTATIONS)
     with ctx.step():

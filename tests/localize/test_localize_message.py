@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pipeline_program
 import pytest
 from stack_program import train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.reference_models import bugs, gpt
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,55 @@ def test_without_activations_it_says_so(trainsafe, candidate_trace, reference_tr
     text = failure(candidate_trace, reference_trace)
 
     assert "not localised no activations were recorded" in text
+
+
+@pytest.mark.trainsafe(pipeline_program.train, pp=2, candidate_args={"bug": "handed back"})
+def test_the_stage_that_is_handed_something_wrong_is_named(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+
+    assert "hands on to rank 0 of pp is wrong, outside of the model" in text
+    assert "axis pp: at pp=1 the fault is gone" in text
+    assert "pipeline_program.py:" in text.partition("look at")[2]
+
+
+TIED = {**bugs.find("zero-tied-embedding").arguments, "hidden": 32}
+
+
+@pytest.mark.trainsafe(
+    gpt.train,
+    pp=2,
+    dp=2,
+    zero=1,
+    args=TIED,
+    candidate_args={"bug": "zero-tied-embedding"},
+    dtype=["float64"],
+)
+def test_a_tied_embedding_of_two_stages_is_localised(candidate_trace, reference_trace, request):
+    text = failure(candidate_trace, reference_trace)
+
+    assert "the gradient reduction is wrong of embedding.word_embeddings.weight" in text
+    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    assert summary["faults"] == [["reduction", "embedding.word_embeddings.weight"]]
+
+
+SHALLOW = {"layers": 3, "hidden": 32}
+
+
+@pytest.mark.trainsafe(
+    gpt.train, pp=2, args=SHALLOW, candidate_args={"bug": "pp-stage-division"}, dtype=["float64"]
+)
+def test_a_layer_on_no_stage_is_the_divisions_fault(candidate_trace, reference_trace, request):
+    text = failure(candidate_trace, reference_trace)
+
+    assert "faulty the initial parameters, before the first step: no rank holds" in text
+    assert "no rank holds decoder.layers.2; the division into stages leaves it out" in text
+    assert "of decoder.layers, rank 0 of pp has 0; rank 1 of pp has 1" in text
+    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    assert summary["faults"] == [["initial", "decoder.layers.2"]]
+
+
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "start"}, dtype=["float64"])
+def test_parameters_that_start_from_other_values_are_named(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+
+    assert "those of blocks.1.down.bias are others than the reference's" in text

@@ -52,10 +52,12 @@ def climb(
     for dtype in case.rungs:
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
+    if "float64" not in case.program.traits.dtypes:
+        reference.prefetch("float64")
     ladder = _Ladder(candidate, reference, loosen, accepted)
-    rungs, left_out = _runnable(case, reference)
+    rungs, shadow, left_out = _runnable(case, reference)
     for dtype in rungs:
-        shadowed = dtype != "float64" and "float64" in rungs
+        shadowed = dtype != "float64" and shadow
         if ladder.fails(dtype, shadowed, last=dtype == rungs[-1]):
             ladder.explain(shadowed)
             break
@@ -213,21 +215,26 @@ def _options(case: Case) -> str:
     return "".join(f" {word}" for word in words)
 
 
-def _runnable(case: Case, reference: Traces) -> tuple[list[str], list[str]]:
-    """The rungs to judge, and what to say of one that was left out.
+def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
+    """The rungs to judge, whether float64 can measure their rounding, and what was left out.
 
     Many programs have kernels or constants of one dtype.  Rungs a user asked for are not left
     out, and nor is the recipe's own: there a reference that cannot run is the test's failure.
+    Where only the candidate cannot be float64, the reference can, and measures.
     """
     rungs = list(case.rungs)
-    if case.settings.dtypes or rungs[0] == case.dtype:
-        return rungs, []
+    alone = "float64" not in case.program.traits.dtypes
+    if not alone and (case.settings.dtypes or rungs[0] == case.dtype):
+        return rungs, "float64" in rungs, []
     try:
-        reference.at(rungs[0])
+        reference.at("float64" if alone else rungs[0])
     except GroupFailure as failure:
         why = str(failure).partition("\n")[0]
-        return rungs[1:], [f"{rungs[0]} was left out: the reference cannot run in it ({why})"]
-    return rungs, []
+        lost = "the rounding that float64 would measure" if alone else rungs[0]
+        it = "float64" if alone else "it"
+        note = f"{lost} was left out: the reference cannot run in {it} ({why})"
+        return rungs if alone else rungs[1:], False, [note]
+    return rungs, alone or "float64" in rungs, []
 
 
 def judge_pair(

@@ -6,6 +6,7 @@ for its ranks; a reference is run once for all the tests, processes and later ru
 
 from __future__ import annotations
 
+import glob
 import importlib.metadata
 import json
 import os
@@ -186,8 +187,9 @@ class Traces:
             point = self.case.reference_point
         arguments = self.case.candidate_arguments if candidate else self.case.arguments
         # A Run of a single device is a reference too, and need not run twice.
-        trusted = not candidate or point == point.without(*PARALLEL_AXES)
         program = self.case.program
+        alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
+        trusted = not candidate or alike
         script = program.script
         settings = self.case.settings
         return RunKey(
@@ -209,6 +211,7 @@ class Traces:
             follow=self.follow,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
+            inputs=program.traits.inputs,
         )
 
 
@@ -234,6 +237,7 @@ class RunKey:
     follow: RunKey | None
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
     rewrite: str = ""
 
 
@@ -435,7 +439,7 @@ class Session:
             file=key.script or key.file,
             module="__main__" if key.script else key.program.partition(":")[0],
             device=device,
-            inputs=self.settings.cache_inputs,
+            inputs=(*self.settings.cache_inputs, *map(glob.escape, key.inputs)),
             search=search,
         )
 

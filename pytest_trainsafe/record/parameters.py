@@ -12,17 +12,18 @@ from torch import nn
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.align.runs import optimizer_run
 from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.deepspeed import listen_to_engine, skipped
+from pytest_trainsafe.record.holdings import AttributeHoldings, Held, Holdings
 from pytest_trainsafe.record.names import split
-from pytest_trainsafe.record.optimizer import listen, states
+from pytest_trainsafe.record.optimizer import listen
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
 from pytest_trainsafe.trace.schema import INITIAL, Kind, NoteEvent, TensorId
 from pytest_trainsafe.trace.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
-Held = tuple[TensorId, Taken, Layout, str]
+Waiting = tuple[TensorId, Taken, Layout, str]
 
 
 class ParameterRecorder:
@@ -36,6 +37,8 @@ class ParameterRecorder:
         annotations: Annotations,
         parameters: dict[str, nn.Parameter],
         optimizer: Any,
+        holdings: Holdings | None = None,
+        engine: Any = None,
     ) -> None:
         self.spec = spec
         self.sizes = spec.at.sizes
@@ -43,6 +46,8 @@ class ParameterRecorder:
         self.writer = writer
         self.parameters = parameters
         self.optimizer = optimizer
+        self.engine = engine
+        self.holdings = holdings or AttributeHoldings(self.sizes, optimizer)
         self.layouts = {
             name: parameter_layout(name, parameter, spec.at, annotations)
             for name, parameter in parameters.items()
@@ -51,7 +56,7 @@ class ParameterRecorder:
             name: gradient_partial_axes(name, parameter, spec.at, annotations)
             for name, parameter in parameters.items()
         }
-        self._contributions: defaultdict[int, dict[str, Held]] = defaultdict(dict)
+        self._contributions: defaultdict[int, dict[str, Waiting]] = defaultdict(dict)
         self._written: set[int] = set()
         self.unreduced = annotations.unreduced(spec.at)
         self.optimizer_stepped = False
@@ -63,7 +68,9 @@ class ParameterRecorder:
         """Listen to the parameters' gradients and to the optimizer."""
         for name, parameter in self.parameters.items():
             tell_ledger(parameter, name)
-        if self.optimizer is not None:
+        if self.engine is not None:
+            listen_to_engine(self.engine, self._before_optimizer, self._after_optimizer)
+        elif self.optimizer is not None:
             listen(self.optimizer, self._before_optimizer, self._after_optimizer)
 
     def initial(self) -> None:
@@ -71,7 +78,7 @@ class ParameterRecorder:
         for name, parameter in self.parameters.items():
             if self._is_owned(name):
                 self.writer.add(NoteEvent("local", f"param_grad {name}"))
-            self._add("param", name, parameter, step=INITIAL)
+            self._add_value(name, parameter, step=INITIAL)
             self._add_master(name, parameter, step=INITIAL)
 
     def start_step(self) -> None:
@@ -103,10 +110,10 @@ class ParameterRecorder:
         """Write parameters and optimizer state; say whether the optimizer stepped."""
         self._write_main_grads()
         for name, parameter in self.parameters.items():
-            self._add("param", name, parameter)
+            self._add_value(name, parameter)
             self._add_master(name, parameter)
-            for key, value in states(self.optimizer, parameter):
-                self._add_state(name, parameter, key, value)
+            for key, held in self.holdings.states(name, parameter):
+                self._add_state(name, parameter, key, held)
         return self.optimizer_stepped
 
     def end_step(self) -> None:
@@ -150,55 +157,41 @@ class ParameterRecorder:
     def _after_optimizer(self) -> None:
         if self.clock.step is not None:
             self._write_main_grads()
+            if self.engine is not None:
+                self.optimizer_stepped = not skipped(self.engine)
 
     def _write_main_grads(self) -> None:
         """Write the gradients the optimizer uses, once a step, at its first chance to see any."""
         if self._main_written:
             return
         for name, parameter in self.parameters.items():
-            grad = getattr(parameter, "main_grad", None)
-            if grad is None:
-                grad = parameter.grad
-            if grad is not None:
+            held = self.holdings.main_grad(name, parameter)
+            if held is not None:
                 self._main_written = True
-                tell_ledger(grad, f"{name}.grad")
-                run = optimizer_run(name, parameter, self.sizes)
-                if run is None:
-                    self._add("main_grad", name, grad)
-                elif run.length:  # elsewhere, the gradient is other ranks' to reduce
-                    mine = local_values(grad).reshape(-1)
-                    if mine.numel() != run.length:
-                        mine = mine.narrow(0, run.offset, run.length)
-                    self._add("main_grad", name, mine, run=run)
+                self._add("main_grad", name, held)
+
+    def _add_value(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
+        held = self.holdings.value(name, parameter)
+        copy = self._is_copy(name, parameter, held)
+        self._add("param", name, held, step=step, copy=copy)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
         """Write the master copy, unless it is a piece and nothing says which."""
-        master = getattr(parameter, "main_param", None)
-        if not isinstance(master, torch.Tensor):
-            return
-        run = optimizer_run(name, parameter, self.sizes)
-        if run is not None:
-            if run.length:
-                self._add("master_param", name, master.reshape(-1), step=step, run=run)
-        elif master.shape == parameter.shape:
-            self._add("master_param", name, master, step=step)
-        else:
-            self._unseen(f"{name}: its main_param has another shape")
+        held = self.holdings.master(name, parameter)
+        if isinstance(held, str):
+            self._unseen(held)
+        elif held is not None:
+            self._add("master_param", name, held, step=step)
 
-    def _add_state(self, name: str, parameter: nn.Parameter, key: str, value: torch.Tensor) -> None:
+    def _add_state(self, name: str, parameter: nn.Parameter, key: str, held: Held | str) -> None:
         """Write one tensor of the optimizer's state, where its layout is known."""
-        run = optimizer_run(name, parameter, self.sizes)
         suffix = f".{key}"
-        if run is not None and value.numel() == run.length and value.ndim:
-            self._add("optimizer_state", name, value.reshape(-1), suffix=suffix, run=run)
-        elif run is not None and value.numel() == 1:
-            # A number, which only the ranks have that have any of the parameter.
-            one = Flat(0, 1, (), run.axes)
-            self._add("optimizer_state", name, value.reshape(1), suffix=suffix, run=one)
-        elif run is None and value.shape == parameter.shape:
-            self._add("optimizer_state", name, value, suffix=suffix)
-        elif run is None and (value.numel() == 1 or not self.layouts[name][0]):
-            self._add("optimizer_state", name, value, suffix=suffix, whole=True)
+        if isinstance(held, str):
+            self._unseen(held)
+        elif held.run is not None or tuple(held.tensor.shape) == self.holdings.shape(parameter):
+            self._add("optimizer_state", name, held, suffix=suffix)
+        elif held.tensor.numel() == 1 or not self.layouts[name][0]:
+            self._add("optimizer_state", name, held, suffix=suffix, whole=True)
         else:  # no layout says how a factored or packed state of a shard is cut
             self._unseen(f"{name}: the optimizer's {key} has another shape")
 
@@ -212,19 +205,18 @@ class ParameterRecorder:
         self,
         kind: Kind,
         name: str,
-        tensor: torch.Tensor,
+        held: Held,
         *,
         suffix: str = "",
         step: int | None = None,
         whole: bool = False,
-        run: Flat | None = None,
+        copy: bool = False,
     ) -> None:
-        if not self.spec.records(kind):
-            return
+        if not self.spec.records(kind) or (held.run is not None and not held.run.length):
+            return  # what this rank has none of is other ranks' to write
         where = self._where(kind, name, suffix, step)
-        layout, source = self._layout(name, tensor, whole=whole, run=run)
-        copy = kind == "param" and self._is_copy(name, tensor)
-        self.writer.add_tensor(where, local_values(tensor), layout, source, copy)
+        layout, source = self._layout(name, held.tensor, whole=whole, run=held.run)
+        self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
 
     def _where(
         self,
@@ -257,21 +249,22 @@ class ParameterRecorder:
             layout = (*(layout if run.shape else ()), run)
         return (_summed(layout, partial) if partial else layout), source
 
-    def _is_copy(self, name: str, parameter: torch.Tensor) -> bool:
+    def _is_copy(self, name: str, parameter: nn.Parameter, held: Held) -> bool:
         """Whether a parameter equals its master copy, rounded to its dtype.
 
         Of one whose optimizer holds a run, that run of it; other ranks see to the others.
         """
-        master = getattr(parameter, "main_param", None)
-        run = optimizer_run(name, parameter, self.sizes)
-        if run is not None and not run.length:
-            return True
-        if not isinstance(master, torch.Tensor):
+        master = self.holdings.master(name, parameter)
+        if not isinstance(master, Held):
             return False
-        held, masters = local_values(parameter), local_values(master)
-        if run is not None:
-            held = held.reshape(-1).narrow(0, run.offset, run.length)
-        return held.shape == masters.shape and torch.equal(held, masters.to(parameter.dtype))
+        value, masters = local_values(held.tensor), local_values(master.tensor)
+        if master.run is not None and not master.run.length:
+            return True
+        if master.run is not None and held.run is None:
+            value = value.reshape(-1).narrow(0, master.run.offset, master.run.length)
+        elif master.run != held.run:
+            return False
+        return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
 
 
 def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:

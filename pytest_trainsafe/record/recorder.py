@@ -13,6 +13,7 @@ from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.deepspeed import holdings_of, is_engine
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
@@ -51,6 +52,9 @@ class Recorder:
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
                 "parts where a rank holds several)"
             )
+        engine = model if is_engine(model) else None
+        if optimizer is None and engine is not None:
+            optimizer = engine.optimizer  # type: ignore[union-attr]
         parts = parts_of(model)
         parameters = unique_parameters(named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]
@@ -81,7 +85,14 @@ class Recorder:
             hook = self._on_input(part, f"{number} {name}")
             part.register_forward_pre_hook(hook, with_kwargs=True)
         self.parameters = ParameterRecorder(
-            self.spec, self.clock, self.writer, annotations, parameters, optimizer
+            self.spec,
+            self.clock,
+            self.writer,
+            annotations,
+            parameters,
+            optimizer,
+            holdings=holdings_of(optimizer, self.spec.at),
+            engine=engine,
         )
         self.parameters.attach()
         self.parameters.initial()

@@ -36,15 +36,22 @@ class Case:
 
     @property
     def reference_point(self) -> Point:
-        """The Point of the trusted Run: no axis but pp, and the program's own as they are."""
-        point = self.point.without("dtype", *PARALLEL_AXES)
+        """The Point of the trusted Run: no axis but pp, and the program's own as they are.
+
+        Of its own those that say how to train are left out, too.
+        """
+        point = self.point.without("dtype", *PARALLEL_AXES, *self.program.traits.how)
         return point.replace(pp=self.reference_pp) if self.reference_pp > 1 else point
 
     @property
     def rungs(self) -> tuple[str, ...]:
-        """The dtypes to judge in, in order: those asked for, or from float64 to the recipe's."""
+        """The dtypes to judge in, in order: those asked for, or from float64 to the recipe's.
+
+        By itself the ladder has only dtypes that the program can be a candidate in.
+        """
         if self.settings.dtypes:
             return self.settings.dtypes
         ladder = ("float64", "float32", self.dtype)
         lowest = DTYPES.index(self.dtype)
-        return tuple(d for d in dict.fromkeys(ladder) if DTYPES.index(d) <= lowest)
+        wanted = [d for d in dict.fromkeys(ladder) if DTYPES.index(d) <= lowest]
+        return tuple(d for d in wanted if d in self.program.traits.dtypes or d == self.dtype)

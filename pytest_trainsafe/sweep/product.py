@@ -76,9 +76,11 @@ def _cell(
     # The dtype a program trains in is the rung's, `ctx.dtype`, not the recipe's.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
     problem = {n: v for n, v in named.items() if n not in AXES or n in PROBLEM_AXES}
+    shared = {n: v for n, v in problem.items() if n not in program.traits.how}
     own = declaration.reference_args
-    arguments: dict[str, object] = {**declaration.args, **problem, **own}
-    candidate: dict[str, object] = {**declaration.args, **named, **declaration.candidate_args}
+    arguments: dict[str, object] = {**declaration.args, **shared, **own}
+    alone = {**program.traits.candidate, **declaration.candidate_args}
+    candidate: dict[str, object] = {**declaration.args, **named, **alone}
     stages = declaration.reference_pp
     case = Case(point, program, settings, arguments, candidate, reference_pp=stages)
     most = settings.max_world_size

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.sweep.axes import Axis
 from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.traits import Traits, traits_of
 from pytest_trainsafe.sweep.validity import Rule
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class Program:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     open_ended: bool = False
     rules: tuple[Rule, ...] = ()
+    traits: Traits = field(default_factory=Traits)
 
     @property
     def name(self) -> str:
@@ -144,4 +146,5 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
         },
         open_ended=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own),
         rules=tuple(getattr(function, "trainsafe_rules", ())),
+        traits=traits_of(function),
     )

@@ -1,0 +1,67 @@
+"""Recognises DeepSpeed's engine and optimizers, and finds what they hold.
+
+Called by the recorder.  Nothing here imports deepspeed: a program that uses it has imported it.
+Optimizers are told by what they keep, not by their class, which has moved between releases.
+No collective is made: each rank says which run of a flattened parameter it holds.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pytest_trainsafe.record.deepspeed_copies import FlatCopies, UnfusedCopies
+from pytest_trainsafe.record.deepspeed_zero import FlatPartitions
+from pytest_trainsafe.record.deepspeed_zero3 import PartitionedParameters
+from pytest_trainsafe.record.holdings import Holdings
+from pytest_trainsafe.sweep.point import Point
+
+
+def is_engine(model: object) -> bool:
+    """Whether this is DeepSpeed's engine, a pipeline's included."""
+    deepspeed: Any = sys.modules.get("deepspeed")
+    engine = getattr(deepspeed, "DeepSpeedEngine", None)
+    return isinstance(engine, type) and isinstance(model, engine)
+
+
+def holdings_of(optimizer: Any, point: Point) -> Holdings | None:
+    """What DeepSpeed's optimizer holds of each parameter; None for an optimizer of another kind."""
+    if not type(optimizer).__module__.startswith("deepspeed."):
+        return None
+    if hasattr(optimizer, "fp32_partitioned_groups_flat"):
+        return PartitionedParameters(optimizer, point)
+    if hasattr(optimizer, "single_partition_of_fp32_groups"):
+        return FlatPartitions(optimizer, point, "single_partition_of_fp32_groups")
+    if hasattr(optimizer, "fp32_groups_flat_partition"):
+        return FlatPartitions(optimizer, point, "fp32_groups_flat_partition")
+    if hasattr(optimizer, "fp32_groups"):
+        return UnfusedCopies(optimizer)
+    if hasattr(optimizer, "fp32_groups_flat"):
+        return FlatCopies(optimizer)
+    return None
+
+
+def listen_to_engine(
+    engine: Any, before: Callable[[bool], None], after: Callable[[], None]
+) -> None:
+    """Call `before(False)` when gradients are reduced and not yet clipped, `after()` at the end.
+
+    DeepSpeed's stage 0 clips before it calls the optimizer, so the optimizer hears too late.
+    """
+    take = engine._take_model_step
+
+    @functools.wraps(take)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        before(False)
+        result = take(*args, **kwargs)
+        after()
+        return result
+
+    engine._take_model_step = watched
+
+
+def skipped(engine: Any) -> bool:
+    """Whether the engine left out its last step, because gradients overflowed."""
+    return getattr(engine, "_step_applied", True) is False

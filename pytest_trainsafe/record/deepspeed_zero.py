@@ -1,0 +1,87 @@
+"""ZeRO stages 1 and 2, and the bfloat16 optimizer: flat buffers of many parameters, in partitions.
+
+Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
+DeepSpeed leaves on a parameter where its run lies in this rank's partition: `_hp_mapping`
+(deepspeed/utils/tensor_fragment.py), None on the ranks that own nothing of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.align.layout import Flat
+from pytest_trainsafe.record.deepspeed_groups import axes_of_group, unscaled
+from pytest_trainsafe.record.holdings import Held, value_of_run
+from pytest_trainsafe.sweep.point import Point
+
+
+class FlatPartitions:
+    """What a rank holds whose optimizer keeps its partitions in the list `partitions`."""
+
+    def __init__(self, optimizer: Any, point: Point, partitions: str) -> None:
+        self.optimizer = optimizer
+        self.point = point
+        self.partitions = partitions
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        return Held(parameter)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        mapping, run = self._mapping(parameter)
+        if run is None:
+            return None
+        if mapping is None:
+            return Held(parameter.new_empty(0), run)
+        try:
+            grad = mapping.get_lp_grad_fragment(parameter._index_in_param_group)  # type: ignore[attr-defined]
+        except (ValueError, KeyError, TypeError):
+            return None  # no gradient was computed since the last step
+        if grad is None:
+            return None
+        grad = grad.detach().reshape(-1)
+        if grad.numel() != run.length:  # the bfloat16 optimizer accumulates the whole gradient
+            grad = grad.narrow(0, run.offset, run.length)
+        return Held(unscaled(grad, self.optimizer), run)
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        mapping, run = self._mapping(parameter)
+        if run is None:
+            return None
+        if mapping is None:
+            return Held(parameter.new_empty(0), run)
+        return Held(mapping.hp_fragment.detach(), run)
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        mapping, run = self._mapping(parameter)
+        if mapping is None or run is None:
+            return
+        partition = getattr(self.optimizer, self.partitions)[mapping.param_group_index]
+        address = mapping.hp_fragment_address
+        for key, value in self.optimizer.optimizer.state.get(partition, {}).items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.numel() == partition.numel():
+                value = value.reshape(-1).narrow(0, address.start, address.numel)
+            yield key, value_of_run(name, key, value, run)
+
+    def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
+        """Where this rank's run of a parameter lies; None with an empty run where it has none.
+
+        (None, None) of a parameter that is not trained.
+        """
+        if not hasattr(parameter, "_hp_mapping"):
+            return None, None
+        mapping: Any = parameter._hp_mapping
+        axes = axes_of_group(parameter._dp_group, self.point)  # type: ignore[attr-defined]
+        shape = tuple(parameter.shape)
+        if mapping is None:
+            return None, Flat(0, 0, shape, axes)
+        address = mapping.lp_fragment_address
+        return mapping, Flat(address.start, address.numel, shape, axes)

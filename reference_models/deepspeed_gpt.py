@@ -1,0 +1,34 @@
+"""The reference program for DeepSpeed: a plain GPT, AdamW, and clipping that acts.
+
+A test names it, `@pytest.mark.trainsafe(deepspeed_gpt.train, zero=[0, 1, 2, 3])`.
+Importing this module imports neither torch nor DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+
+#: Gradients of this model have a norm of about 1.
+CONFIG = {
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
+    "gradient_clipping": 0.5,
+}
+
+
+@deepspeed_program(CONFIG, microbatches=4, steps=3)
+def train(
+    layers: int = 2,
+    hidden: int = 32,
+    heads: int = 4,
+    seq_len: int = 16,
+    batch_size: int = 2,
+    tied: bool = False,
+) -> Any:
+    """A GPT, and micro-batches of `batch_size` samples."""
+    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+
+    sizes = Sizes(layers, hidden, heads, seq_len=seq_len)
+    model = PlainGPT(sizes, tied)
+    return model, lambda step, index: text(sizes, step, index, batch_size)

@@ -1,0 +1,107 @@
+"""A small GPT of nothing but torch's own layers, as models are that frameworks are given.
+
+Its forward gives the mean loss of a micro-batch, which is what DeepSpeed's engine takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a plain GPT."""
+
+    layers: int = 2
+    hidden: int = 32
+    heads: int = 4
+    vocabulary: int = 64
+    seq_len: int = 16
+
+
+class Attention(nn.Module):
+    """Causal self-attention with a projection each for queries, keys and values."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.head_size = sizes.hidden // sizes.heads
+        self.q_proj = nn.Linear(sizes.hidden, sizes.hidden)
+        self.k_proj = nn.Linear(sizes.hidden, sizes.hidden)
+        self.v_proj = nn.Linear(sizes.hidden, sizes.hidden)
+        self.o_proj = nn.Linear(sizes.hidden, sizes.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
+        q, k, v = (self._heads(layer(x)) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: torch.Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return out
+
+    def _heads(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+
+class MLP(nn.Module):
+    """Two linear layers with a GELU between them."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(sizes.hidden, 4 * sizes.hidden)
+        self.down_proj = nn.Linear(4 * sizes.hidden, sizes.hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
+        out: torch.Tensor = self.down_proj(functional.gelu(self.up_proj(x)))
+        return out
+
+
+class Block(nn.Module):
+    """A transformer layer that normalises first."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(sizes.hidden)
+        self.attention = Attention(sizes)
+        self.mlp_norm = nn.LayerNorm(sizes.hidden)
+        self.mlp = MLP(sizes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
+        x = x + self.attention(self.attention_norm(x))
+        out: torch.Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
+
+
+class PlainGPT(nn.Module):
+    """The model; `tied` makes the output layer's weight the embedding's."""
+
+    def __init__(self, sizes: Sizes, tied: bool = False) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(sizes.vocabulary, sizes.hidden)
+        self.positions = nn.Embedding(sizes.seq_len, sizes.hidden)
+        self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.hidden)
+        self.head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
+        if tied:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The mean loss of `tokens` and `targets`, both [batch, sequence], in float32 at least."""
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def text(sizes: Sizes, step: int, index: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens and targets of one micro-batch, from its numbers alone."""
+    generator = torch.Generator().manual_seed(1_000_003 * step + index)
+    drawn = torch.randint(0, sizes.vocabulary, (samples, sizes.seq_len + 1), generator=generator)
+    return drawn[:, :-1], drawn[:, 1:]

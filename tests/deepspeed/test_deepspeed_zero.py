@@ -1,0 +1,18 @@
+"""DeepSpeed's ZeRO stages train as plain PyTorch does, without an annotation."""
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.reference_models import deepspeed_gpt
+
+pytest.importorskip("deepspeed")
+
+
+@pytest.mark.trainsafe(deepspeed_gpt.train, zero=[0, 1, 2, 3], dp=2)
+def test_every_stage_trains_like_plain_torch(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(deepspeed_gpt.train, zero=[1, 2, 3], dp=2, dtype="bfloat16")
+def test_every_stage_trains_like_plain_torch_in_bfloat16(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

@@ -42,7 +42,7 @@ class Attention(nn.Module):
         return out
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_size).transpose(1, 2)
 
 
 class MLP(nn.Module):

@@ -13,6 +13,9 @@ from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 
+#: The parameter of a program that says how many optimizer steps it takes.
+STEPS = "steps"
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -73,6 +76,16 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     axis = AXES.get(name)
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
+    if axis is None and name == STEPS:
+        raise SweepError(
+            f"steps= is how many optimizer steps both runs take, and program {program.name} does "
+            f"not take {'arguments' if program.script is not None else 'it'}: "
+            + (
+                "give a script its number of steps in Script(path, args=[...])"
+                if program.script is not None
+                else "give it a parameter steps=1, and let it enter `with ctx.step():` as often"
+            )
+        )
     if axis is None:
         known = [*AXES, *program.parameters, *SETTING_WORDS]
         raise SweepError(

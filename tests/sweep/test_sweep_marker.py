@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 
+from pytest_trainsafe.launch import Script
 from pytest_trainsafe.sweep.errors import SweepError
 from pytest_trainsafe.sweep.marker import read_marker
 
@@ -50,6 +51,7 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
     [
         ({"tpp": [1]}, "unknown axis 'tpp'; did you mean 'tp'?"),
         ({"layer": [1]}, "parameters of .*train: layers, name, rate, untyped"),
+        ({"steps": 3}, "does not take it: give it a parameter steps=1, and let it enter `with ctx"),
         ({"tp": []}, "axis 'tp' has no values"),
         ({"tp": [1, 1]}, "axis 'tp' has duplicate values"),
         ({"tp": ["2"]}, "axis 'tp' takes an integer >= 1, not '2'"),
@@ -115,3 +117,8 @@ def test_parameters_without_a_default_must_be_given_to_both_runs():
         read(demanding, args={"recompute": True})
     with pytest.raises(SweepError, match=r"'recompute' of .* needs a default: the trusted run"):
         read(demanding, args={"data": 1}, recompute=[True])
+
+
+def test_a_script_is_told_its_steps_by_its_own_arguments():
+    with pytest.raises(SweepError, match=r"give a script its number of steps in Script\(path"):
+        read(Script("train.py"), steps=3)

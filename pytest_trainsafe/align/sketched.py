@@ -11,7 +11,7 @@ import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from pytest_trainsafe.align.indices import scale, split_flat
 from pytest_trainsafe.align.layout import (
@@ -26,7 +26,7 @@ from pytest_trainsafe.align.layout import (
 from pytest_trainsafe.align.logical import free_axes
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent, TensorId
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.sketch import Sketcher, Values
 
 Held = tuple[RankTrace, TensorEvent]
 
@@ -35,21 +35,27 @@ Held = tuple[RankTrace, TensorEvent]
 class Sketched:
     """The sketch of a logical tensor, [8, 16] in float64, and the tensor's shape."""
 
-    values: torch.Tensor
+    values: Values
     shape: tuple[int, ...]
 
     @property
     def norm(self) -> float:
         """An estimate of the Frobenius norm; NaN or infinite where an element is."""
-        return float(self.values.square().mean().sqrt())
+        return math.sqrt(self._power / self.values.size)
+
+    @property
+    def _power(self) -> float:
+        flat = self.values.reshape(-1)
+        return float(flat.dot(flat))
 
     def __sub__(self, other: Sketched) -> Sketched:
         assert self.shape == other.shape
-        return Sketched(self.values - other.values, self.shape)
+        with np.errstate(invalid="ignore"):  # of infinities
+            return Sketched(self.values - other.values, self.shape)
 
     def along(self, other: Sketched) -> float:
         """An estimate of <self, other> / <other, other>."""
-        return float((self.values * other.values).sum() / other.values.square().sum())
+        return float(self.values.reshape(-1).dot(other.values.reshape(-1))) / other._power
 
 
 def is_whole(trace: Trace, id: TensorId) -> bool:
@@ -66,7 +72,7 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
     held = trace.holders(id)
     if not held or not _consistent(held) or not _complete(trace, held, free_axes(id)):
         return None
-    total: torch.Tensor | None = None
+    total: Values | None = None
     shapes = set()
     for group in _groups(held).values():
         if any(event.hash != group[0][1].hash for _, event in group):
@@ -76,18 +82,19 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
             return None
         values, shape = part
         shapes.add(shape)
-        total = values if total is None else total + values
+        with np.errstate(invalid="ignore"):
+            total = values if total is None else total + values
     assert total is not None
     if len(shapes) > 1:  # an uneven cut, of which a rank alone cannot know the whole
         return None
     for placement in held[0][1].layout:
         if isinstance(placement, Partial) and placement.op == "avg":
             total = total / trace.sizes[placement.axis]
-    total = total / scale(held[0][1].layout, trace.sizes)
-    return Sketched(total, shapes.pop())
+    factor = scale(held[0][1].layout, trace.sizes)
+    return Sketched(total if factor == 1 else total / factor, shapes.pop())
 
 
-def _part(trace: Trace, rank: RankTrace, event: TensorEvent) -> tuple[torch.Tensor, Shape] | None:
+def _part(trace: Trace, rank: RankTrace, event: TensorEvent) -> tuple[Values, Shape] | None:
     if event.sketch >= 0:
         return trace.sketch(rank.rank, event), event.logical
     sketcher = _sketcher(tuple(rank.coordinates.items()), tuple(trace.sizes.items()))

@@ -8,7 +8,7 @@ each of these cases.  Values are copied, since later in-place operations would c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -21,7 +21,7 @@ from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.decisions import Followed, require_decision
-from pytest_trainsafe.record.outputs import tensors_in
+from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.spec import RunSpec
@@ -65,6 +65,8 @@ class ActivationRecorder:
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
+        self._looked_at: set[str] = set()
+        self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
 
     def attach(self, names: dict[nn.Module, str]) -> None:
@@ -106,6 +108,7 @@ class ActivationRecorder:
         """Forget the step, and what an exception left of it."""
         self._held.clear()
         self._written.clear()
+        self._looked_at.clear()
         # An output may be a parameter, where a hook would stay for ever.
         for handle in self._leaf_hooks:
             handle.remove()
@@ -117,15 +120,13 @@ class ActivationRecorder:
             # A deep copy of the model has the hooks of the model.
             if module is not watched or step is None or microbatch is None:
                 return output
-            self._note_surroundings(module)
+            self._note_surroundings(module, name)
             call, recomputing = self.clock.call(name) if selected else (0, False)
             base = TensorId(step, microbatch, "activation", name, "output", call or 0)
             if call is None:
                 return self._leaving(base, output, recomputing=True)
-            for what in unseen(output):
-                self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
-            for place, tensor in tensors_in(output):
-                where = msgspec.structs.replace(base, name=place)
+            for place, tensor in self._tensors(name, output):
+                where = base if place == "output" else msgspec.structs.replace(base, name=place)
                 if selected and not recomputing and self.spec.records("activation"):
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
@@ -139,6 +140,14 @@ class ActivationRecorder:
             return self._leaving(base, output, recomputing) if selected else output
 
         return hook
+
+    def _tensors(self, name: str, output: object) -> Iterable[tuple[str, torch.Tensor]]:
+        """The tensors in a module's output, by place; what is not recorded of it is noted."""
+        if type(output) is torch.Tensor and has_values(output):  # most outputs are
+            return (("output", output),)
+        for what in unseen(output):
+            self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
+        return tensors_in(output)
 
     def _leaving(self, base: TensorId, output: object, recomputing: bool) -> object:
         """What leaves a module: its output, unless that is to be rewritten."""
@@ -210,13 +219,18 @@ class ActivationRecorder:
 
         return hook
 
-    def _note_surroundings(self, module: nn.Module) -> None:
-        """Note, once each, that autocast is on around a forward, or dropout in it."""
-        device = torch.device(self.spec.device).type
-        if torch.is_autocast_enabled(device):
-            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    def _note_surroundings(self, module: nn.Module, name: str) -> None:
+        """Note, once each, that autocast is on around a forward, or dropout in it.
+
+        A module is looked at for dropout once a step.
+        """
+        if torch.is_autocast_enabled(self._device):
+            dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")
             self._note(NoteEvent("autocast", dtype))
-        if module.training and (rate := _dropout(module)) > 0:
+        if name in self._looked_at or not module.training:
+            return
+        self._looked_at.add(name)
+        if (rate := _dropout(module)) > 0:
             self._note(NoteEvent("dropout", str(rate)))
 
     def _note(self, note: NoteEvent) -> None:

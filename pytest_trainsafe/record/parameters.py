@@ -56,6 +56,7 @@ class ParameterRecorder:
             name: gradient_partial_axes(name, parameter, spec.at, annotations)
             for name, parameter in parameters.items()
         }
+        self._names = {name: split(name) for name in parameters}
         self._contributions: defaultdict[int, dict[str, Waiting]] = defaultdict(dict)
         self._written: set[int] = set()
         self.unreduced = annotations.unreduced(spec.at)
@@ -229,7 +230,7 @@ class ParameterRecorder:
         if step is None:
             step = self.clock.step
         assert step is not None
-        module, leaf = split(name)
+        module, leaf = self._names[name]
         return TensorId(step, microbatch, kind, module, leaf + suffix)
 
     def _layout(

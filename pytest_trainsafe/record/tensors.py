@@ -12,11 +12,13 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.align.layout import Layout, Sizes
 from pytest_trainsafe.launch.ledger import name_tensor
-from pytest_trainsafe.trace.taken import as_bytes
+from pytest_trainsafe.trace.taken import as_array
 
 
 def local_values(tensor: Any) -> torch.Tensor:
     """What this rank holds, detached; shares memory with a plain tensor."""
+    if type(tensor) is torch.Tensor and not tensor.requires_grad:
+        return tensor
     local: torch.Tensor = tensor.detach()
     if is_dtensor(local):
         local = local.to_local()  # type: ignore[attr-defined]
@@ -82,7 +84,7 @@ def tensor_hash(tensor: torch.Tensor) -> str:
         local = local.to_dense()
     host = local.resolve_conj().resolve_neg().cpu().contiguous()
     digest = xxhash.xxh3_128(f"{host.dtype}{tuple(host.shape)}".encode())
-    digest.update(as_bytes(host).numpy().data)
+    digest.update(as_array(host).data)
     return digest.hexdigest()
 
 

@@ -28,7 +28,7 @@ from pytest_trainsafe.trace.schema import (
     TensorEvent,
     TensorId,
 )
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS
+from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
 
 FORMAT = "pytest-trainsafe trace"
 
@@ -80,7 +80,7 @@ class Trace:
         default_factory=dict, repr=False
     )
     _payloads: dict[tuple[int, str], Payload] = field(default_factory=dict, repr=False)
-    _sketches: dict[tuple[int, str], torch.Tensor] = field(default_factory=dict, repr=False)
+    _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.point = Point.of(self.manifest.point)
@@ -154,7 +154,7 @@ class Trace:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}: {error}") from error
 
-    def sketch(self, rank: int, event: TensorEvent) -> torch.Tensor:
+    def sketch(self, rank: int, event: TensorEvent) -> Values:
         """The sketch of one rank's event, [8, 16] in float64: of one that has a sketch.
 
         Raises TraceError when it is missing or damaged.
@@ -163,8 +163,9 @@ class Trace:
         where = rank, event.file
         try:
             if where not in self._sketches:
-                self._sketches[where] = self._payload(*where).rows((ROWS, COLUMNS))
-            return self._sketches[where][event.sketch]
+                self._sketches[where] = self._payload(*where).rows((ROWS, COLUMNS)).numpy()
+            found: Values = self._sketches[where][event.sketch]
+            return found
         except (PayloadError, OSError, IndexError) as error:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}, sketch {event.sketch}: {error}") from error

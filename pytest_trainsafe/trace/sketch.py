@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pytest_trainsafe.align.indices import (
@@ -31,6 +32,9 @@ from pytest_trainsafe.align.indices import (
 )
 from pytest_trainsafe.align.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.trace.signs import Signs, signs
+from pytest_trainsafe.trace.taken import NUMPY
+
+Values = npt.NDArray[np.float64]
 
 #: Signs for each row and for each column; a sketch has an entry for every pair.
 ROWS, COLUMNS = 8, 16
@@ -44,8 +48,9 @@ WIDTH = 64
 #: Elements that are widened at a time, in a buffer that stays in the cache, and most columns.
 TILE, WIDEST = 2**16, 2**13
 
-#: Elements that are widened sooner into memory of their own.
-SMALL = 2**14
+#: Elements of a matrix that NumPy multiplies, whose calls take half the time of torch's; torch is
+#: faster with larger ones.
+SMALL = 2**15
 
 #: Most bytes of signs that are kept for the next tensor of the same place.
 KEPT_SIGNS = 64 * 2**20
@@ -58,8 +63,7 @@ class _Place:
     """Where a part's matrices lie in the logical one: the signs of their rows and columns.
 
     A vector's part may be several runs of its indices; `runs` holds the first index and the
-    length of each (empty for matrices, which are one).  `small` has the signs of a small matrix
-    for NumPy, whose calls take half the time of torch's.
+    length of each (empty for matrices, which are one).  `small` has the signs of a small matrix.
     """
 
     logical: tuple[int, ...]
@@ -86,7 +90,7 @@ class Sketcher:
 
     def sketch(
         self, part: torch.Tensor, layout: Layout, *, exact: bool = False
-    ) -> tuple[torch.Tensor, tuple[int, ...]] | None:
+    ) -> tuple[Values, tuple[int, ...]] | None:
         """The sketch of a contiguous part on the CPU, [8, 16] in float64, and the logical shape
         that was taken from the part's own shape and layout.
 
@@ -94,8 +98,8 @@ class Sketcher:
         dimension is cut unevenly a rank cannot know the logical shape: ranks then name different
         ones, and whoever adds the sketches up has to see to it that all are the same.
         Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
-        Half-precision values are summed in float32, whose rounding is nothing to theirs, unless
-        `exact` is asked for.
+        Half-precision values of large tensors are summed in float32, whose rounding is nothing to
+        theirs, unless `exact` is asked for.
         """
         if layout:
             layout, flat = split_flat(layout)
@@ -115,16 +119,18 @@ class Sketcher:
             self._bound(place)
         if place is None:
             return None
-        if place.small is not None and part.dtype in _NUMPY:
+        if place.small is not None:
             left, right = place.small
-            small = part.numpy().reshape(left.shape[1], len(right))
-            return torch.from_numpy(left @ small.astype(np.float64) @ right), place.logical
+            array = (part if part.dtype in NUMPY else part.to(torch.float64)).numpy()
+            wide = array.reshape(left.shape[1], len(right)).astype(np.float64, copy=False)
+            # Not `@`, which would warn of what is not finite.
+            return left.dot(wide).dot(right), place.logical
         matrices = _matrices(part, place)
-        wide = torch.float32 if part.dtype in _HALF and not exact else torch.float64
-        total = self._project(matrices[0], place.rows[0], place.columns, wide)
+        dtype = torch.float32 if part.dtype in _HALF and not exact else torch.float64
+        total = self._project(matrices[0], place.rows[0], place.columns, dtype)
         for matrix, rows in zip(matrices[1:], place.rows[1:], strict=True):
-            total += self._project(matrix, rows, place.columns, wide)
-        return total, place.logical
+            total += self._project(matrix, rows, place.columns, dtype)
+        return total.numpy(), place.logical
 
     def _project(
         self, matrix: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype
@@ -204,9 +210,6 @@ def _widened(tile: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
         return tile.to(buffer.dtype)
     return buffer[: tile.numel()].view(tile.shape).copy_(tile)
 
-
-#: What NumPy can read without a copy.
-_NUMPY = frozenset({torch.float64, torch.float32, torch.int64, torch.int32, torch.bool})
 
 _HALF = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 

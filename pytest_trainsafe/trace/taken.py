@@ -6,8 +6,9 @@ output is the sum of what several backward passes bring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -15,9 +16,25 @@ import xxhash
 
 Shape = tuple[int, ...]
 
+#: What NumPy can read without a copy; of the rest it reads integers as wide.
+NUMPY = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.complex128,
+        torch.complex64,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    }
+)
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+
+class Taken(msgspec.Struct, frozen=True, eq=False):
     """A rank-local tensor as it was when it was taken.
 
     `data` has its bytes, or `sketch` the sketch of a part of a tensor of shape `logical`.
@@ -52,8 +69,14 @@ class Taken:
 
 def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> Taken:
     """Take a contiguous CPU tensor with all its values."""
-    data = as_bytes(host).numpy().tobytes()
+    data = as_array(host).tobytes()
     return Taken(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
+
+
+def as_array(host: torch.Tensor) -> npt.NDArray[Any]:
+    """A contiguous CPU tensor without a gradient as an array of its bits, in its memory."""
+    found: npt.NDArray[Any] = (host if host.dtype in NUMPY else as_bytes(host)).numpy()
+    return found
 
 
 def as_bytes(host: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ its final name before the first event that names it is appended.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from pytest_trainsafe.trace.schema import (
     TensorId,
 )
 from pytest_trainsafe.trace.sketch import SIZE, Sketcher
-from pytest_trainsafe.trace.taken import Shape, Taken, as_bytes, of_bytes
+from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
 
 #: Tensors held back before a payload file is written.
 FLUSH_BYTES = 64 * 2**20
@@ -58,7 +59,7 @@ class RankWriter:
         self.rank = rank
         self._events = self.directory / "events.jsonl"
         self._encoder = msgspec.json.Encoder()
-        self._lines: list[bytes] = []
+        self._unwritten: list[Event] = []
         self._count = 0
         self._files = 0
         self._pending: list[Held] = []
@@ -81,7 +82,7 @@ class RankWriter:
     def add(self, event: Event) -> None:
         """Append an event that carries no tensor."""
         self._check()
-        self._lines.append(self._encoder.encode(event))
+        self._unwritten.append(event)
         self._count += 1
 
     def add_tensor(
@@ -104,17 +105,17 @@ class RankWriter:
         """What is kept of a tensor as it is now; `add_taken` records it."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
-        kept = id in self._keep or id.kind == "decision"  # which another Run may follow
-        if self._sketcher is not None and host.nbytes > SIZE and not kept:
-            digest = xxhash.xxh3_128_hexdigest(as_bytes(host).numpy().data)
+        # Another Run may follow a decision.
+        kept = host.nbytes <= SIZE or id in self._keep or id.kind == "decision"
+        if self._sketcher is not None and not kept:
+            digest = xxhash.xxh3_128_hexdigest(as_array(host).data)
             content = digest, host.dtype, shape, layout
             known = self._sketched.get(content)
             if known is not None:
                 return known
             made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL)
             if made is not None:
-                sketch = made[0].numpy()
-                taken = Taken(host.dtype, shape, digest, None, sketch, made[1])
+                taken = Taken(host.dtype, shape, digest, None, *made)
                 self._sketched[content] = taken
                 return taken
         return of_bytes(host.dtype, shape, host)
@@ -141,7 +142,7 @@ class RankWriter:
         event = TensorEvent(
             self._count,
             id,
-            str(taken.dtype).removeprefix("torch."),
+            _name(taken.dtype),
             taken.shape,
             taken.digest,
             layout,
@@ -180,10 +181,9 @@ class RankWriter:
         try:
             if self._pending or self._sketches:
                 self._write_payload()
-            if self._lines:
-                lines = b"".join(line + b"\n" for line in self._lines)
-                _append(self._events, lines)
-                self._lines.clear()
+            if self._unwritten:
+                _append(self._events, self._encoder.encode_lines(self._unwritten))
+                self._unwritten.clear()
         except TraceWriteError as error:
             self._failure = str(error)
             raise
@@ -224,12 +224,20 @@ def _on_host(id: TensorId, tensor: torch.Tensor) -> torch.Tensor:
             f"{id} is a tensor on the meta device and has no values to record. "
             "Materialise the model (`model.to_empty(device=...)`) before it is watched."
         )
-    local = tensor.detach()
+    local = tensor.detach() if tensor.requires_grad else tensor
+    plain = type(local) is torch.Tensor and local.is_cpu and local.layout is torch.strided
+    if plain and not (local.is_neg() or local.is_conj()):
+        return local.contiguous()
     if hasattr(local, "to_local"):
         local = local.to_local()
     if local.layout != torch.strided:
         local = local.to_dense()
     return local.resolve_conj().resolve_neg().cpu().contiguous()
+
+
+@functools.cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _payload_name(number: int) -> str:

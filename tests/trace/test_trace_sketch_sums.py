@@ -32,7 +32,7 @@ SHAPES = {"vector": (96,), "matrix": (32, 96), "three": (16, 4, 96)}
 def whole(values: torch.Tensor) -> torch.Tensor:
     made = Sketcher(dict.fromkeys(SIZES, 0), dict.fromkeys(SIZES, 1)).sketch(values, ())
     assert made is not None
-    return made[0]
+    return torch.from_numpy(made[0])
 
 
 def summed(values: torch.Tensor, layout: Layout) -> torch.Tensor:
@@ -45,7 +45,7 @@ def summed(values: torch.Tensor, layout: Layout) -> torch.Tensor:
         made = Sketcher(coordinates, SIZES).sketch(part, layout)
         assert made is not None
         assert made[1] == tuple(values.shape)
-        total += made[0]
+        total += torch.from_numpy(made[0])
     return total
 
 

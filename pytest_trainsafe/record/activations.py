@@ -74,7 +74,8 @@ class ActivationRecorder:
         for module, name in names.items():
             leaf = next(module.children(), None) is None
             if self.noise is not None and leaf:
-                module.register_forward_hook(_uncompiled(self._perturb(module, name, self.noise)))
+                perturb = _uncompiled(self._perturb(module, name, self.noise))
+                module.register_forward_hook(perturb, with_kwargs=True)
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
             if self.annotations.decision(name):
                 module.register_forward_hook(_uncompiled(self._decide(module, name)))
@@ -214,8 +215,8 @@ class ActivationRecorder:
         return self._layouts[asked]
 
     def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
-        def hook(module: nn.Module, args: object, output: object) -> object:
-            return noise.output(name, output) if module is watched else output
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
+            return noise.output(name, output, [args, kwargs]) if module is watched else output
 
         return hook
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import xxhash
 
-from pytest_trainsafe.record.outputs import has_values, replace_tensors
+from pytest_trainsafe.record.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.tensors import on_gradient, tensor_hash
 
 #: Spacing of the numbers next to 1 in each working dtype: the relative size of the noise.  For
@@ -56,10 +56,19 @@ class Noise:
         noisy = (values.to(torch.float64) * factor).to(values.dtype)
         return torch.where(noisy.isfinite(), noisy, values)
 
-    def output(self, name: str, value: T) -> T:
-        """A module's output with noise on every tensor, and on the gradients that reach them."""
+    def output(self, name: str, value: T, given: object = ()) -> T:
+        """A module's output with noise on every tensor, and on the gradients that reach them.
+
+        Beside what the module computed, an input that it was `given` and hands back stays the
+        same tensor: the program may go on with either, and gradients must reach both.
+        """
+        inputs = {id(tensor) for _, tensor in tensors_in(given)}
+        if all(id(tensor) in inputs for _, tensor in tensors_in(value)):
+            inputs.clear()
 
         def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in inputs:
+                return tensor
             if not (has_values(tensor) and tensor.is_floating_point()):
                 return tensor
             if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:

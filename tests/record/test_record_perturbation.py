@@ -171,6 +171,15 @@ def test_masked_outputs_stay_masked_under_noise(record: Any) -> None:
         assert bool(run.get("param_grad", path).isfinite().all())
 
 
+def test_an_input_that_is_handed_back_beside_a_result_stays_the_same_tensor() -> None:
+    noise = Noise(2.0**-10, seed=0)
+    given, made = torch.linspace(1, 2, 8), torch.linspace(2, 3, 8)
+    again, noisy = noise.output("a", (given, made), [given])
+    assert again is given
+    assert not torch.equal(noisy, made)
+    assert not torch.equal(noise.output("identity", given, [given]), given)
+
+
 def test_packed_sequences_survive_noise(record: Any) -> None:
     from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 

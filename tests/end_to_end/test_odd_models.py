@@ -1,0 +1,37 @@
+"""What is unusual in a model is compared or named, and none of it silently dropped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from odd_program import STARTS, train
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="bfloat16")
+def test_a_correct_one_passes_and_what_was_not_looked_at_is_named(
+    candidate_trace, reference_trace, request
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+    summary = json.loads(dict(request.node.user_properties)["trainsafe"])
+    assert "not compared: own: output is a Own, with tensors in hidden" in summary["notes"]
+    recorded = {f"{id.path} {id.call}" for id in candidate_trace.at("float64").ids()}
+    assert {"shared.output 0", "shared.output 1", "flags.output 0", "nothing.output 0"} < recorded
+
+
+@pytest.mark.parametrize("fault", list(STARTS))
+@pytest.mark.trainsafe(train, dp=2, dtype="float64")
+def test_a_fault_in_any_of_it_is_found_there(trainsafe, candidate_trace, reference_trace, fault):
+    settings = replace(trainsafe.settings, localize=0.0)
+    arguments = {"fault": fault}
+    candidate_trace.case = replace(trainsafe, candidate_arguments=arguments, settings=settings)
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+
+    text = " ".join(str(failure.value).split())
+    assert f"starts at {STARTS[fault]}" in text

@@ -9,14 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+from pytest_trainsafe.sweep.validity import divides, requires
 
 #: Gradients of this model have a norm of about 1.
 CONFIG = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
     "gradient_clipping": 0.5,
+    "tensor_parallel": {
+        "partition_config": {
+            "use_default_specs": False,
+            "layer_specs": [
+                {"patterns": [r".*\.([qkv]|up)_proj\.(weight|bias)$"], "partition_type": "column"},
+                {"patterns": [r".*\.(o|down)_proj\.(weight|bias)$"], "partition_type": "row"},
+            ],
+        }
+    },
 }
 
 
+@requires(divides("heads", "tp"))
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def train(
     layers: int = 2,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,20 @@ class Annotations:
     def of_text(cls, text: str, origin: str) -> Annotations:
         """Annotations from the text of a YAML file.  Raises AnnotationError."""
         return cls.of(_load(text, origin), origin)
+
+    def over(self, given: Mapping[str, Any]) -> Annotations:
+        """These annotations, and what is `given` where they say nothing."""
+        below, own = parse(given, "what the framework says"), self.entries
+        joined = replace(
+            own,
+            loss=own.loss or below.loss,
+            mean_gradients=own.mean_gradients or below.mean_gradients,
+            parameters=(*below.parameters, *own.parameters),
+            modules=(*below.modules, *own.modules),
+        )
+        found = Annotations(joined, self.origin)
+        found.file = self.file
+        return found
 
     def told(self) -> str:
         """What a later proposal must know of them, as JSON: their file, and its cp_order."""

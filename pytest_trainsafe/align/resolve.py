@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.attributes import attribute_layout
+from pytest_trainsafe.align.autotp import autotp_layout
 from pytest_trainsafe.align.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.align.layout import REPLICATED, Layout, Owned
 from pytest_trainsafe.align.words import describe
@@ -21,11 +22,11 @@ def parameter_layout(
 ) -> tuple[Layout, str]:
     """The layout of a parameter and where it came from.
 
-    DTensor placements first, then a `tensor_model_parallel` mark, then the annotations, then
-    whole on every rank.  A mark that says False yields to an annotation: Megatron-LM puts it
-    on every parameter it knows nothing about.  At Points with ep, a parameter that is marked
-    `allreduce = False` (Megatron-LM's mark of an expert) or annotated `expert_parallel` is held
-    by its owners only.
+    DTensor placements first, then what AutoTP describes, then a `tensor_model_parallel` mark,
+    then the annotations, then whole on every rank.  A mark that says False yields to an
+    annotation: Megatron-LM puts it on every parameter it knows nothing about.  At Points with ep,
+    a parameter that is marked `allreduce = False` (Megatron-LM's mark of an expert) or annotated
+    `expert_parallel` is held by its owners only.
     """
     layout, source = _cut(name, parameter, point, annotations)
     expert = getattr(parameter, "allreduce", True) is False or annotations.expert_parallel(name)
@@ -37,13 +38,21 @@ def parameter_layout(
 def _cut(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[Layout, str]:
     if is_dtensor(parameter):
         return dtensor_layout(parameter, point.sizes), "dtensor"
+    cut = autotp_layout(name, parameter, point.sizes)
+    if cut is not None:
+        return cut, "attribute"
     marked = attribute_layout(name, parameter, point.sizes)
     if marked and getattr(parameter, "tensor_model_parallel", False):
         return marked, "attribute"
-    annotated = annotations.parameter(name, point, parameter.dim())
+    annotated = annotations.parameter(name, point, _dimensions(parameter))
     if annotated is not None:
         return annotated
     return REPLICATED, "default" if marked is None else "attribute"
+
+
+def _dimensions(parameter: Any) -> int:
+    """How many dimensions it has, also while ZeRO's stage 3 has it in pieces (`ds_shape`)."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def gradient_partial_axes(
@@ -75,7 +84,7 @@ def contradictions(
         layout, source = parameter_layout(name, parameter, point, annotations)
         if source not in ("dtensor", "attribute"):
             continue
-        annotated = annotations.parameter(name, point, parameter.dim())
+        annotated = annotations.parameter(name, point, _dimensions(parameter))
         if annotated is None or annotated[0] == layout:
             continue
         used = "DTensor placements" if source == "dtensor" else "attributes"

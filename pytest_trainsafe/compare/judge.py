@@ -299,10 +299,17 @@ class _Judge:
             return True
         difference = norm((merged.tensor - reference).numpy())
         error = difference / (norm(reference.numpy()) or 1.0)
-        message = (
-            f"training starts from different parameters: {wrong} of {reference.numel()} values "
-            "differ. Use ctx.initialize(model), or load the same checkpoint at every Point"
-        )
+        differ = f"{wrong} of {reference.numel()} values differ"
+        if id.kind == "master_param" and self.starts_alike(id):
+            message = (
+                f"the master copy starts other than the parameter that it is a copy of: {differ} "
+                "from the reference's, and the parameters do not. What made the optimizer moved it"
+            )
+        else:
+            message = (
+                f"training starts from different parameters: {differ}. Use ctx.initialize(model), "
+                "or load the same checkpoint at every Point"
+            )
         judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
         pattern = None
         if self.may_explain():
@@ -311,6 +318,14 @@ class _Judge:
             pattern = None  # memory that nobody filled has zeros here and there
         self.fail(order, id, judged.check, message, error, 0.0, pattern)
         return False
+
+    def starts_alike(self, id: TensorId) -> bool:
+        """Whether the parameter of a master copy is the reference's before the first step."""
+        parameter = msgspec.structs.replace(id, kind="param")
+        its, ours = self.reference.tensor(parameter), self.candidate.tensor(parameter)
+        if its is None or ours is None:
+            return False
+        return its.shape == ours.shape and torch.equal(its, ours)
 
     def model_copy(self, order: int, id: TensorId) -> bool:
         """A parameter with a master copy is that copy, rounded; the copy's update is judged."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
+from pytest_trainsafe.align.autotp import autotp_output
 from pytest_trainsafe.record.deepspeed_copies import FlatCopies, UnfusedCopies
 from pytest_trainsafe.record.deepspeed_zero import FlatPartitions
 from pytest_trainsafe.record.deepspeed_zero3 import PartitionedParameters
@@ -60,6 +63,15 @@ def listen_to_engine(
         return result
 
     engine._take_model_step = watched
+
+
+def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
+    """What a user would annotate: gradients are averaged over dp, and AutoTP cuts outputs."""
+    outputs = {name: autotp_output(module) for module, name in names.items()}
+    return {
+        "gradients": {"mean": ["dp"]},
+        "modules": {name: {"output": entry} for name, entry in outputs.items() if entry},
+    }
 
 
 def skipped(engine: Any) -> bool:

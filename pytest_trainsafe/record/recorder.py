@@ -13,7 +13,7 @@ from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.deepspeed import holdings_of, is_engine
+from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
@@ -63,8 +63,10 @@ class Recorder:
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
             )
-        self.annotations = annotations
         names = named_modules(parts)
+        if engine is not None:
+            annotations = annotations.over(engine_annotations(names))
+        self.annotations = annotations
         for module, name in names.items():
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):

@@ -1,0 +1,65 @@
+"""Programs of the tests: what models and configs may be like, and what they must not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+
+ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+
+CONFIG_FILE = Path(__file__).with_name("ds_config.json")
+
+
+class Net(nn.Module):
+    """Layers of which one is frozen and one is never used; the mean squared output is the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Linear(6, 10)
+        self.frozen = nn.Linear(10, 10)
+        self.unused = nn.Linear(10, 3)
+        self.head = nn.Linear(10, 5)
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.frozen(torch.tanh(self.embedding(x))))
+        return self.head(hidden).pow(2).mean()
+
+
+def batch(step: int, index: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(100 * step + index)
+    return (torch.randn(3, 6, generator=generator),)
+
+
+@deepspeed_program(ADAM, microbatches=2, steps=2)
+def odd_parameters() -> Any:
+    return Net(), batch
+
+
+def momentum(model: nn.Module) -> torch.optim.Optimizer:
+    """Two groups: the head learns faster."""
+    head = list(model.head.parameters())
+    others = [p for n, p in model.named_parameters() if "head" not in n and p.requires_grad]
+    return torch.optim.SGD([{"params": others}, {"params": head, "lr": 0.3}], lr=0.1, momentum=0.9)
+
+
+@deepspeed_program({"gradient_clipping": 0.05}, microbatches=2, steps=2, optimizer=momentum)
+def client_optimizer() -> Any:
+    return Net(), batch
+
+
+@deepspeed_program("ds_config.json", steps=2)
+def config_of_a_file() -> Any:
+    return Net(), batch
+
+
+def written() -> dict[str, Any]:
+    """The config of the file."""
+    found: dict[str, Any] = json.loads(CONFIG_FILE.read_text())
+    return found

@@ -35,3 +35,15 @@ def test_a_fault_in_any_of_it_is_found_there(trainsafe, candidate_trace, referen
 
     text = " ".join(str(failure.value).split())
     assert f"starts at {STARTS[fault]}" in text
+
+
+@pytest.mark.trainsafe(
+    train, tp=2, candidate_args={"fault": "skipped"}, dtype="float64", accept=["in-effect"]
+)
+def test_a_module_that_one_replica_skips_is_named_with_the_rank(candidate_trace, reference_trace):
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+
+    text = " ".join(str(failure.value).split())
+    assert "starts at skipped.output · activation" in text
+    assert "rank 1 ought to hold a replica and recorded none; held by rank 0" in text

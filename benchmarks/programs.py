@@ -79,12 +79,36 @@ def step_seconds(
     return found
 
 
+def losses(
+    point: dict[str, Any], dtype: str, arguments: dict[str, Any]
+) -> dict[str, list[float]]:
+    """Train the reference GPT at a Point and record nothing; of each step, its loss and seconds.
+
+    A loss is the mean over the micro-batches of this rank, which are all unless dp shares them.
+    """
+    import torch
+
+    from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.spec import RunSpec
+
+    spec = RunSpec(program="gpt.train", point=point, dtype=dtype, device="cpu", seed=0, trace="")
+    timed = Timed(Context(spec, Unrecorded()))
+    torch.manual_seed(0)
+    gpt.train(timed, **arguments)  # type: ignore[arg-type]  # stands in for a Context
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    return {"losses": timed.losses, "seconds": timed.seconds}
+
+
 class Timed:
-    """A Context that measures its steps, what is recorded at their end included."""
+    """A Context that measures its steps, what is recorded at their end included, and keeps losses."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
         self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self._reported: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ctx, name)
@@ -95,6 +119,12 @@ class Timed:
         with self._ctx.step() as number:
             yield number
         self.seconds.append(time.perf_counter() - began)
+        self.losses.append(sum(self._reported) / len(self._reported))
+        self._reported.clear()
+
+    def loss(self, value: Any, index: int | None = None) -> None:
+        self._ctx.loss(value, index)
+        self._reported.append(float(value))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,132 @@
+"""What a Point, the estimate of rounding and a localisation cost, and how that grows with depth.
+
+The reference GPT at tp=2, 2, 8 and 32 layers deep, one optimizer step, judged in float64 and
+float32.  Each Run is waited for before the next, so that costs add up; a test overlaps them.
+
+    reference   the trusted Run in float32
+    estimate    what the allowance is made from: its shadow in float64, and both under noise
+    Point       a clean candidate in both dtypes, from launch to verdict
+    compare     of that, the comparison
+    localise    the search for the code at fault in a failed Point, its rewritten reference included
+    again       the same of a second failure at that reference
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from _measure import finish, machine, median, quick, show
+from _rungs import case, session
+
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.point import Point
+
+POINT = Point.of(tp=2)
+
+#: Bugs that show in float64, each localised apart.
+BUGS = ("tp-embedding-mask", "tp-overlap-dgrad")
+
+COSTS = ("reference", "estimate", "point", "compare", "localize", "again")
+
+Figures = dict[str, float]
+
+
+def main() -> None:
+    small = quick(__doc__)
+    facts = machine()
+    depths, repetitions = ((1, 2), 1) if small else ((2, 8, 32), 3)
+    measured = {layers: [one_session(layers) for _ in range(repetitions)] for layers in depths}
+    costs: dict[int, Figures] = {
+        layers: {cost: median([run[cost] for run in runs]) for cost in (*COSTS, "tensors")}
+        for layers, runs in measured.items()
+    }
+    show_costs(costs, repetitions)
+    figures = [{"layers": layers, **found} for layers, found in costs.items()]
+    finish("cost", facts, {"repetitions": repetitions, "point": str(POINT), "depths": figures})
+
+
+def one_session(layers: int) -> Figures:
+    """Every cost at one depth, in a Session of its own."""
+    with session(Settings(localize=3600)) as opened:
+        warm_up(opened)
+        arguments: dict[str, Any] = {"layers": layers, "steps": 1, "tp_overlap": True}
+        clean = case("gpt", POINT, opened.settings, arguments)
+        reference = opened.reference(clean)
+        found = {
+            "reference": seconds(lambda: reference.at("float32")),
+            "estimate": sum(
+                seconds(run)
+                for run in (
+                    lambda: reference.at("float64"),
+                    lambda: reference.perturbed("float64"),
+                    lambda: reference.perturbed("float32"),
+                )
+            ),
+        }
+        own = judge(opened, arguments, "")
+        found |= {
+            "point": own["wall"],
+            "compare": own["compare"],
+            "tensors": own["tensors"],
+        }
+        for cost, bug in zip(("localize", "again"), BUGS, strict=True):
+            found[cost] = judge(opened, arguments, bug)["localize"]
+    return found
+
+
+def warm_up(opened: Session) -> None:
+    """Let the first Run of a Session pay for what all share: the process that ranks are forked of."""
+    one = case("gpt", POINT, opened.settings, {"layers": 1, "steps": 1})
+    opened.candidate(one).at("float64")
+
+
+def judge(opened: Session, arguments: dict[str, Any], bug: str) -> dict[str, float]:
+    """A Point to its verdict; it passes if and only if there is no bug."""
+    one = case("gpt", POINT, opened.settings, arguments, {"bug": bug})
+    published: list[PointSummary] = []
+    candidate = opened.candidate(one)
+    candidate.publish = published.append
+    began = time.perf_counter()
+    report = climb(candidate, opened.reference(one), [], [])
+    wall = time.perf_counter() - began
+    opened.discard(candidate)
+    summary = published[0]
+    if bool(report) != bool(bug) or bool(bug) != ("faults" in summary):
+        raise SystemExit(f"not the verdict that was expected, so nothing was measured:\n{report}")
+    tensors = sum(rung["tensors"] for rung in summary["rungs"])
+    return {"wall": wall, "tensors": tensors, "localize": 0.0, **summary["seconds"]}
+
+
+def seconds(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+def show_costs(costs: dict[int, Figures], repetitions: int) -> None:
+    rows: list[list[object]] = [
+        [f"{layers} layers", f"{found['tensors']:.0f}", *(f"{found[c]:.2f}" for c in COSTS)]
+        for layers, found in costs.items()
+    ]
+    *_, before, last = costs
+    more = [(costs[last][c] - costs[before][c]) / (last - before) for c in COSTS]
+    rows.append([f"a layer more, {before} to {last}", "", *(f"{1000 * s:.0f} ms" for s in more)])
+    first = next(iter(costs))
+    powers = [
+        math.log(costs[last][c] / costs[first][c]) / math.log(last / first) for c in COSTS
+    ]
+    rows.append([f"power of depth, {first} to {last}", "", *(f"{p:.2f}" for p in powers)])
+    named = ("reference", "estimate", "Point", "compare", "localise", "again")
+    columns = ["", "tensors", *(f"{name} s" for name in named)]
+    show(f"{POINT}, medians of {repetitions}", columns, rows)
+    print("  A power of 1 is a cost in proportion to depth; constant parts make it less.")
+
+
+if __name__ == "__main__":
+    main()

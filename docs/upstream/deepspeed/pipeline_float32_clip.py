@@ -1,4 +1,4 @@
-"""PipelineEngine in float32 at stage 0: each stage clips by its own norm alone.
+"""PipelineEngine in float32 at stage 0: all stages clip by the norm of the first stage alone.
 
 DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 pipeline_float32_clip.py
 """

@@ -7,6 +7,7 @@ DeepSpeed leaves on a parameter where its run lies in this rank's partition: `_h
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ class FlatPartitions:
         if mapping is None:
             return Held(parameter.new_empty(0), run)
         try:
-            grad = mapping.get_lp_grad_fragment(parameter._index_in_param_group)  # type: ignore[attr-defined]
+            grad = self._gradient(mapping, parameter)
         except (ValueError, KeyError, TypeError):
             return None  # no gradient was computed since the last step
         if grad is None:
@@ -49,6 +50,31 @@ class FlatPartitions:
         if grad.numel() != run.length:  # the bfloat16 optimizer accumulates the whole gradient
             grad = grad.narrow(0, run.offset, run.length)
         return Held(unscaled(grad, self.optimizer), run)
+
+    def _gradient(self, mapping: Any, parameter: nn.Parameter) -> torch.Tensor | None:
+        """This rank's run of the reduced gradient, or all of it from the bfloat16 optimizer.
+
+        0.18.9 counts that optimizer's parameters by partition and looks them up by group, so its
+        own lists are asked; up to 0.13.2 there is no method to ask.
+        """
+        if hasattr(self.optimizer, "fp32_groups_gradients"):
+            return self._whole_gradients.get(parameter)
+        index = parameter._index_in_param_group  # type: ignore[attr-defined]
+        if hasattr(mapping, "get_lp_grad_fragment"):
+            found: torch.Tensor | None = mapping.get_lp_grad_fragment(index)
+            return found
+        grads = mapping.offload_gradient_dict if mapping.use_offload else mapping.gradient_dict
+        of_group = grads[mapping.param_group_index]
+        return None if of_group is None else of_group[index]
+
+    @functools.cached_property
+    def _whole_gradients(self) -> dict[nn.Parameter, torch.Tensor]:
+        groups = zip(self.optimizer.bf16_groups, self.optimizer.fp32_groups_gradients, strict=True)
+        return {
+            parameter: grad
+            for parameters, grads in groups
+            for parameter, grad in zip(parameters, grads, strict=True)
+        }
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
         mapping, run = self._mapping(parameter)

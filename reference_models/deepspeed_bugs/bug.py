@@ -1,0 +1,46 @@
+"""What the DeepSpeed catalogue says of one bug.  Knows nothing of torch or DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from pytest_trainsafe.trace.schema import Kind
+
+#: A Point: axes and arguments of the program, which both Runs are given.
+Where = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class DeepSpeedBug:
+    """One silent bug that DeepSpeed shipped, or whose fix was found by a user of its branch.
+
+    `number` is that of the pull request that mended it, or of its report.  `release` is the one it is shown in; "" for none,
+    where only `planted` shows it.  `wrong` says in which releases it was seen or is said to be,
+    `right` names the first one seen without it; "" where no release had it.  `planted` says
+    that `plants.py` can put it into the installed DeepSpeed, by its own mechanism.
+    `triggers` is a Point of `program` where it acts and `silent` the nearest where it does not.
+    `tensor` and `kind` name the first wrong tensor, in step `step`.
+    """
+
+    name: str
+    number: int
+    area: Literal["reduction", "accumulation", "clipping", "optimizer", "schedule", "model"]
+    what: str
+    wrong: str
+    right: str
+    release: str
+    triggers: Where
+    silent: Where
+    kind: Kind
+    tensor: str
+    step: int = 0
+    planted: bool = False
+    program: str = "program"
+    arguments: Where = field(default_factory=dict)
+
+    @property
+    def link(self) -> str:
+        """Where it is told upstream; GitHub finds pull requests among the issues."""
+        return f"https://github.com/deepspeedai/DeepSpeed/issues/{self.number}"

@@ -1,0 +1,84 @@
+"""How a program of the DeepSpeed catalogue trains: in torch's words, and in DeepSpeed's config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+#: Learning rates: large enough for SGD that a wrong step is seen in the next loss.
+RATES = {"SGD": 0.1, "AdamW": 0.01}
+
+#: The steps of a warm-up, more than are trained.
+WARM_UP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """See `program.train`."""
+
+    microbatches: int
+    steps: int
+    optimizer: str = "SGD"
+    groups: bool = False
+    clip: float = 0.0
+    contiguous: bool = True
+    offload: bool = False
+    wide_accumulation: bool = False
+    by_hand: bool = False
+    schedule: str = ""
+
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Torch's optimizer of the trained parameters."""
+        rate = RATES[self.optimizer]
+        held = [each for each in model.parameters() if each.requires_grad]
+        params: Iterable[Any] = held
+        if self.groups:
+            matrices = {"params": [each for each in held if each.ndim > 1], "lr": rate}
+            vectors = {"params": [each for each in held if each.ndim < 2], "lr": rate / 3}
+            params = [matrices, vectors]
+        if self.optimizer == "AdamW":
+            return torch.optim.AdamW(params, lr=rate, weight_decay=0.1)
+        return torch.optim.SGD(params, lr=rate, momentum=0.9)
+
+    def warmth(self, step: int) -> float:
+        """The share of its rate that a group has in a step.
+
+        Of DeepSpeed's linear warm-ups: nothing in the first step, whose rate is set before any is
+        counted, and step 0 of the count, nothing again, in the second.
+        """
+        return max(0, step - 1) / WARM_UP if self.schedule else 1.0
+
+    def config(self, stage: int, dtype: torch.dtype, dp: int) -> dict[str, Any]:
+        """DeepSpeed's config."""
+        zero: dict[str, Any] = {
+            "stage": stage,
+            "contiguous_gradients": self.contiguous,
+            "reduce_bucket_size": 100_000,
+            "allgather_bucket_size": 100_000,
+        }
+        if stage == 3:
+            zero["stage3_prefetch_bucket_size"] = 100_000
+        if self.offload:
+            zero["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+        config: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": 6,
+            "gradient_accumulation_steps": 1 if self.by_hand else self.microbatches // dp,
+            "gradient_clipping": self.clip,
+            "zero_optimization": zero,
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "steps_per_print": 2**31,
+            "bf16": {"enabled": dtype == torch.bfloat16},
+        }
+        if self.wide_accumulation and dtype == torch.bfloat16:
+            config["data_types"] = {"grad_accum_dtype": "fp32"}
+        if self.schedule:
+            parameters = {"warmup_num_steps": WARM_UP, "warmup_type": "linear"}
+            if self.schedule == "WarmupCosineLR":
+                parameters["total_num_steps"] = 2 * WARM_UP
+            config["scheduler"] = {"type": self.schedule, "params": parameters}
+        return config

@@ -16,6 +16,7 @@ CHECKS = (
     "dp-inputs",
     "tp-inputs",
     "in-effect",
+    "skipped-step",
     "dropout",
     "sensitive",
     "measured",

@@ -30,7 +30,7 @@ MOST_UNCOVERED = 0.5
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
 
 #: The checks of how a run was set up: where something is wrong, they may be the reason.
-SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect"})
+SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
 
 #: Axes that may be in effect without a tensor being cut by them, and their values of no effect.
 _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
@@ -54,6 +54,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _moved(comparison),
         _inputs(rung.candidate),
         _in_effect(rung.candidate),
+        _skipped(rung),
         _dropout(rung.candidate),
         _sensitive(comparison),
         _measured(rung),
@@ -230,6 +231,14 @@ def _data_of(rank: RankTrace) -> tuple[str, ...]:
 
 def _modules_of(rank: RankTrace) -> frozenset[str]:
     return frozenset(rank.modules)
+
+
+def _skipped(rung: Rung) -> Guard:
+    """Steps that a framework left out, where the reference did not."""
+    expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
+    found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
+    for why in dict.fromkeys(why for why in found if why not in expected):
+        yield "skipped-step", f"the candidate left out the optimizer's step: {why}"
 
 
 def _dropout(candidate: Trace) -> Guard:

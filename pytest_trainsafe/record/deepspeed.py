@@ -74,6 +74,11 @@ def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
     }
 
 
-def skipped(engine: Any) -> bool:
-    """Whether the engine left out its last step, because gradients overflowed."""
-    return getattr(engine, "_step_applied", True) is False
+def skipped(engine: Any) -> str:
+    """Why the engine left out its last step; "" where it did not."""
+    if not getattr(engine.optimizer, "overflow", False):
+        return ""
+    why = "DeepSpeed found gradients that are not finite"
+    if not engine.fp16_enabled():
+        return why
+    return f"{why}; take a smaller fp16.initial_scale_power, or a loss_scale"

@@ -158,8 +158,10 @@ class ParameterRecorder:
     def _after_optimizer(self) -> None:
         if self.clock.step is not None:
             self._write_main_grads()
-            if self.engine is not None:
-                self.optimizer_stepped = not skipped(self.engine)
+            why = skipped(self.engine) if self.engine is not None else ""
+            if why:
+                self.optimizer_stepped = False
+                self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def _write_main_grads(self) -> None:
         """Write the gradients the optimizer uses, once a step, at its first chance to see any."""

@@ -217,6 +217,12 @@ def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
     assert doubts(bench.rung(POINT, rng=lambda step: ("same", "same"))) == {}
 
 
+def test_a_step_that_a_framework_left_out(bench: Bench) -> None:
+    found = doubts(bench.rung(POINT, notes=[NoteEvent("skipped", "step 1, an overflow")]))
+    text = "the candidate left out the optimizer's step: step 1, an overflow"
+    assert found == {"skipped-step": text}
+
+
 def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
     reference, _, _ = bench.measures("float32")
     loud = write(bench.path(), training("float32", 3.0, 2), dtype="float32")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
@@ -63,3 +64,21 @@ def written() -> dict[str, Any]:
     """The config of the file."""
     found: dict[str, Any] = json.loads(CONFIG_FILE.read_text())
     return found
+
+
+class Overflowing(Net):
+    """Its loss is infinite at the second step, and where a process group is, of DeepSpeed, only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        loss = super().forward(x)
+        return loss * torch.inf if dist.is_initialized() and self.calls == 2 else loss
+
+
+@deepspeed_program({**ADAM, "bf16": {"check_grad_overflow": True}}, microbatches=1, steps=2)
+def overflowing() -> Any:
+    return Overflowing(), batch

@@ -25,3 +25,12 @@ def test_a_config_file_says_stage_and_batch_sizes(candidate_trace, reference_tra
     assert {step.microbatches for rank in trace.ranks for step in rank.steps} == {2}
     states = [e for r in trace.ranks for e in r.tensors.values() if e.id.kind == "optimizer_state"]
     assert any(placement.axes == ("dp",) for event in states for placement in event.layout)
+
+
+@pytest.mark.trainsafe(deepspeed_programs.overflowing, zero=[1, 3], dtype="bfloat16")
+def test_a_step_that_was_left_out_is_told(candidate_trace):
+    trace = candidate_trace.at("bfloat16")
+    assert [step.optimizer_stepped for step in trace.ranks[0].steps] == [True, False]
+    assert trace.ranks[0].note("skipped") == [
+        "step 1, DeepSpeed found gradients that are not finite"
+    ]

@@ -54,6 +54,12 @@ KNOWN = (
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
     ),
+    Known(
+        "a pipeline in float32 clips the gradients of each stage by that stage's own norm",
+        "0.19.8",
+        {"zero": 0, "pp": 2, "clip": True},
+        ("exp_avg · optimizer_state · step 0",),
+    ),
 )
 
 

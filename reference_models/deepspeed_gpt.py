@@ -43,3 +43,12 @@ def train(
     sizes = Sizes(layers, hidden, heads, seq_len=seq_len)
     model = PlainGPT(sizes, tied)
     return model, lambda step, index: text(sizes, step, index, batch_size)
+
+
+@deepspeed_program(CONFIG, microbatches=4, steps=3)
+def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
+    """The same GPT as layers for a pipeline."""
+    from pytest_trainsafe.reference_models.plain_gpt import Sizes, layers_of, mean_loss, text
+
+    sizes = Sizes(layers, hidden, heads)
+    return layers_of(sizes), mean_loss, lambda step, index: text(sizes, step, index, batch_size)

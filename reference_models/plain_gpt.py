@@ -90,14 +90,39 @@ class PlainGPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss of `tokens` and `targets`, both [batch, sequence], in float32 at least."""
+        """The mean loss of `tokens` and `targets`, both [batch, sequence]."""
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
-        logits = self.head(self.norm(x))
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        return mean_loss(self.head(self.norm(x)), targets)
+
+
+class Embedding(nn.Module):
+    """What comes before the first block."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(sizes.vocabulary, sizes.hidden)
+        self.positions = nn.Embedding(sizes.seq_len, sizes.hidden)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence] to [batch, sequence, hidden]."""
+        out: torch.Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        return out
+
+
+def layers_of(sizes: Sizes) -> list[nn.Module]:
+    """The model as layers that each take what the one before gives; the last gives logits."""
+    head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
+    blocks = [Block(sizes) for _ in range(sizes.layers)]
+    return [Embedding(sizes), *blocks, nn.LayerNorm(sizes.hidden), head]
+
+
+def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean loss of logits [batch, sequence, vocabulary], taken in float32 at least."""
+    if logits.dtype != torch.float64:
+        logits = logits.float()
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def text(sizes: Sizes, step: int, index: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:

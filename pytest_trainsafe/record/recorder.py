@@ -52,9 +52,10 @@ class Recorder:
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
                 "parts where a rank holds several)"
             )
-        engine = model if is_engine(model) else None
-        if optimizer is None and engine is not None:
-            optimizer = engine.optimizer  # type: ignore[union-attr]
+        engine: Any = model if is_engine(model) else None
+        if engine is not None:
+            optimizer = engine.optimizer if optimizer is None else optimizer
+            model = engine.module
         parts = parts_of(model)
         parameters = unique_parameters(named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]

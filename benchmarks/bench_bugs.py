@@ -1,44 +1,57 @@
-"""Judges every planted bug at its Points, and writes what was found as docs/bugs.md.
+"""Judges every planted bug at its Points, and writes what was found into docs/bugs.md.
 
 A bug of the catalogue must fail at every Point that triggers it, starting at the tensor that its
-entry names, and pass at all others.  `--only NAME` judges some, `--quick` two Points of each bug,
-`--write` writes the page, and `--record sketch` judges by sketches first.
+entry names, and pass at all others; at the first of its Points the code at fault is looked for,
+and must be the entry's.  `--only NAME` judges some, `--quick` two Points of each bug, `--write`
+writes the page's section, and `--record sketch` judges by sketches first.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from _measure import ROOT, finish, machine, median, show
+from _page import write_section
+from _rungs import session
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
+from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
 
 PAGE = ROOT / "docs" / "bugs.md"
 
+HEAD = """# Bugs
+
+Real bugs of training frameworks, and what this plugin says of each.
+Every section is written by the benchmark that it names.
+"""
+
 
 @dataclass
 class Found:
-    """What became of one bug: by Point, where it was found ("" for nowhere), and the seconds."""
+    """What became of one bug: by Point, where it was found ("" for nowhere), and the seconds.
+
+    `first` is the Point at which it was localised, in `localizing` seconds, to `faults`.
+    """
 
     bug: Bug
     triggering: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
+    judges: set[str] = field(default_factory=set)
     patterns: set[str] = field(default_factory=set)
-    faulty: set[str] = field(default_factory=set)
     seconds: list[float] = field(default_factory=list)
+    first: str = ""
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    localizing: float = 0.0
 
     @property
     def expected(self) -> str:
@@ -52,31 +65,36 @@ class Found:
         return sum(where.startswith(self.expected) for where in self.triggering.values())
 
     @property
+    def localised(self) -> bool:
+        return self.bug.localised(self.faults)
+
+    @property
     def as_catalogued(self) -> bool:
         right = self.right == len(self.triggering) > 0
-        return right and not any(self.others.values())
+        return right and self.localised and not any(self.others.values())
 
 
 def main() -> None:
     arguments = _arguments()
     facts = machine()
     wanted = [bug for bug in BUGS if not arguments.only or bug.name in arguments.only]
-    settings = Settings(record=arguments.record, max_world_size=arguments.max_world_size)
-    with tempfile.TemporaryDirectory(prefix="trainsafe-bugs-") as temporary:
-        session = Session(settings, Path(temporary))
-        try:
-            found = [judge(bug, session, arguments.quick) for bug in wanted]
-        finally:
-            session.close()
+    settings = Settings(
+        record=arguments.record, max_world_size=arguments.max_world_size, localize=24 * 3600
+    )
+    with session(settings) as opened:
+        found = [judge(bug, opened, arguments.quick) for bug in wanted]
     report(found)
     if arguments.write:
-        PAGE.write_text(page(found, facts), encoding="utf-8")
+        write_section(PAGE, "ttrace", section(found, facts, settings.max_world_size), HEAD)
     figures = [
         {
             "bug": one.bug.name,
             "triggering": one.triggering,
             "others": one.others,
             "seconds": median(one.seconds),
+            "localised_at": one.first,
+            "localize_s": one.localizing,
+            "faults": one.faults,
         }
         for one in found
     ]
@@ -84,26 +102,44 @@ def main() -> None:
     sys.exit(not all(one.as_catalogued for one in found))
 
 
-def judge(bug: Bug, session: Session, quick: bool) -> Found:
+def judge(bug: Bug, opened: Session, quick: bool) -> Found:
     """Judge a bug at its Points; a Point where no rank finishes counts as found nowhere."""
     found = Found(bug)
-    for case in cases(bug, session.settings, quick):
-        candidate = session.candidate(case)
-        began = time.perf_counter()
-        try:
-            text = climb(candidate, session.reference(case), [], [])
-        except GroupFailure as failure:
-            text = f"starts at     {failure}"
-        found.seconds.append(time.perf_counter() - began)
-        session.discard(candidate)
-        where = _line(text, "starts at") or ("something else" if text else "")
-        point = str(case.point)
-        (found.triggering if bug.triggers(case.point) else found.others)[point] = where
-        if bug.triggers(case.point):
-            found.patterns |= {_line(text, "pattern")} - {""}
-            found.faulty |= {_line(text, "faulty")} - {""}
+    for case in cases(bug, opened.settings, quick):
+        acts, point = bug.triggers(case.point), str(case.point)
+        localize = acts and not found.first
+        if not localize:
+            case = replace(case, settings=replace(case.settings, localize=0.0))
+        where, seconds, summary = verdict(case, opened)
+        (found.triggering if acts else found.others)[point] = where
+        spent = summary.get("seconds", {}).get("localize", 0.0)
+        found.seconds.append(seconds - spent)
+        if acts and (first := summary.get("first")) is not None:
+            found.judges.add(first["judge"])
+            found.patterns |= {first["pattern"]} - {""}
+        if localize:
+            found.first, found.localizing = point, spent
+            found.faults = summary.get("faults", [])
         print(f"{bug.name:28} {point:44} {where or 'passes'}", file=sys.stderr, flush=True)
     return found
+
+
+def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
+    """Where a Point's report starts, "" for a pass; the seconds to it; what was published."""
+    candidate = opened.candidate(case)
+    published: list[PointSummary] = []
+    candidate.publish = published.append
+    began = time.perf_counter()
+    try:
+        text = climb(candidate, opened.reference(case), [], [])
+        where = "something else" if text else ""
+    except GroupFailure as failure:
+        where = str(failure).partition("\n")[0]
+    seconds = time.perf_counter() - began
+    opened.discard(candidate)
+    summary: PointSummary = published[0] if published else {"point": "", "verdict": "fail"}
+    first = summary.get("first")
+    return first["where"] if first and first["where"] else where, seconds, summary
 
 
 def cases(bug: Bug, settings: Settings, quick: bool) -> Iterator[Case]:
@@ -122,45 +158,88 @@ def report(found: list[Found]) -> None:
             f"{one.right}/{len(one.triggering)}",
             f"{sum(not where for where in one.others.values())}/{len(one.others)}",
             f"{median(one.seconds):.2f}",
+            _fault(one),
+            f"{one.localizing:.2f}",
             "as catalogued" if one.as_catalogued else "NOT AS CATALOGUED",
         ]
         for one in found
     ]
-    show("Planted bugs", ["", "found", "silent elsewhere", "s a Point", ""], rows)
+    columns = ["", "found", "silent elsewhere", "s a Point", "localised to", "in s", ""]
+    show("Planted bugs", columns, rows)
+    right = sum(one.localised for one in found)
+    print(f"  {right} of {len(found)} localised to the right module and phase.")
 
 
-def page(found: list[Found], facts: dict[str, object]) -> str:
-    """docs/bugs.md."""
-    rows = "\n".join(_row(one) for one in found)
-    stories = "\n".join(_story(one) for one in found)
-    return f"""# Planted bugs
-
-Real bugs of training frameworks, each planted by its own mechanism in the reference models
-(`reference_models/bugs/`), and what the compare judge says of them.
-The numbers are those of TTrace, Table 1; WD is wrong data, WC wrong communication, MC missing
-communication.
-
-Written by `python benchmarks/bench_bugs.py --write` on {facts["cores"]} cores with torch
-{facts["torch"]}; world size at most 4.
-"Found" counts the Points that trigger the bug and fail there, starting at the tensor that the
-catalogue expects; "silent" the Points that do not trigger it, and pass.
-
-| TTrace | bug | kind | found | silent elsewhere | first wrong tensor | step | seconds a Point |
-|---|---|---|---|---|---|---|---|
-{rows}
-
-{stories}"""
+def section(found: list[Found], facts: dict[str, object], most: int) -> str:
+    """The page's section."""
+    judged = sum(len(one.triggering) + len(one.others) for one in found)
+    right = sum(one.localised for one in found)
+    columns = "TTrace|bug|kind|fails|silent|judge|first wrong tensor|step|localised to|seconds|from"
+    lines = [
+        "## The bugs of TTrace, Table 1",
+        "",
+        (
+            "Each is planted by its own mechanism in the reference models "
+            "(`reference_models/bugs/`), and judged at Points that trigger it and at others."
+        ),
+        "WD is wrong data, WC wrong communication, MC missing communication.",
+        "",
+        (
+            f"Written by `python benchmarks/bench_bugs.py --write` on {facts['cores']} cores with "
+            f"torch {facts['torch']}: {judged} Points, world size at most {most}."
+        ),
+        (
+            '"Fails" counts the Points that trigger the bug and fail, starting at the tensor that '
+            'the catalogue expects; "silent" the Points that do not trigger it, and pass.'
+        ),
+        (
+            "The code at fault is looked for at the first Point that triggers a bug: "
+            f"{right} of {len(found)} are localised to the right module and phase."
+        ),
+        (
+            "Seconds are those to a Point's verdict (median) and, after the plus, those of the "
+            "localisation."
+        ),
+        "",
+        f"| {columns.replace('|', ' | ')} |",
+        "|---" * (columns.count("|") + 1) + "|",
+        *(_row(one) for one in found),
+        "",
+        *(_story(one) for one in found),
+    ]
+    return "\n".join(lines)
 
 
 def _row(one: Found) -> str:
     bug = one.bug
     silent = sum(not where for where in one.others.values())
+    where = set(one.triggering.values())
+    as_expected = all(each.startswith(one.expected) for each in where)
+    told = f"`{one.expected}`" if as_expected else f"{_listed(where)}, expected `{one.expected}`"
     return (
         f"| {bug.ttrace} | [{bug.name}](#{bug.name}) | {bug.category} "
         f"| {one.right} of {len(one.triggering)} | {silent} of {len(one.others)} "
-        f"| `{one.expected}` | {bug.step if bug.step >= 0 else 'before the first'} "
-        f"| {median(one.seconds):.1f} |"
+        f"| {', '.join(sorted(one.judges))} "
+        f"| {told} | {bug.step if bug.step >= 0 else 'before the first'} "
+        f"| {_fault(one)} | {median(one.seconds):.1f} + {one.localizing:.1f} "
+        f"| [{_short(bug.origin)}]({bug.origin}) |"
     )
+
+
+def _fault(one: Found) -> str:
+    """The phase and the modules or parameters at fault, as the catalogue's patterns count them."""
+    if not one.faults:
+        return "nothing"
+    names = list(dict.fromkeys(name for _, name in one.faults))
+    phases = "/".join(dict.fromkeys(phase for phase, _ in one.faults))
+    what = f"`{names[0]}`" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return f"{phases} of {what}"
+
+
+def _short(origin: str) -> str:
+    """`Megatron-LM#673` of a thread's address."""
+    *_, project, _, number = origin.split("/")
+    return f"{project}#{number}"
 
 
 def _story(one: Found) -> str:
@@ -174,25 +253,26 @@ def _story(one: Found) -> str:
     ]
     if one.patterns:
         told.append(f"- Pattern: {_listed(one.patterns)}")
-    if one.faulty:
-        told.append(f"- Localised to: {_listed(one.faulty)}")
-    return f"## {bug.name}\n\n{bug.what}\n\n" + "\n".join(told) + "\n"
+    faults = {f"{phase}: {name}" for phase, name in one.faults}
+    told.append(f"- Localised at `{one.first}` to: {_listed(faults)}")
+    return f"### {bug.name}\n\n{bug.what}\n\n" + "\n".join(told) + "\n"
+
+
+#: Names told of one bug.
+MOST_LISTED = 6
 
 
 def _listed(texts: set[str]) -> str:
-    return "; ".join(sorted(f"`{text}`" for text in texts if text)) or "nowhere"
-
-
-def _line(text: str, label: str) -> str:
-    """What a report says after a label."""
-    found = re.search(rf"^\s*{label}\s+(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else ""
+    named = sorted(f"`{text}`" for text in texts if text)
+    more = f"; and {len(named) - MOST_LISTED} more" if len(named) > MOST_LISTED else ""
+    return ("; ".join(named[:MOST_LISTED]) or "nowhere") + more
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Two Points of each bug")
-    parser.add_argument("--write", action="store_true", help=f"Write {PAGE.relative_to(ROOT)}")
+    section = f"Write the section of {PAGE.relative_to(ROOT)}"
+    parser.add_argument("--write", action="store_true", help=section)
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
     parser.add_argument("--record", choices=("sketch", "full"), default="full")
     parser.add_argument("--max-world-size", type=int, default=4)

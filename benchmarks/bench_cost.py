@@ -40,14 +40,16 @@ Figures = dict[str, float]
 def main() -> None:
     small = quick(__doc__)
     facts = machine()
-    depths, repetitions = ((1, 2), 1) if small else ((2, 8, 32), 3)
-    measured = {layers: [one_session(layers) for _ in range(repetitions)] for layers in depths}
+    # How often each depth is measured: the deepest once, for it takes two minutes.
+    depths = {1: 1, 2: 1} if small else {2: 3, 8: 3, 32: 1}
+    measured = {layers: [one_session(layers) for _ in range(n)] for layers, n in depths.items()}
     costs: dict[int, Figures] = {
         layers: {cost: median([run[cost] for run in runs]) for cost in (*COSTS, "tensors")}
         for layers, runs in measured.items()
     }
-    show_costs(costs, repetitions)
+    show_costs(costs)
     figures = [{"layers": layers, **found} for layers, found in costs.items()]
+    repetitions = list(depths.values())
     finish("cost", facts, {"repetitions": repetitions, "point": str(POINT), "depths": figures})
 
 
@@ -81,7 +83,7 @@ def one_session(layers: int) -> Figures:
 
 
 def warm_up(opened: Session) -> None:
-    """Let the first Run of a Session pay for what all share: the process that ranks are forked of."""
+    """Let the first Run of a Session pay for the process that all ranks are forked from."""
     one = case("gpt", POINT, opened.settings, {"layers": 1, "steps": 1})
     opened.candidate(one).at("float64")
 
@@ -109,7 +111,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def show_costs(costs: dict[int, Figures], repetitions: int) -> None:
+def show_costs(costs: dict[int, Figures]) -> None:
     rows: list[list[object]] = [
         [f"{layers} layers", f"{found['tensors']:.0f}", *(f"{found[c]:.2f}" for c in COSTS)]
         for layers, found in costs.items()
@@ -118,13 +120,11 @@ def show_costs(costs: dict[int, Figures], repetitions: int) -> None:
     more = [(costs[last][c] - costs[before][c]) / (last - before) for c in COSTS]
     rows.append([f"a layer more, {before} to {last}", "", *(f"{1000 * s:.0f} ms" for s in more)])
     first = next(iter(costs))
-    powers = [
-        math.log(costs[last][c] / costs[first][c]) / math.log(last / first) for c in COSTS
-    ]
+    powers = [math.log(costs[last][c] / costs[first][c]) / math.log(last / first) for c in COSTS]
     rows.append([f"power of depth, {first} to {last}", "", *(f"{p:.2f}" for p in powers)])
     named = ("reference", "estimate", "Point", "compare", "localise", "again")
     columns = ["", "tensors", *(f"{name} s" for name in named)]
-    show(f"{POINT}, medians of {repetitions}", columns, rows)
+    show(f"The reference GPT at {POINT}, medians", columns, rows)
     print("  A power of 1 is a cost in proportion to depth; constant parts make it less.")
 
 

@@ -110,9 +110,7 @@ def naive(curves: dict[str, dict[str, list[float]]], name: str, window: int) -> 
 
 def smoothed(losses: list[float], window: int = SMOOTHED) -> list[float]:
     """The mean over every `window` steps in a row."""
-    return [
-        sum(losses[i : i + window]) / window for i in range(max(len(losses) - window + 1, 0))
-    ]
+    return [sum(losses[i : i + window]) / window for i in range(max(len(losses) - window + 1, 0))]
 
 
 def show_figures(found: dict[str, Any]) -> None:

@@ -79,9 +79,7 @@ def step_seconds(
     return found
 
 
-def losses(
-    point: dict[str, Any], dtype: str, arguments: dict[str, Any]
-) -> dict[str, list[float]]:
+def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict[str, list[float]]:
     """Train the reference GPT at a Point and record nothing; of each step, its loss and seconds.
 
     A loss is the mean over the micro-batches of this rank, which are all unless dp shares them.
@@ -102,7 +100,7 @@ def losses(
 
 
 class Timed:
-    """A Context that measures its steps, what is recorded at their end included, and keeps losses."""
+    """A Context that measures its steps, with what is recorded at their end, and keeps losses."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx

@@ -27,7 +27,7 @@ from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.message import Judged, Row, failure_message
+from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
 from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
@@ -331,7 +331,15 @@ def _summary(point: str, judged: Sequence[Judged], seconds: dict[str, float]) ->
         "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
         "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
     }
-    if doubts and not failed:
+    if failed:
+        lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
+        summary["first"] = {
+            "judge": lead.judge,
+            "check": lead.check,
+            "where": str(lead.where or ""),
+            "pattern": lead.pattern.text if lead.pattern is not None else "",
+        }
+    elif doubts:
         summary["reason"] = doubts[0].message
     return summary
 

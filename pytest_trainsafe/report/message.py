@@ -100,7 +100,7 @@ def _whom(judged: Judged) -> str:
 
 
 def _difference(failing: Sequence[Finding], judged: Judged, located: Located | None) -> list[str]:
-    lead = _lead(failing)
+    lead = lead_of(failing)
     lines = []
     if lead.where is None:
         lines += _row("what", lead.message)
@@ -132,7 +132,7 @@ def _label(finding: Finding) -> str:
     return "where" if finding.pattern.name == "confined" else "pattern"
 
 
-def _lead(failing: Sequence[Finding]) -> Finding:
+def lead_of(failing: Sequence[Finding]) -> Finding:
     """The first wrong tensor in dataflow; of its findings, the one that explains most."""
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))

@@ -29,14 +29,23 @@ class RungSummary(TypedDict):
     worst_name: str
 
 
+class FirstSummary(TypedDict):
+    """The finding that leads a failure's report; `where` and `pattern` are "" for none."""
+
+    judge: str
+    check: str
+    where: str
+    pattern: str
+
+
 class PointSummary(TypedDict, total=False):
     """What became of one test at one Point.
 
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
     skipped or is inconclusive.  `references` says, by the key of each reference it was judged
-    by, whether that was reused from an earlier run.  `faults` has the phase and the module or
-    parameter of each fault that was localised.  `notes` are what the user should know
-    whatever the verdict: a rung left out, ranks that were not forked.
+    by, whether that was reused from an earlier run.  `first` leads a failure's report, and
+    `faults` has the phase and the module or parameter of each fault that was localised.  `notes`
+    are what the user should know whatever the verdict: a rung left out, ranks that were not forked.
     """
 
     point: Required[str]
@@ -45,6 +54,7 @@ class PointSummary(TypedDict, total=False):
     rungs: NotRequired[list[RungSummary]]
     seconds: NotRequired[dict[str, float]]
     references: NotRequired[dict[str, bool]]
+    first: NotRequired[FirstSummary]
     faults: NotRequired[list[tuple[str, str]]]
     notes: NotRequired[list[str]]
 

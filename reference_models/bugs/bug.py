@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from pytest_trainsafe.sweep.point import Point
@@ -18,7 +19,8 @@ class Bug:
     with `arguments` as well.  `category` is TTrace's: WD wrong data, WC wrong communication, MC
     missing communication.  `module`, `tensor` and `kind` name the first wrong tensor, in step
     `step` and, where the kind has one, micro-batch 0; `pattern` names what it is in relation to
-    the right one, "" for nothing simple.
+    the right one, "" for nothing simple.  `phase` and `faults` are where a localisation must end:
+    `fnmatch` patterns of the modules or parameters at fault, of which each found one matches one.
     """
 
     name: str
@@ -31,7 +33,17 @@ class Bug:
     module: str
     tensor: str
     kind: Kind
+    phase: str
+    faults: tuple[str, ...]
     pattern: str = ""
     step: int = 0
     program: str = "gpt"
     arguments: Mapping[str, object] = field(default_factory=dict)
+
+    def localised(self, found: Iterable[Sequence[str]]) -> bool:
+        """Whether the (phase, target) pairs of a localisation are those of this bug, and any."""
+        pairs = [(phase, target) for phase, target in found]
+        return bool(pairs) and all(
+            phase == self.phase and any(fnmatchcase(target, each) for each in self.faults)
+            for phase, target in pairs
+        )

@@ -20,6 +20,8 @@ BUGS = (
         module="cross_entropy",
         tensor="output",
         kind="activation_grad",
+        phase="backward",
+        faults=("<program>",),
         pattern="scaled",
     ),
     Bug(
@@ -37,6 +39,8 @@ BUGS = (
         module="decoder.layers.1.self_attention.linear_qkv",
         tensor="output",
         kind="activation_grad",
+        phase="backward",
+        faults=("*.core_attention",),
         arguments={"cp_method": "ring", "layers": 2, "heads": 4},
     ),
     Bug(
@@ -56,6 +60,8 @@ BUGS = (
         module="decoder.layers.0.input_layernorm",
         tensor="weight",
         kind="main_grad",
+        phase="reduction",
+        faults=("*layernorm.*",),
         pattern="scaled",
     ),
 )

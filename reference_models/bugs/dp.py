@@ -20,6 +20,8 @@ BUGS = (
         module="embedding.word_embeddings",
         tensor="weight",
         kind="main_grad",
+        phase="reduction",
+        faults=("*",),
         pattern="scaled",
         arguments={"overlap_grad_reduce": True, "bucket": 20_000},
     ),

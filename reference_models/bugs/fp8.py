@@ -20,6 +20,8 @@ BUGS = (
         module="decoder.layers.0.self_attention.linear_qkv",
         tensor="output",
         kind="activation",
+        phase="forward",
+        faults=("*.linear_*",),
         arguments={"fp8": True},
     ),
     Bug(
@@ -37,6 +39,8 @@ BUGS = (
         module="decoder.layers.0.self_attention.linear_qkv",
         tensor="output",
         kind="activation",
+        phase="forward",
+        faults=("*.linear_*",),
         pattern="",
         step=1,
         arguments={"fp8": True, "steps": 2},

@@ -21,6 +21,8 @@ BUGS = (
         module="decoder.layers.4.input_layernorm",
         tensor="weight",
         kind="param",
+        phase="initial",
+        faults=("decoder.layers.*",),
         step=-1,
     ),
 )

@@ -21,6 +21,8 @@ BUGS = (
         module="decoder.layers.1.input_layernorm",
         tensor="output",
         kind="activation",
+        phase="forward",
+        faults=("decoder",),
         arguments={"recompute_num_layers": 2, "layers": 4},
     ),
 )

@@ -21,6 +21,8 @@ BUGS = (
         module="embedding.word_embeddings",
         tensor="output",
         kind="activation",
+        phase="forward",
+        faults=("embedding.word_embeddings",),
     ),
     Bug(
         name="tp-overlap-dgrad",
@@ -37,6 +39,8 @@ BUGS = (
         module="decoder.final_layernorm",
         tensor="output",
         kind="activation_grad",
+        phase="backward",
+        faults=("output_layer", "*.linear_qkv", "*.linear_fc1"),
         pattern="partial sum",
         arguments={"tp_overlap": True},
     ),

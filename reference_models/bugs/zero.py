@@ -25,6 +25,8 @@ BUGS = (
         module="embedding.word_embeddings",
         tensor="weight",
         kind="main_grad",
+        phase="reduction",
+        faults=("embedding.word_embeddings.weight",),
         arguments={"tied": True, "layers": 2, "bucket": 4000},
     ),
     Bug(
@@ -42,6 +44,8 @@ BUGS = (
         module="embedding.word_embeddings",
         tensor="weight",
         kind="update",
+        phase="optimizer",
+        faults=("*",),
         arguments={"overlap_param_gather": True},
     ),
 )

@@ -185,8 +185,8 @@ def section(found: list[Found], facts: dict[str, object], most: int) -> str:
         "WD is wrong data, WC wrong communication, MC missing communication.",
         "",
         (
-            f"Written by `python benchmarks/bench_bugs.py --write` on {facts['cores']} cores with "
-            f"torch {facts['torch']}: {judged} Points, world size at most {most}."
+            f"Written by `python benchmarks/bench_bugs.py {' '.join(sys.argv[1:])}` on "
+            f"{facts['cores']} cores with torch {facts['torch']}: {judged} Points, world size at most {most}."
         ),
         (
             '"Fails" counts the Points that trigger the bug and fail, starting at the tensor that '

@@ -65,6 +65,8 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
     "moe": [
         ({"dp": [2], "ep": [1, 2]}, {"capacity_factor": 1.0}),
         ({"tp": [2], "sp": [True], "dp": [1, 2]}, {"top_k": 1}),
+        ({"dp": [1, 2], "cp": [1, 2], "ep": [1, 2, 4], "zero": [1]}, {"clip": 0.5}),
+        ({"dp": [2], "tp": [2], "sp": [True], "ep": [1, 2], "zero": [1]}, {}),
     ],
     "cnn": [],
     "lstm": [],

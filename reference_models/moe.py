@@ -34,11 +34,6 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     return None
 
 
-def _optimizer_whole(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """ZeRO cuts parameters that all of dp and cp hold, which experts are not."""
-    return "this model has no zero" if point.get("zero", 0) else None
-
-
 @requires(
     divides("heads", "tp"),
     divides("kv_heads", "tp"),
@@ -49,7 +44,6 @@ def _optimizer_whole(point: Point, _arguments: Mapping[str, object]) -> str | No
     sequence_in_chunks,
     _experts_over_dp_and_cp,
     _whole_layers_at_hand,
-    _optimizer_whole,
 )
 def train(
     ctx: Context,
@@ -73,7 +67,7 @@ def train(
     """Train a mixture of experts for `steps` optimizer steps of `microbatches` micro-batches each.
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, ep (it divides
-    dp*cp), recompute ("selective"), microbatches and dtype.  Each token visits `top_k` of
+    dp*cp), zero, recompute ("selective"), microbatches and dtype.  Each token visits `top_k` of
     `experts` experts of width `ffn`; an expert takes `capacity_factor` times its even share of a
     micro-batch, 0 drops nothing.  `balance` is the coefficient of the balancing loss, which is
     part of the loss.  Capacity and balance are those of one micro-batch over all its ranks, so

@@ -23,8 +23,6 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
         raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
     if axes.pp.size > 1 or axes.techniques.recompute == "full":
         raise ValueError("pp and recompute=full would lose the balancing loss of layers")
-    if axes.zero:
-        raise ValueError("zero cuts what all of dp and cp hold, which experts are not")
     model = MoE(config)
     if axes.sp:
         model.embedding = SequenceParallelTokenEmbedding(config, axes)

@@ -77,14 +77,12 @@ class Axes:
     ) -> Axes:
         """Read the axes from a context.  An unknown bug or axis raises ValueError.
 
-        A model with `experts` knows the axis ep and not zero: its parameters are not all reduced
-        over the same ranks, as buckets are.
+        A model with `experts` knows the axis ep.
         """
-        absent = {**ABSENT, "zero": (0,)} if experts else ABSENT
         refused = [
             f"{axis}={value}"
             for axis, value in ctx.point
-            if value not in absent.get(axis, (value,)) and not (experts and axis == "ep")
+            if value not in ABSENT.get(axis, (value,)) and not (experts and axis == "ep")
         ]
         if refused:
             raise ValueError(

@@ -31,7 +31,7 @@ def reduce_gradients(
         buckets.finish()
     for parameter in parameters:
         gradient = main_gradient(parameter)
-        if is_expert(parameter):
+        if buckets is None and is_expert(parameter):
             gradient.copy_(all_reduce(gradient, axes.edp))
         elif buckets is None:
             gradient.copy_(all_reduce(all_reduce(gradient, axes.dp), axes.cp))
@@ -46,17 +46,17 @@ def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
 
     What is cut over tp is summed over it, and experts over ep; what all ranks hold counts once,
     and so does what two stages of a pipeline hold.  With ZeRO every gradient is cut over dp and
-    cp.
+    cp, an expert's over those who hold it.
     """
     if axes.pp.rank > 0:
         parameters = [each for each in parameters if not is_shared_embedding(each)]
+    if axes.zero:
+        return all_reduce(all_reduce(_squares(parameters, axes.tp), axes.dp_cp), axes.pp).sqrt()
     experts = [parameter for parameter in parameters if is_expert(parameter)]
     others = [parameter for parameter in parameters if not is_expert(parameter)]
     squares = _squares(others, axes.tp)
     if experts:
         squares = squares + all_reduce(_squares(experts, axes.tp), axes.ep)
-    if axes.zero:
-        squares = all_reduce(squares, axes.dp_cp)
     return all_reduce(squares, axes.pp).sqrt()
 
 

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models import main_gradients
-from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.buckets import fill_buckets
 from pytest_trainsafe.reference_models.parallel.collectives import (
     Underway,
     start_all_reduce,
     start_reduce_scatter,
 )
-from pytest_trainsafe.reference_models.parallel.marks import is_shared_embedding
+from pytest_trainsafe.reference_models.parallel.marks import is_expert, is_shared_embedding
 
 
 class BucketedReduction:
@@ -35,17 +35,20 @@ class BucketedReduction:
 
     def __init__(self, parameters: Sequence[nn.Parameter], axes: Axes, backwards: int) -> None:
         self.axes, self.backwards = axes, backwards
-        ranks = axes.dp_cp.size
         # The sum over the copies of a tied embedding is taken after the reduce-scatter: both must
         # be cut alike, whatever else their stages have in buckets.
         cut_alike = [each for each in parameters if is_shared_embedding(each)]
         if axes.planted("zero-tied-embedding"):
             cut_alike = []
-        self.buckets = fill_buckets(parameters, axes.techniques.bucket, ranks, cut_alike)
+        size = axes.techniques.bucket
+        self.buckets = fill_buckets(parameters, size, self._copies, cut_alike)
         self._additions: dict[nn.Parameter, int] = {}
         self._underway: list[Underway] = []
         for parameter in parameters:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+
+    def _copies(self, parameter: nn.Parameter) -> Axis:
+        return self.axes.edp if is_expert(parameter) else self.axes.dp_cp
 
     def finish(self) -> None:
         """Reduce what is not yet, and wait for all."""
@@ -54,7 +57,7 @@ class BucketedReduction:
         own = slice(None)
         for bucket, underway in zip(self.buckets, self._underway, strict=True):
             if self.axes.zero:
-                own = bucket.part(self.axes.dp_cp.rank)
+                own = bucket.own
             bucket.gradients[own] = underway.wait()
         self._underway.clear()
         self._additions.clear()
@@ -81,12 +84,13 @@ class BucketedReduction:
 
     def _start(self) -> None:
         bucket = self.buckets[len(self._underway)]
-        axis = self.axes.dp_cp
-        divisor = axis.size
+        # An expert's gradient has the terms of all ranks whose tokens came to it: the mean is
+        # over all of dp and cp, also where the sum is over those with the same experts.
+        divisor = self.axes.dp_cp.size
         if self.axes.planted("dp-gradient-scaling"):
             divisor = self.axes.dp.size  # but the sum is over cp as well
         bucket.gradients.mul_(1 / divisor)
         if self.axes.zero:
-            self._underway.append(start_reduce_scatter(bucket.gradients, 0, axis))
+            self._underway.append(start_reduce_scatter(bucket.gradients, 0, bucket.axis))
         else:
-            self._underway.append(start_all_reduce(bucket.gradients, axis))
+            self._underway.append(start_all_reduce(bucket.gradients, bucket.axis))

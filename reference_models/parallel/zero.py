@@ -42,7 +42,7 @@ class ShardedAdamW(torch.optim.AdamW):
         self, model: nn.Module, buckets: list[Bucket], axes: Axes, learning_rate: float
     ) -> None:
         self.axes = axes
-        self.shared = [_share(bucket, axes.dp_cp.rank) for bucket in buckets]
+        self.shared = [_share(bucket) for bucket in buckets]
         self._runs = [
             parameter
             for bucket in buckets
@@ -71,7 +71,7 @@ class ShardedAdamW(torch.optim.AdamW):
     def _update_parameters(self, *_: Any) -> None:
         for number, shared in enumerate(self.shared):
             shared.own.copy_(shared.masters)
-            self._gathers[number] = start_all_gather(shared.own, 0, self.axes.dp_cp)
+            self._gathers[number] = start_all_gather(shared.own, 0, shared.bucket.axis)
         if not self.axes.techniques.overlap_param_gather:
             self.settle()
         elif self.axes.planted("zero-gather-lost"):
@@ -100,9 +100,9 @@ class ShardedAdamW(torch.optim.AdamW):
         return hook
 
 
-def _share(bucket: Bucket, rank: int) -> Shared:
+def _share(bucket: Bucket) -> Shared:
     """Give the bucket's parameters their masters on this rank."""
-    part = bucket.part(rank)
+    part = bucket.own
     own = bucket.flat_parameters()[part].clone()
     masters = own.float() if is_narrow(own) else own
     for parameter, (first, last) in bucket.places.items():

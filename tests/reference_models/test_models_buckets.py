@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.reference_models import main_gradients
-from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.buckets import Bucket, fill_buckets
 from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
 from pytest_trainsafe.reference_models.parallel.techniques import Techniques
@@ -22,7 +22,7 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
 
 def test_buckets_hold_every_parameter_once_the_last_first() -> None:
     made = parameters(7, 5, 4, 3)
-    buckets = fill_buckets(made, size=8, ranks=4)
+    buckets = fill_buckets(made, size=8, axis=lambda _: Axis(4))
     assert [[each.numel() for each in bucket.places] for bucket in buckets] == [[3, 4, 5], [7]]
     assert [bucket.share for bucket in buckets] == [3, 2]  # padded to 12 and 8
     for bucket in buckets:
@@ -33,7 +33,7 @@ def test_buckets_hold_every_parameter_once_the_last_first() -> None:
 
 def test_parameters_of_different_dtypes_have_buckets_of_their_own() -> None:
     made = [*parameters(3), *parameters(3, dtype=torch.bfloat16), *parameters(3)]
-    buckets = fill_buckets(made, size=100, ranks=1)
+    buckets = fill_buckets(made, size=100, axis=lambda _: Axis(1))
     assert [next(iter(bucket.places)).dtype for bucket in buckets] == [
         torch.float32, torch.bfloat16, torch.float32,
     ]  # fmt: skip
@@ -71,15 +71,11 @@ def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_element_is_one_ranks_to_update(dtype: torch.dtype) -> None:
-    from dataclasses import replace
-
-    from pytest_trainsafe.reference_models.parallel.axes import Axis
-
     held = torch.zeros(4, 7)
     for rank in range(4):
         model = nn.Linear(3, 2, bias=True).to(dtype)
-        bucket = Bucket(list(model.parameters()), ranks=4)
-        optimizer = ShardedAdamW(model, [bucket], replace(Axes(), dp_cp=Axis(4, rank)), 1e-3)
+        bucket = Bucket(list(model.parameters()), Axis(4, rank))
+        optimizer = ShardedAdamW(model, [bucket], Axes(dp_cp=Axis(4, rank)), 1e-3)
         places = dict(zip(model.parameters(), [0, 6], strict=True))
         for parameter, first in places.items():
             start, end = parameter.main_param_range

@@ -99,8 +99,8 @@ def test_sizes_that_cannot_be_cut_are_refused_by_name() -> None:
 def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"has no zero=2"):
         Axes.of(Double(Job(Point.of(zero=2))))
-    with pytest.raises(ValueError, match=r"has no zero=1"):
-        Axes.of(Double(Job(Point.of(zero=1))), experts=True)
+    with pytest.raises(ValueError, match=r"has no ep=2"):
+        Axes.of(Double(Job(Point.of(ep=2))))
 
 
 @pytest.mark.parametrize(

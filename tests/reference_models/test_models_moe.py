@@ -101,7 +101,7 @@ def test_all_annotations_match_something() -> None:
         (Point.of(dp=4, ep=4), {"experts": 6, "microbatches": 4}, "experts=6 is not divisible"),
         (Point.of(pp=2), {}, "pipeline stages would lose the balancing loss"),
         (Point.of(recompute="full"), {}, "recompute=full would lose the balancing loss"),
-        (Point.of(dp=2, cp=2, ep=4, recompute="selective"), {}, None),
+        (Point.of(dp=2, cp=2, ep=4, zero=1, recompute="selective"), {}, None),
     ],
 )
 def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:

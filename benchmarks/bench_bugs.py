@@ -186,7 +186,8 @@ def section(found: list[Found], facts: dict[str, object], most: int) -> str:
         "",
         (
             f"Written by `python benchmarks/bench_bugs.py {' '.join(sys.argv[1:])}` on "
-            f"{facts['cores']} cores with torch {facts['torch']}: {judged} Points, world size at most {most}."
+            f"{facts['cores']} cores with torch {facts['torch']}: {judged} Points, world size "
+            f"at most {most}."
         ),
         (
             '"Fails" counts the Points that trigger the bug and fail, starting at the tensor that '

@@ -130,8 +130,8 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
 
     "autocast", "dropout", "narrowed", "quantised", "unmatched_annotation", "unused_annotation",
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
-    of the trace shows, in words; "skipped": a step that the optimizer was not given, and why; "local": by kind and path, what has no logical counterpart at
-    the Point.
+    of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
+    "local": by kind and path, what has no logical counterpart at the Point.
     """
 
     key: str

@@ -37,11 +37,11 @@ def train(
 ) -> None:
     """Train a small network for `steps` steps of `microbatches` micro-batches over all dp ranks.
 
-    `groups` trains vectors at a third of the rate of matrices.  `contiguous` and `offload` are ZeRO's
-    `contiguous_gradients` and `offload_optimizer`, `wide_accumulation` asks for gradients in
-    float32, and `by_hand` accumulates by `set_gradient_accumulation_boundary` rather than by
-    the config.  `schedule` is WarmupLR, WarmupCosineLR or none.  `bug` plants one of the catalogue,
-    and `release` is the folder of an old release to train with.
+    `groups` trains vectors at a third of the rate of matrices.  `contiguous` and `offload` are
+    ZeRO's `contiguous_gradients` and `offload_optimizer`, `wide_accumulation` asks for gradients
+    in float32, and `by_hand` accumulates by `set_gradient_accumulation_boundary` rather than by
+    the config.  `schedule` is WarmupLR, WarmupCosineLR or none.  `bug` plants one of the
+    catalogue, and `release` is the folder of an old release to train with.
     """
     from pytest_trainsafe.reference_models.deepspeed_bugs.recipe import Recipe
     from pytest_trainsafe.reference_models.deepspeed_bugs.training import (

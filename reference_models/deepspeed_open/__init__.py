@@ -1,0 +1,20 @@
+"""Silent differences of the current DeepSpeed from plain PyTorch, which are open upstream.
+
+Importing this imports neither torch nor DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.deepspeed_open.catalogue import OPEN
+from pytest_trainsafe.reference_models.deepspeed_open.entry import OpenDifference
+
+__all__ = ["OPEN", "OpenDifference", "find"]
+
+
+def find(name: str) -> OpenDifference:
+    """The difference of this name.  Raises ValueError, listing the names, where there is none."""
+    for difference in OPEN:
+        if difference.name == name:
+            return difference
+    names = ", ".join(difference.name for difference in OPEN)
+    raise ValueError(f"there is no open difference {name!r}; choose one of {names}")

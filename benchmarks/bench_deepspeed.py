@@ -1,8 +1,8 @@
 """Sweeps DeepSpeed over its ways to train, each judged by plain PyTorch training.
 
 Stages 0 to 3, accumulation over 1 and 2 micro-batches, clipping off and on, worlds of 1, 2 and 4
-ranks, in float32 and then bfloat16.  A Point passes, or fails as a known bug of the installed
-DeepSpeed does (`KNOWN`), or is counted as unexplained.
+ranks, in float32 and then bfloat16; then AutoTP, pipelines and Ulysses.  A Point passes, or fails
+as a known bug of the installed DeepSpeed does (`KNOWN`), or is counted as unexplained.
 """
 
 from __future__ import annotations
@@ -59,6 +59,18 @@ KNOWN = (
         "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
         ("exp_avg · optimizer_state · step 0",),
+    ),
+    Known(
+        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
+        "0.19.8",
+        {"cp": 2, "ulysses": "mesh"},
+        ("main_grad · step 0", "over cp"),
+    ),
+    Known(
+        "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
+        "0.19.8",
+        {"cp": 2, "zero": 3},
+        ("main_grad · step 0", "0.5 times the reference"),
     ),
 )
 
@@ -132,10 +144,21 @@ def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
                 "dp": ranks,
                 "dtype": ["bfloat16"],
             }
-            declared = read_marker([deepspeed_gpt.train], axes)
-            for cell in cells(declared, settings, lambda *_: None):
-                assert cell.invalid is None, cell.invalid
-                yield cell.case
+            yield from _cells(deepspeed_gpt.train, axes, settings)
+    if arguments.quick:
+        return
+    both: dict[str, Any] = {"dp": [1, 2], "dtype": ["bfloat16"]}
+    yield from _cells(deepspeed_gpt.train, {"tp": 2, "zero": [0, 1, 2, 3], **both}, settings)
+    clip = {"clip": [False, True]}
+    yield from _cells(deepspeed_gpt.pipeline, {"pp": 2, "zero": [0, 1], **clip, **both}, settings)
+    told = {"ulysses": ["mpu", "mesh"]}
+    yield from _cells(deepspeed_gpt.ulysses, {"cp": 2, "zero": [0, 1, 2, 3], **told}, settings)
+
+
+def _cells(program: Any, axes: dict[str, Any], settings: Settings) -> Iterator[Case]:
+    for cell in cells(read_marker([program], axes), settings, lambda *_: None):
+        assert cell.invalid is None, cell.invalid
+        yield cell.case
 
 
 def _arguments() -> argparse.Namespace:

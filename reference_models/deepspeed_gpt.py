@@ -6,10 +6,13 @@ Importing this module imports neither torch nor DeepSpeed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
 from pytest_trainsafe.sweep.validity import divides, requires
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
 
 #: Gradients of this model have a norm of about 1.
 CONFIG = {
@@ -52,3 +55,37 @@ def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int 
 
     sizes = Sizes(layers, hidden, heads)
     return layers_of(sizes), mean_loss, lambda step, index: text(sizes, step, index, batch_size)
+
+
+#: Ulysses cuts the sequence; the loss is each rank's mean over its own part.
+_ULYSSES = {
+    "cp_order": "contiguous",
+    "loss": {"mean": ["cp"]},
+    "modules": {"*": {"output": {"cp_dim": 1}}, "": {"output": {"local": ["cp"]}}},
+}
+
+
+@requires(divides("heads", "cp"), divides("seq_len", "cp"))
+@deepspeed_program(CONFIG, microbatches=2, steps=2, annotations=_ULYSSES)
+def ulysses(
+    ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
+) -> Any:
+    """The same GPT with DeepSpeed's sequence parallelism over cp."""
+    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, causal, text
+
+    sizes = Sizes(layers, 32, heads, seq_len=seq_len)
+    length = seq_len // ctx.point.size("cp")
+    first = ctx.coordinates["cp"] * length
+    mix = None
+    if framework == "deepspeed" and ctx.point.size("cp") > 1:
+        from deepspeed.sequence.layer import DistributedAttention
+
+        shared = DistributedAttention(causal, ctx.group("cp"), scatter_idx=2, gather_idx=1)
+
+        def mix(q: Any, k: Any, v: Any) -> Any:
+            return shared(q, k, v, 0)
+
+    def batch(step: int, index: int) -> Any:
+        return [part[:, first : first + length] for part in text(sizes, step, index, 2)]
+
+    return PlainGPT(sizes, mix=mix, first=first), batch

@@ -5,11 +5,15 @@ Its forward gives the mean loss of a micro-batch, which is what DeepSpeed's engi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 from torch.nn import functional
+
+#: Attention itself, without its projections.
+Mix = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +28,14 @@ class Sizes:
 
 
 class Attention(nn.Module):
-    """Causal self-attention with a projection each for queries, keys and values."""
+    """Causal self-attention with a projection each for queries, keys and values.
 
-    def __init__(self, sizes: Sizes) -> None:
+    `mix(q, k, v)` takes and gives [batch, sequence, heads, head size]; by default it is `causal`.
+    """
+
+    def __init__(self, sizes: Sizes, mix: Mix | None = None) -> None:
         super().__init__()
+        self.mix = mix or causal
         self.head_size = sizes.hidden // sizes.heads
         self.q_proj = nn.Linear(sizes.hidden, sizes.hidden)
         self.k_proj = nn.Linear(sizes.hidden, sizes.hidden)
@@ -37,12 +45,18 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, sequence, hidden] to the same."""
         q, k, v = (self._heads(layer(x)) for layer in (self.q_proj, self.k_proj, self.v_proj))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        out: torch.Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        out: torch.Tensor = self.o_proj(self.mix(q, k, v).flatten(2))
         return out
 
     def _heads(self, x: torch.Tensor) -> torch.Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_size).transpose(1, 2)
+        return x.view(*x.shape[:-1], -1, self.head_size)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention of [batch, sequence, heads, head size]."""
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return mixed.transpose(1, 2)
 
 
 class MLP(nn.Module):
@@ -62,10 +76,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """A transformer layer that normalises first."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, mix: Mix | None = None) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(sizes.hidden)
-        self.attention = Attention(sizes)
+        self.attention = Attention(sizes, mix)
         self.mlp_norm = nn.LayerNorm(sizes.hidden)
         self.mlp = MLP(sizes)
 
@@ -77,13 +91,19 @@ class Block(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """The model; `tied` makes the output layer's weight the embedding's."""
+    """The model; `tied` makes the output layer's weight the embedding's.
 
-    def __init__(self, sizes: Sizes, tied: bool = False) -> None:
+    What it is given may be a part of a sequence, from position `first`, if `mix` attends to all.
+    """
+
+    def __init__(
+        self, sizes: Sizes, tied: bool = False, mix: Mix | None = None, first: int = 0
+    ) -> None:
         super().__init__()
+        self.first = first
         self.tokens = nn.Embedding(sizes.vocabulary, sizes.hidden)
         self.positions = nn.Embedding(sizes.seq_len, sizes.hidden)
-        self.blocks = nn.ModuleList(Block(sizes) for _ in range(sizes.layers))
+        self.blocks = nn.ModuleList(Block(sizes, mix) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.hidden)
         self.head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
         if tied:
@@ -91,7 +111,7 @@ class PlainGPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The mean loss of `tokens` and `targets`, both [batch, sequence]."""
-        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        x = self.tokens(tokens) + self.positions.weight[self.first :][: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
         return mean_loss(self.head(self.norm(x)), targets)

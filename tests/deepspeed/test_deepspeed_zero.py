@@ -26,3 +26,8 @@ def test_tensor_parallel_layers_need_no_annotation(candidate_trace, reference_tr
 @pytest.mark.trainsafe(deepspeed_gpt.pipeline, pp=2, zero=1, dp=2, dtype="bfloat16")
 def test_the_layers_of_a_pipeline_are_known_by_their_numbers(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(deepspeed_gpt.ulysses, cp=2, zero=1)
+def test_sequence_parallel_ranks_are_those_of_cp(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

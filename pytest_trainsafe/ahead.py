@@ -1,6 +1,6 @@
 """Looks ahead: while one test is judged, the Runs of the next are trained.
 
-Called by the plugin before each test, and by the ladder once a test's own Runs are there.
+Called by the plugin before each test, and by the ladder once a test's own Runs are launched.
 A Run that is launched early must be what it would have been in its own test's time.  So nothing
 of the user's may come between: the next test has no fixtures that are set up for it alone, and
 the environment, the working directory and the search path are the same then as now.

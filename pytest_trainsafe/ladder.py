@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,9 +93,8 @@ class _Ladder:
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
         """Judge the next rung; whether it fails."""
-        rung = make_rung(dtype, self.candidate, self.reference, shadowed)
-        if last:  # all that this test needs has been trained
-            self.candidate.session.look_ahead()
+        ahead = self.candidate.session.look_ahead if last else None
+        rung = make_rung(dtype, self.candidate, self.reference, shadowed, ahead)
         comparison = self._compare(rung)
         if comparison.suspects:
             kept = self.candidate.keeping(to_keep(comparison.suspects, rung.candidate))
@@ -173,8 +172,17 @@ def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Ro
     return proposal_rows(proposal, written)
 
 
-def make_rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung:
-    """The traces of one rung, launched together where they are not there yet."""
+def make_rung(
+    dtype: str,
+    candidate: Traces,
+    reference: Traces,
+    shadowed: bool,
+    launched: Callable[[], None] | None = None,
+) -> Rung:
+    """The traces of one rung, launched together where they are not there yet.
+
+    `launched` is called once all of them are, and the candidate's is the last to be waited for.
+    """
     candidate.prefetch(dtype)
     for needed in (dtype, "float64") if shadowed else (dtype,):
         reference.prefetch(needed)
@@ -183,13 +191,11 @@ def make_rung(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) 
     if decided is not None:
         for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
             traces.prefetch(needed)
-    return Rung(
-        dtype=reference.rounding(dtype),
-        candidate=candidate.at(dtype),
-        reference=reference.at(dtype),
-        perturbed=measured.perturbed(dtype),
-        shadow=measured.at("float64") if shadowed else None,
-    )
+    trusted, perturbed = reference.at(dtype), measured.perturbed(dtype)
+    shadow = measured.at("float64") if shadowed else None
+    if launched is not None:
+        launched()
+    return Rung(reference.rounding(dtype), candidate.at(dtype), trusted, perturbed, shadow)
 
 
 def _localize(

@@ -29,6 +29,7 @@ from pytest_trainsafe.compare.rounding import rounding_of
 from pytest_trainsafe.fingerprint import Key, make_key
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
+from pytest_trainsafe.launch.early import Early
 from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.localize.scales import decode
@@ -276,6 +277,9 @@ class Session:
         self._runs: dict[RunKey, Future[Run]] = {}
         self._stops: dict[RunKey, threading.Event] = {}
         self._ahead: dict[RunKey, Surroundings] = {}
+        #: When a candidate may stand in the queue for room, and what it tells when it does.
+        self._line: dict[RunKey, tuple[threading.Event | None, threading.Event]] = {}
+        self._last: threading.Event | None = None
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
         self._count = 0
@@ -337,13 +341,19 @@ class Session:
 
     def _submit(self, key: RunKey) -> Future[Run]:
         stop = self._stops[key] = threading.Event()
+        joined = threading.Event()
+        if not key.trusted:  # for a reference it may be another process that is waited for
+            # In the order in which they are judged: threads would overtake each other.
+            self._line[key], self._last = (self._last, joined), joined
         self._runs[key] = future = self._pool.submit(self._execute, key, stop)
+        future.add_done_callback(lambda _: joined.set())
         return future
 
     def _give_up(self, key: RunKey) -> None:
         """Cancel a Run, or stop it, or delete what it wrote."""
         self._ahead.pop(key, None)
         future = self._runs.pop(key, None)
+        self._line.pop(key, None)
         self._stops.pop(key, threading.Event()).set()
         if future is not None and not future.cancel():
             future.add_done_callback(_delete)
@@ -380,13 +390,19 @@ class Session:
         *,
         script: bool = False,
         stop: threading.Event | None = None,
+        joined: Callable[[], object] = lambda: None,
     ) -> GroupResult:
-        """Run a task when there is room for its ranks; it ends with `stop`, or the session."""
+        """Run a task when there is room for its ranks; it ends with `stop`, or the session.
+
+        `joined` is called when it stands in the queue for room.
+        """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
-        with self.leases.take(task.world_size, task.device, stop) as lease:
-            task = msgspec.structs.replace(task, env={**task.env, **lease.env})
-            return launcher.run(task, timeout=timeout, workdir=workdir, stop=stop)
+        with (
+            Early(launcher, task, workdir) as early,
+            self.leases.take(task.world_size, task.device, stop, early.begin, joined) as lease,
+        ):
+            return early.run(lease.env, timeout, stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""
@@ -474,7 +490,12 @@ class Session:
             world_size=key.point.world_size,
             device=device,
         )
-        result = self.launch(task, key.timeout, workdir, script=bool(key.script), stop=stop)
+        before, joined = self._line.get(key, (None, threading.Event()))
+        if before is not None:
+            before.wait()
+        result = self.launch(
+            task, key.timeout, workdir, script=bool(key.script), stop=stop, joined=joined.set
+        )
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}

@@ -86,20 +86,27 @@ class Leases:
 
     @contextmanager
     def take(
-        self, ranks: int, device: Device = "cpu", stop: threading.Event | None = None
+        self,
+        ranks: int,
+        device: Device = "cpu",
+        stop: threading.Event | None = None,
+        soon: Callable[[], object] | None = None,
+        joined: Callable[[], object] = lambda: None,
     ) -> Iterator[Lease]:
         """Hold room for all the ranks of a group, from when its turn comes until the block ends.
 
         Groups get room in order of arrival, whatever their size.  One that is larger than the
-        whole budget runs alone.  Raises Stopped when `stop` is set while it waits, LeaseError
-        where the user's folder for leases cannot be used.
+        whole budget runs alone.  `joined` is called when it stands in the queue, and `soon`
+        once if its turn is the next and there is no room yet.  Raises Stopped when `stop` is set
+        while it waits, LeaseError where the user's folder for leases cannot be used.
         """
         if LEASED in self._environ:
+            joined()
             yield Lease(ranks, device, {})
             return
         place = _Place(self._directory(), self._request(ranks, device), stop or threading.Event())
         try:
-            granted = place.wait(self.slots)
+            granted = place.wait(self.slots, soon, joined)
             env = {LEASED: "1"}
             if device == "cuda":
                 env[gpus.VARIABLE] = ",".join(granted.gpus)
@@ -127,14 +134,17 @@ class _Place:
         self.path = directory
         self.lock: Lock | None = None
 
-    def wait(self, slots: int) -> Claim:
-        """Return what was granted, when it is."""
+    def wait(
+        self, slots: int, soon: Callable[[], object] | None, joined: Callable[[], object]
+    ) -> Claim:
+        """Return what was granted, when it is; say when only what runs is before it."""
         while True:
             try:
                 with wait_lock(self.directory / "gate", self.stop):
                     if self.lock is None or not self.path.exists():
                         self.leave()  # a cleaner of old files took our place
                         self._join()
+                        joined()
                     before = self._before(slots)
                     if not before:
                         return self.claim
@@ -142,6 +152,9 @@ class _Place:
                 # A holder left while we looked at its file, or the folder itself was cleaned up.
                 self.directory.mkdir(mode=0o700, exist_ok=True)
                 continue
+            if soon is not None and all(path.suffix == HELD for path in before):
+                soon()
+                soon = None
             while all(is_locked(path) for path in before):
                 if self.stop.wait(POLL):
                     raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")

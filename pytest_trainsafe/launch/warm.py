@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -61,19 +63,23 @@ class WarmLauncher:
         timeout: float,
         workdir: Path,
         stop: threading.Event | None = None,
+        begun: Forked | None = None,
     ) -> GroupResult:
-        """Run the task in a new folder below `workdir`; see `Launcher.run`."""
-        workdir.mkdir(parents=True, exist_ok=True)
+        """Run the task in a new folder below `workdir`; see `Launcher.run`.
+
+        `begun` is what `begin` returned for the same task.
+        """
         stop = stop or threading.Event()
         why = ""
         for _ in range(2):
-            folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
             try:
-                processes = Forked(self.address, task, folder)
+                processes = begun or self._fork(task, workdir)
+                begun = None
+                processes.let_in()
             except OSError as error:
                 why = f"there is no fork server: {_given_up(self.address) or error}"
-                folder.rmdir()
                 break
+            folder = processes.folder
             with Group(processes, folder, task.world_size) as group:
                 group.wait(
                     timeout=timeout,
@@ -93,6 +99,25 @@ class WarmLauncher:
             self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
         return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop)
 
+    def begin(self, task: Task, workdir: Path) -> Forked | None:
+        """Fork the ranks of a task that is about to be run; they wait where the program begins.
+
+        To be given to `run`, or ended.  None where nothing can be forked, as `run` will say.
+        """
+        try:
+            return self._fork(task, workdir)
+        except OSError:
+            return None
+
+    def _fork(self, task: Task, workdir: Path) -> Forked:
+        workdir.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
+        try:
+            return Forked(self.address, task, folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
     def _teach(self, folder: Path, world_size: int) -> None:
         """Pass on what the ranks had to import."""
         names: dict[str, None] = {}
@@ -108,11 +133,16 @@ class WarmLauncher:
 
 
 class Forked:
-    """The processes of a group that the fork server forks; see `Processes`."""
+    """The processes of a group that the fork server forks; see `Processes`.
+
+    The ranks wait in `folder` until they are let in.
+    """
 
     def __init__(self, address: str, task: Task, folder: Path) -> None:
         self.guard = 0
+        self.folder = folder
         self._address = address
+        self._ranks = task.world_size
         task_file = folder / "task.msgpack"
         request = {
             "task": str(task_file),
@@ -125,18 +155,31 @@ class Forked:
         try:
             write_whole(task_file, msgspec.msgpack.encode(task))
             self.output, write = os.pipe()
+            read, self._gate = os.pipe()
             try:
                 content = json.dumps(request).encode() + b"\n"
-                sent = socket.send_fds(self.control, [content], [write])
+                sent = socket.send_fds(self.control, [content], [write, read])
                 self.control.sendall(content[sent:])
             except BaseException:
                 os.close(self.output)
+                os.close(self._gate)
                 raise
             finally:
                 os.close(write)
+                os.close(read)
         except BaseException:
             self.control.close()
             raise
+
+    def let_in(self) -> None:
+        """Let the ranks begin the program."""
+        with contextlib.suppress(BrokenPipeError):  # they died, as their supervisor will see
+            os.write(self._gate, bytes(self._ranks))
+
+    def end(self) -> None:
+        """End the ranks of a group that is not to be run after all."""
+        with Group(self, self.folder, self._ranks):
+            pass
 
     def reap(self, *, by_force: bool) -> None:
         """Close what we hold; the server waits for its children."""
@@ -144,6 +187,7 @@ class Forked:
             os.kill(self.guard, 9)
         self.control.close()
         os.close(self.output)
+        os.close(self._gate)
 
     def obituary(self) -> str:
         """How the part of the fork server that was to guard this group ended."""

@@ -49,19 +49,19 @@ def serve(
 
 
 def _read(control: socket.socket) -> dict[str, Any] | None:
-    """The request, with its pipe as our output; None if it was taken back."""
-    content, fds, _, _ = socket.recv_fds(control, 65536, 1)
-    for fd in fds:
-        os.dup2(fd, 1)
-        os.dup2(fd, 2)
-        os.close(fd)
+    """The request, with its pipe as our output and its `gate`; None if it was taken back."""
+    content, fds, _, _ = socket.recv_fds(control, 65536, 2)
+    if fds:
+        os.dup2(fds[0], 1)
+        os.dup2(fds[0], 2)
+        os.close(fds[0])
     while b"\n" not in content:
         chunk = control.recv(65536)
         if not chunk:
             return None
         content += chunk
     line, _, rest = content.partition(b"\n")
-    return None if rest else json.loads(line)
+    return None if rest else {**json.loads(line), "gate": fds[-1] if fds else -1}
 
 
 def _answer(
@@ -85,6 +85,7 @@ def _answer(
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
         close = [control, listening]
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
+        os.close(request["gate"])
         guard.stay()
         store = _hold_store(listening)
     guard.watch(control, alive, children)
@@ -114,7 +115,7 @@ def _fork_ranks(
             run_id=run_id,
             error_file=str(task_file.parent / f"rank{rank}" / "error.json"),
         )
-        run_rank(task_file, rank, environ, request["cwd"])
+        run_rank(task_file, rank, environ, request["cwd"], request["gate"])
     return children
 
 

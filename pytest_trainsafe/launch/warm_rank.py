@@ -28,8 +28,13 @@ from pytest_trainsafe.launch.guard import PR_SET_PDEATHSIG, prctl
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
-def run_rank(task_file: Path, number: int, environ: Mapping[str, str], cwd: str) -> NoReturn:
-    """Run the task as rank `number`, in a process that was just forked, and end it."""
+def run_rank(
+    task_file: Path, number: int, environ: Mapping[str, str], cwd: str, gate: int
+) -> NoReturn:
+    """Run the task as rank `number`, in a process that was just forked, and end it.
+
+    It begins when there is a byte for it in the pipe `gate`: all that can be done before is.
+    """
     code = 70  # EX_SOFTWARE, should this function itself fail
     try:
         guard = os.getppid()
@@ -40,12 +45,19 @@ def run_rank(task_file: Path, number: int, environ: Mapping[str, str], cwd: str)
         become(environ, cwd)
         sys.argv[:] = [rank.__file__, str(task_file)]
         before = set(sys.modules)
-        code = rank.main(task_file, warm_bindings.bind_anew)
+        code = rank.main(task_file, lambda: _prepared(gate))
         if code == 0:
             _tell_imports(RankFiles(task_file.parent, number), before)
     except BaseException:
         traceback.print_exc()
     rank.leave(code)
+
+
+def _prepared(gate: int) -> None:
+    warm_bindings.bind_anew()
+    if not os.read(gate, 1):
+        os._exit(1)  # nobody is left who could let us in
+    os.close(gate)
 
 
 def become(environ: Mapping[str, str], cwd: str) -> None:

@@ -132,6 +132,11 @@ def spawn_grandchildren(notes: str, then: str) -> None:
         sit()
 
 
+def own_pid() -> int:
+    """The process that a rank runs in."""
+    return os.getpid()
+
+
 def rank_0_is_early(folder: str) -> str:
     """Rank 0 returns at once; rank 1 sees its outcome and then its process."""
     rank = int(os.environ["RANK"])

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,11 @@ class Group(threading.Thread):
         self.leases, self.ranks, self.order = leases, ranks, order
         self.stop, self.holds, self.done = Watched(), threading.Event(), threading.Event()
         self.stopped = False
+        self.soon: Callable[[], object] | None = None
 
     def run(self) -> None:
         try:
-            with self.leases.take(self.ranks, stop=self.stop):
+            with self.leases.take(self.ranks, stop=self.stop, soon=self.soon):
                 self.order.append(self.name)
                 self.holds.set()
                 self.done.wait(60)
@@ -291,3 +292,23 @@ def test_a_link_in_the_folders_place_is_refused(
     (tmp_path / f"pytest-trainsafe-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(LeaseError, match="is not a folder of this user's own"):
         user_directory({})
+
+
+def test_whoever_is_next_is_told_so_and_nobody_else(leases: Leases) -> None:
+    order: list[str] = []
+    at_once, last = threading.Event(), threading.Event()
+    with leases.take(1, soon=at_once.set):
+        assert not at_once.is_set()
+    second, third = Group(leases, 2, order, "second"), Group(leases, 1, order, "third")
+    second_is_next, third.soon = threading.Event(), last.set
+    second.soon = second_is_next.set
+    with leases.take(2):
+        second.queued()
+        assert second_is_next.wait(60)
+        third.queued()
+        assert not last.is_set()
+    assert second.holds.wait(60)
+    assert last.wait(60)
+    second.finish()
+    third.finish()
+    assert order == ["second", "third"]

@@ -13,6 +13,7 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.compare.pattern_sum import names_axis
+from pytest_trainsafe.compare.pattern_uneven import unevenly_scaled
 from pytest_trainsafe.compare.patterns import explain
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
@@ -41,6 +42,9 @@ def explain_replicas(
     others: Sequence[torch.Tensor],
 ) -> Pattern | None:
     """What the replicas are that differ from the first, which is right."""
+    uneven = unevenly_scaled(rung, id)
+    if uneven is not None:
+        return uneven
     for axis, size in rung.candidate.sizes.items():
         if any(names_axis(part, axis) for part in merged.parts):
             continue

@@ -16,11 +16,10 @@ Where = Mapping[str, object]
 class DeepSpeedBug:
     """One silent bug that DeepSpeed shipped, or whose fix was found by a user of its branch.
 
-    `number` is that of the pull request that mended it, or of its report.  `release` is the one
-    it is shown in; "" for none, where only `planted` shows it.  `wrong` says in which releases it
-    was seen or is said to be, `right` names the first one seen without it; "" where no release
-    had it.  `planted` says that `plants.py` can put it into the installed DeepSpeed, by its own
-    mechanism.
+    `number` is that of the pull request that mended it, or of its report.  `release` is the one it
+    is shown in, "" where only a plant shows it.  `wrong` says where it was seen, `right` names the
+    first release that was seen without it.  `planted` says that `plants.py` can put it into the
+    installed DeepSpeed, by its own mechanism.
     `triggers` is a Point of `program` where it acts and `silent` the nearest where it does not.
     `tensor` and `kind` name the first wrong tensor, in step `step`.
     """

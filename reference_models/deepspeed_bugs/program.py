@@ -40,8 +40,8 @@ def train(
     `groups` trains vectors at a third of the rate of matrices.  `contiguous` and `offload` are
     ZeRO's `contiguous_gradients` and `offload_optimizer`, `wide_accumulation` asks for gradients
     in float32, and `by_hand` accumulates by `set_gradient_accumulation_boundary` rather than by
-    the config.  `schedule` is WarmupLR, WarmupCosineLR or none.  `bug` plants one of the
-    catalogue, and `release` is the folder of an old release to train with.
+    the config.  `schedule` is WarmupLR, WarmupCosineLR or none.  `bug` plants one of the catalogue
+    and `release` is the folder of an old release to train with.
     """
     from pytest_trainsafe.reference_models.deepspeed_bugs.recipe import Recipe
     from pytest_trainsafe.reference_models.deepspeed_bugs.training import (

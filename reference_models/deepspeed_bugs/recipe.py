@@ -77,7 +77,9 @@ class Recipe:
         if self.wide_accumulation and dtype == torch.bfloat16:
             config["data_types"] = {"grad_accum_dtype": "fp32"}
         if self.schedule:
-            parameters = {"warmup_num_steps": WARM_UP, "warmup_type": "linear"}
+            parameters: dict[str, Any] = {"warmup_num_steps": WARM_UP, "warmup_type": "linear"}
+            if self.schedule == "WarmupLR" and not self.groups:
+                parameters["warmup_max_lr"] = RATES[self.optimizer]
             if self.schedule == "WarmupCosineLR":
                 parameters["total_num_steps"] = 2 * WARM_UP
             config["scheduler"] = {"type": self.schedule, "params": parameters}

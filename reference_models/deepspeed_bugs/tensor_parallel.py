@@ -1,7 +1,7 @@
 """The program of the BLOOM-176B bug: a tensor-parallel GPT under DeepSpeed's BF16_Optimizer.
 
-The candidate is trained by DeepSpeed's engine, which is told of tp by an `mpu` as by Megatron's,
-the reference by plain PyTorch.  Importing this imports neither.
+The candidate is trained by DeepSpeed's engine, which an `mpu` tells of tp as Megatron's does; the
+reference by plain PyTorch.  Importing this imports neither.
 """
 
 from __future__ import annotations

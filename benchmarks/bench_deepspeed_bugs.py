@@ -1,0 +1,253 @@
+"""Judges DeepSpeed's silent bugs of old, in the releases that had them, and writes what was found.
+
+Every bug of the catalogue must fail at the Point that triggers it, starting at the tensor that its
+entry names, and pass at the one where it is silent: in its old release, which is installed into a
+folder of its own, and planted in the installed DeepSpeed.  `--mended` judges the first release
+without it too, at the Point that triggers.  `--write` writes docs/deepspeed-bugs.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from _measure import ROOT, finish, machine, show
+
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
+from pytest_trainsafe.reference_models.deepspeed_bugs.bug import Where
+from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.product import cells
+
+PAGE = ROOT / "docs" / "deepspeed-bugs.md"
+
+INSTALLED = importlib.metadata.version("deepspeed")
+
+#: Where releases are kept from one run to the next.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trainsafe-deepspeed"
+
+
+@dataclass
+class Shown:
+    """What the judge said of a bug in one way: a release, or "" for planted."""
+
+    release: str
+    triggering: str
+    silent: str
+    seconds: float
+
+    @property
+    def way(self) -> str:
+        return self.release or "planted"
+
+
+@dataclass
+class Found:
+    """What became of one bug; `mended` is the report of the release that has it no more."""
+
+    bug: DeepSpeedBug
+    shown: list[Shown] = field(default_factory=list)
+    mended: str | None = None
+
+    @property
+    def expected(self) -> str:
+        return f"{self.bug.tensor} · {self.bug.kind} · step {self.bug.step}"
+
+    @property
+    def as_catalogued(self) -> bool:
+        starts = [_line(one.triggering, "starts at") for one in self.shown]
+        found = bool(starts) and all(start.startswith(self.expected) for start in starts)
+        return found and not any(one.silent for one in self.shown)
+
+
+def main() -> None:
+    arguments = _arguments()
+    facts = machine() | {"deepspeed": INSTALLED}
+    found = [Found(bug) for bug in BUGS if not arguments.only or bug.name in arguments.only]
+    # Ranks are forked from a process that learns to import what they import, the installed
+    # DeepSpeed too: releases of old come first, and the installed one has a session of its own.
+    for judge in (judge_releases, judge_installed):
+        settings = Settings(max_world_size=2, localize=0.0)
+        with tempfile.TemporaryDirectory(prefix="trainsafe-deepspeed-") as temporary:
+            session = Session(settings, Path(temporary))
+            try:
+                for one in found:
+                    judge(one, session, arguments)
+            finally:
+                session.close()
+    report(found)
+    if arguments.write:
+        PAGE.write_text(page(found, facts), encoding="utf-8")
+    figures = [
+        {
+            "bug": one.bug.name,
+            "as_catalogued": one.as_catalogued,
+            "mended": None if one.mended is None else not one.mended,
+            "shown": {each.way: each.seconds for each in one.shown},
+        }
+        for one in found
+    ]
+    finish("deepspeed_bugs", facts, {"bugs": figures})
+    sys.exit(not all(one.as_catalogued and not one.mended for one in found))
+
+
+def judge_releases(one: Found, session: Session, arguments: argparse.Namespace) -> None:
+    """Judge a bug in its old release, and the first one without it where that is asked."""
+    bug = one.bug
+    if not bug.release:
+        return
+    folder = install(bug.release, arguments.releases)
+    one.shown.append(shown(bug, bug.release, {"release": str(folder)}, session))
+    if arguments.mended and bug.right != INSTALLED:
+        newer = {"release": str(install(bug.right, arguments.releases))}
+        one.mended = told(bug, newer, session)
+
+
+def judge_installed(one: Found, session: Session, arguments: argparse.Namespace) -> None:
+    """Judge a bug that is planted, and the installed release where it is the first without."""
+    if one.bug.planted:
+        one.shown.append(shown(one.bug, "", {"bug": one.bug.name}, session))
+    if arguments.mended and one.bug.right == INSTALLED:
+        one.mended = told(one.bug, {}, session)
+
+
+def told(bug: DeepSpeedBug, given: dict[str, str], session: Session) -> str:
+    """The report of the first release without a bug, at the Point that triggered it."""
+    found = said(bug, bug.triggers, given, session)
+    print(f"{bug.name} {bug.right}: {found or 'passes'}", file=sys.stderr, flush=True)
+    return found
+
+
+def shown(bug: DeepSpeedBug, release: str, given: dict[str, str], session: Session) -> Shown:
+    """What the judge says of a bug at its two Points."""
+    began = time.perf_counter()
+    triggering = said(bug, bug.triggers, given, session)
+    seconds = time.perf_counter() - began
+    found = Shown(release, triggering, said(bug, bug.silent, given, session), seconds)
+    where = _line(triggering, "starts at") or "PASSES"
+    silent = _line(found.silent, "starts at") or found.silent or "passes"
+    print(f"{bug.name} {found.way}: {where}; silent: {silent}", file=sys.stderr, flush=True)
+    return found
+
+
+def said(bug: DeepSpeedBug, where: Where, given: dict[str, str], session: Session) -> str:
+    """The report of a bug's program at a Point, "" for a pass."""
+    module = importlib.import_module(
+        f"pytest_trainsafe.reference_models.deepspeed_bugs.{bug.program}"
+    )
+    axes = {axis: [value] for axis, value in where.items()}
+    declared = read_marker([module.train], {**axes, "candidate_args": given})
+    (cell,) = cells(declared, session.settings, lambda *_: None)
+    candidate = session.candidate(cell.case)
+    try:
+        return climb(candidate, session.reference(cell.case), [], [])
+    except GroupFailure as failure:
+        return f"starts at     {failure}"
+    finally:
+        session.discard(candidate)
+
+
+def report(found: list[Found]) -> None:
+    rows = [
+        [
+            one.bug.name,
+            ", ".join(each.way for each in one.shown),
+            ", ".join(f"{each.seconds:.0f}" for each in one.shown),
+            {None: "", "": f"{one.bug.right} passes"}.get(one.mended, f"{one.bug.right} FAILS"),
+            "as catalogued" if one.as_catalogued else "NOT AS CATALOGUED",
+        ]
+        for one in found
+    ]
+    show("DeepSpeed's bugs", ["", "shown", "seconds", "mended", ""], rows)
+
+
+def page(found: list[Found], facts: dict[str, object]) -> str:
+    """docs/deepspeed-bugs.md."""
+    rows = "\n".join(_row(one) for one in found)
+    stories = "\n".join(_story(one) for one in found)
+    return f"""# DeepSpeed's silent bugs
+
+Bugs that DeepSpeed shipped and mended, none of which crashed anything, and what the compare judge
+says of them beside plain PyTorch.
+Most are shown in the release that had them, which runs beside the torch of today; some are
+planted in the installed DeepSpeed as well, by the code that the fix changed.
+
+Written by `python benchmarks/bench_deepspeed_bugs.py --write` with DeepSpeed {facts["deepspeed"]},
+torch {facts["torch"]}, two ranks on CPUs.
+"Right since" is the first release that was seen to pass, not always the first that has the fix.
+
+| bug | area | wrong in | right since | shown in | Point | starts at |
+|---|---|---|---|---|---|---|
+{rows}
+
+{stories}"""
+
+
+def _row(one: Found) -> str:
+    bug = one.bug
+    ways = ", ".join(each.way for each in one.shown)
+    starts = {_line(each.triggering, "starts at") for each in one.shown}
+    told = "; ".join(sorted(f"`{text}`" for text in starts)) if one.as_catalogued else "not found"
+    return (
+        f"| [{bug.name}](#{bug.name}) | {bug.area} | {bug.wrong} | {bug.right} | {ways} "
+        f"| {_point(bug.triggers)} | {told} |"
+    )
+
+
+def _story(one: Found) -> str:
+    bug = one.bug
+    lines = [
+        f"- Upstream: <{bug.link}>",
+        f"- Acts at: {_point(bug.triggers)}",
+        f"- Silent at: {_point(bug.silent)}",
+    ]
+    for each in one.shown:
+        error = _line(each.triggering, "error") or "in replicas alone"
+        lines.append(f"- {each.way}: error {error}")
+        lines += [
+            f"- {each.way}, {label}: {words}"
+            for label in ("pattern", "so")
+            if (words := _told(each.triggering, label))
+        ]
+    return f"## {bug.name}\n\n{bug.what[0].upper()}{bug.what[1:]}.\n\n" + "\n".join(lines) + "\n"
+
+
+def _point(where: Where) -> str:
+    return "`" + " ".join(f"{axis}={value}" for axis, value in where.items()) + "`"
+
+
+def _line(text: str, label: str) -> str:
+    """What a report says on the first line after a label."""
+    found = re.search(rf"^\s*{label}\s+(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def _told(text: str, label: str) -> str:
+    """What a report says after a label, with the lines that go on."""
+    found = re.search(rf"^  {label} +(.+(?:\n {{16}}\S.*)*)", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
+    parser.add_argument("--write", action="store_true", help=f"Write {PAGE.relative_to(ROOT)}")
+    parser.add_argument("--mended", action="store_true", help="Judge the first right release, too")
+    parser.add_argument("--releases", type=Path, default=CACHE, help=f"Default: {CACHE}")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

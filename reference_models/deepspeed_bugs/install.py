@@ -1,0 +1,35 @@
+"""Puts an old release of DeepSpeed into a folder of its own.  Called by the benchmark and tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def reachable() -> str:
+    """Why no release can be had from the package index; "" if they can."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "deepspeed"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+def install(release: str, folder: Path) -> Path:
+    """The folder below `folder` with this release in it, put there by pip if need be.
+
+    Nothing is compiled, and what the release depends on is taken from the environment, where the
+    installed DeepSpeed has it too.  RuntimeError with what pip said where it fails.
+    """
+    place = folder / release
+    if (place / "deepspeed").is_dir():
+        return place
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--target", str(place), f"deepspeed=={release}"]
+    environ = {**os.environ, "DS_BUILD_OPS": "0"}
+    # Releases of before 0.14.1 do not even build where they are told to use CPUs.
+    environ.pop("DS_ACCELERATOR", None)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"DeepSpeed {release} could not be installed:\n{done.stderr[-2000:]}")
+    return place

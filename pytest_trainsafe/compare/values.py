@@ -16,8 +16,9 @@ from pytest_trainsafe.compare.updates import ends
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
-#: Parameters kept from one step to the next, in bytes.
-KEPT = 32 * 2**20
+#: Parameters kept from one step to the next, in bytes: small ones, which cost more to put together
+#: than to read.  With more, comparing takes memory that grows with the number of layers.
+KEPT = 2 * 2**20
 
 _LASTING = frozenset({"param", "master_param"})
 

@@ -1,8 +1,8 @@
 """Sweeps DeepSpeed over its ways to train, each judged by plain PyTorch training.
 
 Stages 0 to 3, accumulation over 1 and 2 micro-batches, clipping off and on, worlds of 1, 2 and 4
-ranks, in float32 and then bfloat16; then AutoTP, pipelines and Ulysses.  A Point passes, or fails
-as a known bug of the installed DeepSpeed does (`KNOWN`), or is counted as unexplained.
+ranks, in float32 and then bfloat16; then AutoTP, pipelines, MoE and Ulysses.  A Point passes, or
+fails as a known bug of the installed DeepSpeed does (`KNOWN`), or is counted as unexplained.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ KNOWN = (
         "a pipeline in float32 clips the gradients of each stage by that stage's own norm",
         "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
+        ("exp_avg · optimizer_state · step 0",),
+    ),
+    Known(
+        "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
+        "0.19.8",
+        {"zero": 0, "ep": 2},
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
@@ -151,6 +157,8 @@ def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
     yield from _cells(deepspeed_gpt.train, {"tp": 2, "zero": [0, 1, 2, 3], **both}, settings)
     clip = {"clip": [False, True]}
     yield from _cells(deepspeed_gpt.pipeline, {"pp": 2, "zero": [0, 1], **clip, **both}, settings)
+    expert = {"dp": 2, "ep": [1, 2], "zero": [0, 1, 2]}
+    yield from _cells(deepspeed_gpt.moe, expert, settings)
     told = {"ulysses": ["mpu", "mesh"]}
     yield from _cells(deepspeed_gpt.ulysses, {"cp": 2, "zero": [0, 1, 2, 3], **told}, settings)
 

@@ -89,3 +89,21 @@ def ulysses(
         return [part[:, first : first + length] for part in text(sizes, step, index, 2)]
 
     return PlainGPT(sizes, mix=mix, first=first), batch
+
+
+@requires(divides("experts", "ep"))
+@deepspeed_program(CONFIG, microbatches=4, steps=2)
+def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
+    """The same GPT with an MLP for each of several experts in its first layer; no token is lost."""
+    from pytest_trainsafe.reference_models.plain_gpt import MLP, Experts, PlainGPT, Sizes, text
+
+    sizes = Sizes(hidden=hidden)
+    model = PlainGPT(sizes)
+    if framework == "torch":
+        model.blocks[0].mlp = Experts(sizes, experts)
+    else:
+        from pytest_trainsafe.reference_models.deepspeed_moe import Routed
+
+        ranks = int(ctx.point.get("ep", 1))
+        model.blocks[0].mlp = Routed(hidden, MLP(sizes), experts, ranks)
+    return model, lambda step, index: text(sizes, step, index, 2)

@@ -73,6 +73,37 @@ class MLP(nn.Module):
         return out
 
 
+class Gate(nn.Module):
+    """Chooses an expert for each token, and how much of its output counts."""
+
+    def __init__(self, sizes: Sizes, experts: int) -> None:
+        super().__init__()
+        self.wg = nn.Linear(sizes.hidden, experts, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[tokens, hidden] to weights [tokens, experts], zero but for the chosen one."""
+        weights = self.wg(x).softmax(dim=-1)
+        chosen = functional.one_hot(weights.argmax(dim=-1), weights.shape[-1])
+        out: torch.Tensor = weights * chosen
+        return out
+
+
+class Experts(nn.Module):
+    """An MLP for every token: the one that the gate chooses, times its weight."""
+
+    def __init__(self, sizes: Sizes, count: int) -> None:
+        super().__init__()
+        self.gate = Gate(sizes, count)
+        self.experts = nn.ModuleList(MLP(sizes) for _ in range(count))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
+        weights = self.gate(x.flatten(0, 1))
+        outputs = torch.stack([expert(x.flatten(0, 1)) for expert in self.experts], dim=1)
+        out: torch.Tensor = (weights.unsqueeze(-1) * outputs).sum(dim=1).view_as(x)
+        return out
+
+
 class Block(nn.Module):
     """A transformer layer that normalises first."""
 

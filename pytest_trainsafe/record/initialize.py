@@ -13,6 +13,7 @@ from pytest_trainsafe.align.indices import scale_shape
 from pytest_trainsafe.align.resolve import parameter_layout
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.consistent import consistent_tensor
+from pytest_trainsafe.record.deepspeed_experts import renumbering
 from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.parameters import unique_parameters
 from pytest_trainsafe.record.parts import Model, named_parameters, parts_of
@@ -42,7 +43,9 @@ def fill(
     annotations: Annotations,
 ) -> None:
     """Give every parameter its part of the logical tensor of its name."""
-    named = named_parameters(parts_of(model))
+    parts = parts_of(model)
+    rename = renumbering(parts, point, coordinates)
+    named = ((rename(name), parameter) for name, parameter in named_parameters(parts))
     for name, parameter in unique_parameters(named).items():
         if parameter.is_meta:
             raise ProgramError(

@@ -13,6 +13,8 @@ WRAPPERS = frozenset(
         "_orig_mod",  # torch.compile
         "_fsdp_wrapped_module",  # FullyShardedDataParallel
         "_checkpoint_wrapped_module",  # torch's activation checkpoint wrapper
+        "deepspeed_moe",  # in DeepSpeed's MoE layer
+        "deepspeed_experts",  # in its Experts
     }
 )
 

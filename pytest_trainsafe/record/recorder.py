@@ -14,6 +14,7 @@ from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
+from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
@@ -57,14 +58,15 @@ class Recorder:
             optimizer = engine.optimizer if optimizer is None else optimizer
             model = engine.module
         parts = parts_of(model)
-        parameters = unique_parameters(named_parameters(parts))
+        rename = renumbering(parts, self.spec.at, self.spec.at.coordinates(self.writer.rank))
+        parameters = unique_parameters((rename(n), p) for n, p in named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]
         if unmade:
             raise ProgramError(
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
             )
-        names = named_modules(parts)
+        names = {module: rename(name) for module, name in named_modules(parts).items()}
         if engine is not None:
             annotations = annotations.over(engine_annotations(names))
         self.annotations = annotations
@@ -83,7 +85,11 @@ class Recorder:
         self.activations = ActivationRecorder(
             self.spec, self.clock, self.writer, annotations, noise, rewriter
         )
-        self.activations.attach(names)
+        routed = inside_layers(parts)
+        for name in names.values():
+            if name.startswith(routed):
+                self.writer.add(NoteEvent("local", f"activation {name}"))
+        self.activations.attach({m: n for m, n in names.items() if not n.startswith(routed)})
         for number, (name, part) in enumerate(parts):
             hook = self._on_input(part, f"{number} {name}")
             part.register_forward_pre_hook(hook, with_kwargs=True)

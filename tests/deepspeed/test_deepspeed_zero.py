@@ -31,3 +31,8 @@ def test_the_layers_of_a_pipeline_are_known_by_their_numbers(candidate_trace, re
 @pytest.mark.trainsafe(deepspeed_gpt.ulysses, cp=2, zero=1)
 def test_sequence_parallel_ranks_are_those_of_cp(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(deepspeed_gpt.moe, dp=2, ep=2, zero=1)
+def test_experts_have_the_numbers_of_the_whole_model(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)

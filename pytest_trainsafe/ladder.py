@@ -146,9 +146,7 @@ def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -
     """The rung with every tensor's values, where only sketches of most were kept."""
     if candidate.case.settings.record == "full":
         return None
-    full = candidate.in_full()
-    candidate.more.append(full)
-    return make_rung(dtype, full, reference.in_full(), shadowed)
+    return make_rung(dtype, candidate.in_full(), reference.in_full(), shadowed)
 
 
 def _propose(
@@ -187,7 +185,7 @@ def make_rung(
     for needed in (dtype, "float64") if shadowed else (dtype,):
         reference.prefetch(needed)
     decided = reference.decided(dtype)
-    candidate, measured = candidate.following(decided), reference.following(decided)
+    candidate, measured = candidate.replaying(decided), reference.replaying(decided)
     if decided is not None:
         for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
             traces.prefetch(needed)

@@ -72,7 +72,7 @@ class Traces:
     session: Session
     record: Recording
     keep: tuple[TensorId, ...] = ()
-    follow: RunKey | None = None
+    replay: RunKey | None = None
     publish: Callable[[PointSummary], None] | None = None
     reused: dict[str, bool] = field(default_factory=dict)
     more: list[Traces] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Traces:
     def perturbed(self, dtype: str) -> Trace:
         """The reference's response to noise of the size of rounding in `dtype`."""
         assert self.role == "reference", self.role
-        narrowed = replace(self, follow=None).rounding(dtype)
+        narrowed = replace(self, replay=None).rounding(dtype)
         return self._run(self._key(dtype, EPSILON[narrowed])).trace
 
     def rounding(self, dtype: str) -> str:
@@ -116,8 +116,8 @@ class Traces:
     def needed(self, dtype: str) -> list[RunKey]:
         """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
         noisy = self.role == "reference" and dtype != "float64"
-        if dtype != "float64" and self.follow is None and self._program in self.session.deciding:
-            # What is to follow is asked for when there is something to follow.
+        if dtype != "float64" and self.replay is None and self._program in self.session.deciding:
+            # What replays decisions is asked for when there are some.
             return [self._key(dtype)] if self.role == "reference" else []
         return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
@@ -142,23 +142,25 @@ class Traces:
         return self.session.run(key)
 
     def decided(self, dtype: str) -> RunKey | None:
-        """The Run in `dtype` if it made decisions that rounding may turn: others follow it."""
+        """The Run in `dtype` if it made decisions that rounding may turn: others replay them."""
         if not any(id.kind == "decision" for id in self.at(dtype).ids()):
             return None
         self.session.deciding.add(self._program)
         return self._key(dtype) if self.rounding(dtype) != "float64" else None
 
-    def following(self, decided: RunKey | None) -> Traces:
+    def replaying(self, decided: RunKey | None) -> Traces:
         """The same Runs with the decisions of another in the place of their own."""
         if decided is None:
             return self
-        again = replace(self, follow=decided, more=[])
+        again = replace(self, replay=decided, more=[])
         self.more.append(again)
         return again
 
     def in_full(self) -> Traces:
         """The same Runs with every tensor's values."""
-        return replace(self, record="full", more=[], extra=set())
+        again = replace(self, record="full", more=[], extra=set())
+        self.more.append(again)
+        return again
 
     def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
         """The same Runs with the values of these tensors."""
@@ -209,7 +211,7 @@ class Traces:
             timeout=settings.timeout,
             record=self.record,
             keep=self.keep,
-            follow=self.follow,
+            replay=self.replay,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
             inputs=program.traits.inputs,
@@ -235,7 +237,7 @@ class RunKey:
     timeout: float
     record: Recording
     keep: tuple[TensorId, ...]
-    follow: RunKey | None
+    replay: RunKey | None
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
     inputs: tuple[str, ...] = ()
@@ -447,8 +449,8 @@ class Session:
         if self.cache is None or key.keep or not key.trusted:
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
-        if run["follow"]:
-            del run["follow"]["timeout"]
+        if run["replay"]:
+            del run["replay"]["timeout"]
         search = [str(Path(key.script).parent), *sys.path] if key.script else None
         return make_key(
             run,
@@ -480,8 +482,8 @@ class Session:
             record=key.record,
             keep=key.keep,
             rewrite=decode(key.rewrite),
-            # It has finished: its decisions were looked for before it was followed.
-            follow=str(self.run(key.follow).result().trace.path) if key.follow else "",
+            # It has finished: its decisions were looked for before they are replayed.
+            replay=str(self.run(key.replay).result().trace.path) if key.replay else "",
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(

@@ -44,7 +44,10 @@ def train(
     from pytest_trainsafe.reference_models import images
     from pytest_trainsafe.reference_models.cnn_model import CNN
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.parallel.techniques import (
+        Techniques,
+        microbatches_of,
+    )
     from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
 
     techniques = Techniques(
@@ -52,7 +55,7 @@ def train(
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
     )
-    total = int(ctx.point.get("microbatches", microbatches))
+    total = microbatches_of(ctx, microbatches)
     plan = Plan(batch_size, total, steps, learning_rate, clip)
 
     def batch(number: int) -> tuple[Tensor, Tensor]:

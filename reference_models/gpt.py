@@ -63,7 +63,10 @@ def train(
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.parallel.techniques import (
+        Techniques,
+        microbatches_of,
+    )
     from pytest_trainsafe.reference_models.parallel.tied import with_embedding_group
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
@@ -80,7 +83,7 @@ def train(
     axes = Axes.of(ctx, bug, techniques)
     if tied:
         axes = with_embedding_group(ctx, axes)
-    total = int(ctx.point.get("microbatches", microbatches))
+    total = microbatches_of(ctx, microbatches)
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
     model = parallel_gpt(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("gpt", config))

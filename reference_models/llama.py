@@ -65,7 +65,10 @@ def train(
     from pytest_trainsafe.reference_models.config import LlamaConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.parallel.techniques import (
+        Techniques,
+        microbatches_of,
+    )
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
@@ -79,7 +82,7 @@ def train(
         overlap_param_gather=overlap_param_gather,
     )
     axes = Axes.of(ctx, bug, techniques)
-    total = int(ctx.point.get("microbatches", microbatches))
+    total = microbatches_of(ctx, microbatches)
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
     model = parallel_llama(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("llama", config))

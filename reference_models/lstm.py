@@ -42,7 +42,10 @@ def train(
     from pytest_trainsafe.reference_models import text
     from pytest_trainsafe.reference_models.lstm_model import LSTM
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.parallel.techniques import Techniques
+    from pytest_trainsafe.reference_models.parallel.techniques import (
+        Techniques,
+        microbatches_of,
+    )
     from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
 
     techniques = Techniques(
@@ -50,7 +53,7 @@ def train(
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
     )
-    total = int(ctx.point.get("microbatches", microbatches))
+    total = microbatches_of(ctx, microbatches)
     plan = Plan(batch_size * seq_len, total, steps, learning_rate, clip)
 
     def batch(number: int) -> tuple[Tensor, Tensor]:

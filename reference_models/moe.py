@@ -79,6 +79,7 @@ def train(
     from pytest_trainsafe.reference_models.config import MoEConfig
     from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
     from pytest_trainsafe.reference_models.parallel.expert_axes import axes_with_experts
+    from pytest_trainsafe.reference_models.parallel.techniques import microbatches_of
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
     config = MoEConfig(
@@ -94,7 +95,7 @@ def train(
         balance=balance,
     )
     axes = axes_with_experts(ctx, bug)
-    total = int(ctx.point.get("microbatches", microbatches))
+    total = microbatches_of(ctx, microbatches)
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
     model = parallel_moe(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("moe", config))

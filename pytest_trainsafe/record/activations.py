@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.decisions import Followed, require_decision
+from pytest_trainsafe.record.decisions import Replayed, require_decision
 from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.rewrite import Rewriter
@@ -60,7 +60,7 @@ class ActivationRecorder:
         self.noise = noise
         self.rewriter = rewriter
         coordinates = self.point.coordinates(writer.rank)
-        self.followed = Followed(spec.follow, coordinates, self.sizes) if spec.follow else None
+        self.replayed = Replayed(spec.replay, coordinates, self.sizes) if spec.replay else None
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
@@ -171,7 +171,7 @@ class ActivationRecorder:
                 self.writer.add_tensor(where, values, layout, source)
                 by = msgspec.structs.replace(where, name="scores")
                 self.writer.add_tensor(by, local_values(scores), layout, source)
-            return self.followed.part(where, own, layout) if self.followed else None
+            return self.replayed.part(where, own, layout) if self.replayed else None
 
         return hook
 

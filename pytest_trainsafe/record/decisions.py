@@ -21,7 +21,7 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
 
-class Followed:
+class Replayed:
     """The decisions of the Run at `path`, as a rank at these coordinates holds them."""
 
     def __init__(self, path: str, coordinates: Mapping[str, int], sizes: Mapping[str, int]) -> None:

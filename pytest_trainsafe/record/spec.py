@@ -34,7 +34,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     perturbed.  `watch_casts` notes casts out of float64 and to FP8.  `modules` are `fnmatch`
     patterns; a module that matches none leaves no activations.  `record` says what is kept of a
     tensor's values: all ("full") or, unless `keep` names it or it is small, a sketch.
-    `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).  `follow` is
+    `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).  `replay` is
     the trace whose decisions are used in the place of this Run's own, "" for none.
     """
 
@@ -55,7 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     record: Literal["full", "sketch"] = "full"
     keep: tuple[TensorId, ...] = ()
     rewrite: dict[str, Rewrite] = {}
-    follow: str = ""
+    replay: str = ""
 
     @property
     def at(self) -> Point:

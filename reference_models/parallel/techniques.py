@@ -7,6 +7,10 @@ Made by the programs, but for `recompute`, which is an axis; every module finds 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
 
 CP_METHODS = ("all_gather", "ring")
 RECOMPUTE = ("none", "full", "selective")
@@ -57,3 +61,8 @@ class Techniques:
 def recompute_of(value: object) -> str:
     """The name of a value of the axis `recompute`, which may also be a plain yes or no."""
     return {True: "full", False: "none"}[value] if isinstance(value, bool) else str(value)
+
+
+def microbatches_of(ctx: Context, default: int) -> int:
+    """The micro-batches of a step: those of the axis, or where a Point names none the default."""
+    return int(ctx.point.get("microbatches", default))

@@ -12,6 +12,7 @@ from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
 
@@ -35,7 +36,7 @@ class Runs:
         self.case = SimpleNamespace(
             rungs=tuple(candidates),
             point=POINT,
-            program=SimpleNamespace(name="model.train"),
+            program=Program("model:train"),
             nodeid="test_model.py::test_model[tp2-dp2]",
             settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
         )
@@ -47,7 +48,7 @@ class Runs:
     def decided(self, dtype: str) -> None:
         """The bench's models make no decisions."""
 
-    def following(self, decided: None) -> Runs:
+    def replaying(self, decided: None) -> Runs:
         return self
 
     def at(self, dtype: str) -> Trace:

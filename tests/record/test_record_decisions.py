@@ -68,18 +68,18 @@ def test_choice_and_scores_are_recorded_whole_also_in_sketches(record) -> None:
     assert "choose.output" not in recorded.paths("activation")
 
 
-def test_a_run_that_follows_records_its_own_choice_and_uses_the_other(record) -> None:
+def test_a_run_that_replays_records_its_own_choice_and_uses_the_other(record) -> None:
     first = record(training())
     alone = record(training(sign=-1))
-    following = record(training(sign=-1), follow=str(first.trace.path))
+    replaying = record(training(sign=-1), replay=str(first.trace.path))
 
-    for own, there, mine in zip(choices(alone), choices(first), choices(following), strict=True):
+    for own, there, mine in zip(choices(alone), choices(first), choices(replaying), strict=True):
         assert torch.equal(mine, own)
         assert not torch.equal(mine, there)
     for index in (0, 1):
         # With the other's choices, the negated scores sum to the negated sum.
         total = first.get("activation", "output", microbatch=index)
-        assert following.get("activation", "output", microbatch=index) == -total
+        assert replaying.get("activation", "output", microbatch=index) == -total
         assert alone.get("activation", "output", microbatch=index) != -total
 
 
@@ -97,9 +97,9 @@ class ChooseSecond(nn.Module):
 
 def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record) -> None:
     reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
-    followed = {"follow": str(reference.trace.path)}
-    right = record(training(), **followed)
-    wrong = record(training(choose=ChooseSecond()), **followed)
+    replayed = {"replay": str(reference.trace.path)}
+    right = record(training(), **replayed)
+    wrong = record(training(choose=ChooseSecond()), **replayed)
 
     accept = ["moved", "gradients", "gradients-compared"]  # there is no optimizer here
     assert_equivalent(right.trace, reference.trace, perturbed=noisy.trace, accept=accept)

@@ -149,4 +149,9 @@ OPEN = (
         name="round_robin_fragments",
         what="with round_robin_gradients, what reads master weights back reads other parameters",
     ),
+    OpenDifference(
+        name="universal_stage3_groups",
+        what="loading a universal checkpoint gives every parameter group the first one's "
+        "hyperparameters",
+    ),
 )

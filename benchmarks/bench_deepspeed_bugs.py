@@ -179,13 +179,12 @@ def page(found: list[Found], facts: dict[str, object]) -> str:
     stories = "\n".join(_story(one) for one in found)
     return f"""# DeepSpeed's silent bugs
 
-Bugs that DeepSpeed shipped and mended, none of which crashed anything, and what the compare judge
-says of them beside plain PyTorch.
-Most are shown in the release that had them, which runs beside the torch of today; some are
-planted in the installed DeepSpeed as well, by the code that the fix changed.
+Bugs that DeepSpeed had and mended, none of which crashed anything, judged beside plain PyTorch.
+Most are shown in the release that had them, which runs beside the torch of today.
+Some are planted in the installed DeepSpeed as well, in the code that the fix changed.
 
-Written by `python benchmarks/bench_deepspeed_bugs.py --write` with DeepSpeed {facts["deepspeed"]},
-torch {facts["torch"]}, two ranks on CPUs.
+Written by `python benchmarks/bench_deepspeed_bugs.py --write`, two ranks on CPUs.
+The installed DeepSpeed was {facts["deepspeed"]}, torch {facts["torch"]}.
 "Right since" is the first release that was seen to pass, not always the first that has the fix.
 
 | bug | area | wrong in | right since | shown in | Point | starts at |

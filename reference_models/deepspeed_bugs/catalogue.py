@@ -16,7 +16,7 @@ BUGS = (
         what="BF16_Optimizer clips, of parameters that tp replicates, only the gradients on tp "
         "rank 0; layer norms drift apart (BLOOM-176B)",
         wrong="the branch that BLOOM-176B was trained with; no release",
-        right="0.6.2",
+        right="0.19.8",
         release="",
         planted=True,
         program="tensor_parallel",

@@ -8,7 +8,7 @@ from pytest_trainsafe import assert_trainsafe
 pytest.importorskip("deepspeed")
 
 
-@pytest.mark.trainsafe(deepspeed_programs.odd_parameters, zero=[0, 2, 3], dp=2)
+@pytest.mark.trainsafe(deepspeed_programs.odd_parameters, zero=[0, 3], dp=2)
 def test_frozen_and_unused_parameters_are_no_difference(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 

@@ -67,16 +67,16 @@ KNOWN = (
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
-        "0.19.8",
-        {"cp": 2, "ulysses": "mesh"},
-        ("main_grad · step 0", "over cp"),
-    ),
-    Known(
         "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
         "0.19.8",
         {"cp": 2, "zero": 3},
         ("main_grad · step 0", "0.5 times the reference"),
+    ),
+    Known(
+        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
+        "0.19.8",
+        {"cp": 2, "ulysses": "mesh"},
+        ("main_grad · step 0", "over cp"),
     ),
 )
 

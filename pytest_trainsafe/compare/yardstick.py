@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.compare.errors import finite, norm
+from pytest_trainsafe.compare.gradient_norm import response_of_norm
 from pytest_trainsafe.compare.memory import Memory
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import allowance_by
@@ -90,6 +91,9 @@ class Yardstick:
             if reference.numel() <= FEW and reference.is_floating_point():
                 # One sample of so few values says little; each may be rounded when it is stored.
                 least = 0.5 * self.epsilon(id) * norm(reference.numpy())
+            if id.kind == "grad_norm":
+                shares = [response_of_norm(self.reference, o, id.step) for o in self.measures]
+                least = max([least, *(each * norm(reference.numpy()) for each in shares)])
             found = self._mark(
                 reference, self.others(id), loosened, least, gradient=id.kind == "main_grad"
             )

@@ -55,7 +55,7 @@ KNOWN = (
         ("master_param · before the first step",),
     ),
     Known(
-        "a pipeline in float32 clips the gradients of each stage by that stage's own norm",
+        "a pipeline in float32 clips the gradients of all stages by the norm of the first stage's",
         "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
         ("exp_avg · optimizer_state · step 0",),

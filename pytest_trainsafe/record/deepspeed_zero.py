@@ -19,6 +19,8 @@ from pytest_trainsafe.record.deepspeed_groups import axes_of_group, unscaled
 from pytest_trainsafe.record.holdings import Held, value_of_run
 from pytest_trainsafe.sweep.point import Point
 
+_SHUFFLED = "with round_robin_gradients DeepSpeed does not tell which part of it a rank holds"
+
 
 class FlatPartitions:
     """What a rank holds whose optimizer keeps its partitions in the list `partitions`."""
@@ -51,6 +53,14 @@ class FlatPartitions:
             grad = grad.narrow(0, run.offset, run.length)
         return Held(unscaled(grad, self.optimizer), run)
 
+    @property
+    def _shuffled(self) -> bool:
+        """Whether parameters lie in the buffer in another order than their mappings say.
+
+        docs/upstream/deepspeed.md, round_robin_fragments.
+        """
+        return bool(getattr(self.optimizer, "round_robin_gradients", False))
+
     def _gradient(self, mapping: Any, parameter: nn.Parameter) -> torch.Tensor | None:
         """This rank's run of the reduced gradient, or all of it from the bfloat16 optimizer.
 
@@ -79,7 +89,7 @@ class FlatPartitions:
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
         mapping, run = self._mapping(parameter)
         if run is None:
-            return None
+            return f"{name}: {_SHUFFLED}" if self._shuffled else None
         if mapping is None:
             return Held(parameter.new_empty(0), run)
         return Held(mapping.hp_fragment.detach(), run)
@@ -100,9 +110,9 @@ class FlatPartitions:
     def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
         """Where this rank's run of a parameter lies; None with an empty run where it has none.
 
-        (None, None) of a parameter that is not trained.
+        (None, None) of a parameter that is not trained, and of all where DeepSpeed tells wrongly.
         """
-        if not hasattr(parameter, "_hp_mapping"):
+        if self._shuffled or not hasattr(parameter, "_hp_mapping"):
             return None, None
         mapping: Any = parameter._hp_mapping
         axes = axes_of_group(parameter._dp_group, self.point)  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ import deepspeed_programs
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.reference_models import deepspeed_gpt
 
 pytest.importorskip("deepspeed")
 
@@ -34,3 +35,17 @@ def test_a_step_that_was_left_out_is_told(candidate_trace):
     assert trace.ranks[0].note("skipped") == [
         "step 1, DeepSpeed found gradients that are not finite"
     ]
+
+
+ROUND_ROBIN = {"config": {"zero_optimization": {"round_robin_gradients": True}}}
+
+
+@pytest.mark.trainsafe(
+    deepspeed_gpt.train, zero=2, dp=2, candidate_args=ROUND_ROBIN, accept=["coverage"]
+)
+def test_where_deepspeed_tells_wrongly_who_holds_what_updates_are_judged(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+    notes = candidate_trace.at("float32").ranks[0].note("unseen")
+    assert any("with round_robin_gradients" in note for note in notes)

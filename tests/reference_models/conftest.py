@@ -9,6 +9,13 @@ from rank_double import Job, Outcome, run_here, run_in_ranks
 from pytest_trainsafe.reference_models.bugs import BUGS
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker of pytest-xdist takes all that ask for the group, so that it is started once."""
+    for item in items:
+        if "parallel" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("parallel"))
+
+
 @pytest.fixture(scope="session")
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What the parallel models did in each of JOBS."""

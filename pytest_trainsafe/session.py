@@ -284,6 +284,7 @@ class Session:
         self._last: threading.Event | None = None
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
+        self._parsed: set[tuple[str, str, str]] = set()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -342,6 +343,11 @@ class Session:
             return self._runs.get(key) or self._submit(key)
 
     def _submit(self, key: RunKey) -> Future[Run]:
+        if (program := (key.program, key.file, key.script)) not in self._parsed:
+            # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
+            # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
+            self._parsed.add(program)
+            self._filing_key(key, self.device(key.device, key.point.world_size))
         stop = self._stops[key] = threading.Event()
         joined = threading.Event()
         if not key.trusted:  # for a reference it may be another process that is waited for

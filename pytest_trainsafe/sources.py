@@ -13,10 +13,13 @@ import importlib.machinery
 import os
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+_PARSING = threading.Lock()
 
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
@@ -207,10 +210,23 @@ def _read(path: Path) -> bytes:
 def _imports(source: bytes) -> tuple[_Import, ...]:
     """The imports of a module's source; of none that does not compile."""
     try:
-        tree = ast.parse(source)
+        tree = _parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return ()
     return tuple(_of_tree(tree))
+
+
+def _parse(source: bytes) -> ast.AST:
+    """`ast.parse`, of one thread at a time.
+
+    Until Python 3.13 two threads that make syntax trees at once may upset each other's count of
+    depth, and both get a SystemError (python/cpython#106905).
+    """
+    with _PARSING:
+        try:
+            return ast.parse(source)
+        except SystemError:  # some other code parsed meanwhile
+            return ast.parse(source)
 
 
 def _of_tree(tree: ast.AST) -> Iterator[_Import]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +84,10 @@ class Overflowing(Net):
 @deepspeed_program({**ADAM, "bf16": {"check_grad_overflow": True}}, microbatches=1, steps=2)
 def overflowing() -> Any:
     return Overflowing(), batch
+
+
+def run_script(script: str, folder: str) -> None:
+    """Run a script as torchrun would, with `folder` for what it writes."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.chdir(folder)
+    runpy.run_path(script, run_name="__main__")

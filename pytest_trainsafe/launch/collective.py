@@ -17,13 +17,15 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
     `detail` is whatever else all ranks must agree on, in words.
     `shape` and `dtype` are those of the tensor that goes in.
     `gives[i]` and `takes[i]` are how many elements go to and come from the group's rank i.
-    `name` is what `ledger.name_tensor` said; `site` is file:line of the caller outside torch.
+    `name` is what `ledger.name_tensor` said; `site` is file:line of the caller outside torch, and
+    `user` that of the user's code where the caller is a package's.
     """
 
     group: str
     ranks: tuple[int, ...]
     op: str
     site: str
+    user: str = ""
     reduce: str = ""
     root: int | None = None
     peer: int | None = None
@@ -65,7 +67,8 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
             text += f" of {'x'.join(map(str, self.shape)) or 'one'} {self.dtype}"
         if self.name:
             text += f" ({self.name})"
-        return f"{text} at {self.site}"
+        text += f" at {self.site}"
+        return f"{text} (from {self.user})" if self.user else text
 
 
 #: Operations whose root is where the data comes from.

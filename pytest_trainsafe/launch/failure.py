@@ -55,6 +55,8 @@ def _what_happened(result: GroupResult) -> str:
         return _sentence(result.ranks[result.first_failed], world)
     hung = [rank for rank in result.ranks if rank.status == "hung"]
     text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
+    if result.stuck:
+        text = f"{len(hung)} of {world} ranks waited for what cannot come, and did nothing else"
     odd = _odd(result)
     return f"{text}; {ranks_text(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
 

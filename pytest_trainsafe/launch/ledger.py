@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -28,9 +29,9 @@ from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.launch.collective import Collective, Finished
 from pytest_trainsafe.launch.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
+from pytest_trainsafe.launch.passing import is_installed, is_stdlib, passes_on
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-_HERE = os.path.dirname(__file__) + os.sep
 
 
 class Ledger:
@@ -65,12 +66,14 @@ class Ledger:
         if ranks is None:
             ranks = self._members[name] = tuple(dist.get_process_group_ranks(group))
         tensor = detail.tensor
+        site, user = _sites()
         self.write(
             Collective(
                 group=name,
                 ranks=ranks,
                 op=op,
-                site=_site(),
+                site=site,
+                user=user,
                 reduce=detail.reduce,
                 root=_global(ranks, detail.root, detail.group_root),
                 peer=_global(ranks, detail.peer, detail.group_peer),
@@ -99,15 +102,24 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
     return (sizes,) * world if isinstance(sizes, int) else tuple(sizes)
 
 
-def _site() -> str:
-    """file:line of the innermost caller outside torch and this package."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
+def _sites() -> tuple[str, str]:
+    """file:line of who wants a collective, and of the user's code that led there.
+
+    The first is the innermost caller outside torch, this package and frameworks' layers over
+    `torch.distributed`.  The second is "" where that is the user's own, or where none led there:
+    torch's autograd runs backwards in threads of its own.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    site = last = ""
+    while frame is not None:
         file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _HERE, "<")):
-            break
+        last = f"{file}:{frame.f_lineno}"
+        if not file.startswith((_TORCH, "<")) and not passes_on(file):
+            site = site or last
+            if not is_installed(file) and not is_stdlib(file):
+                return site, "" if last == site else last
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return site or last, ""
 
 
 #: data pointer -> (the tensor, its number of elements, its name)
@@ -237,7 +249,7 @@ def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
                 group="",
                 ranks=tuple(range(world)),
                 op="init_process_group",
-                site=_site(),
+                site=_sites()[0],
                 detail=f"{backend}, world_size={world if size == -1 else size}",
             )
         )

@@ -45,6 +45,7 @@ def group_result(
         ),
         seconds=seen.ended - seen.began,
         timeout=timeout,
+        stuck=seen.reason == "stuck",
         first_failed=_first_failed(seen, statuses),
         mismatches=(*(each.text for each in found), *unseen),
         waiting=tuple(waiting(flights, [_ENDED.get(status, "") for status in statuses])),
@@ -71,7 +72,7 @@ def _status(rank: RankState, reason: str) -> Status:
         return "died"
     if rank.exit_code not in (None, -15) and reason in ("failed", "launcher"):
         return "died"
-    return "hung" if reason in ("deadline", "startup") else "stopped"
+    return "hung" if reason in ("deadline", "startup", "stuck") else "stopped"
 
 
 def _rank_result(

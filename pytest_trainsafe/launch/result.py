@@ -17,7 +17,7 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
     ok         the program returned `value`
     raised     the program raised: `error_type`, `error`, `traceback`
     died       the process ended without a result: `exit_code`, negative for a signal
-    hung       it was still running at the deadline
+    hung       it was still running at the deadline, or waited for what cannot come
     stopped    it was still running when another rank's failure ended the group
 
     `stdout` and `stderr` are the ends of the files of that name in `folder`.  `stack` is the
@@ -44,7 +44,8 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a group of ranks.
 
     `first_failed` is the rank whose failure came first; None when every rank is ok, or when
-    they hung together.  `mismatches` says where ranks disagreed on their collectives;
+    they hung together; `stuck` says that those were ended before `timeout`, since ranks that
+    disagree wait for ever.  `mismatches` says where ranks disagreed on their collectives;
     `waiting` says of each process group in which a rank waited where its ranks stood;
     `problem` why the group as a whole came to nothing, if no rank can tell;
     `leftovers` the processes which outlived their rank and were ended with the group.
@@ -56,6 +57,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[RankResult, ...]
     seconds: float
     timeout: float
+    stuck: bool = False
     first_failed: int | None = None
     mismatches: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+from pytest_trainsafe.launch.passing import is_stdlib, passes_on
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
@@ -104,6 +105,4 @@ def _is_torch(file: str) -> bool:
 
 
 def _is_library(file: str) -> bool:
-    stdlib = sysconfig.get_path("stdlib") + os.sep
-    in_stdlib = file.startswith(stdlib) and "-packages" + os.sep not in file
-    return in_stdlib or _is_torch(file)
+    return is_stdlib(file) or _is_torch(file) or passes_on(file)

@@ -20,12 +20,18 @@ from types import TracebackType
 
 import msgspec
 
+from pytest_trainsafe.launch.collective import read_ledger
 from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
+from pytest_trainsafe.launch.ledger_check import check_ledgers
 from pytest_trainsafe.launch.processes import Processes
 
 _POLL = 0.05
 #: how long all remaining ranks must be idle before the grace after a failure is cut short
 _IDLE = 1.0
+#: how long they must be idle before their ledgers are asked whether they wait for ever
+_STUCK = 3.0
+#: the part of one processor that an idle rank may use
+_HARDLY = 0.05
 
 
 @dataclass
@@ -51,7 +57,8 @@ class Supervision:
     """What happened to a group.  Times are of the system's monotonic clock.
 
     `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
-    ranks never began ("startup"), the "launcher" itself ended, or the caller's "request".
+    ranks never began ("startup"), they are "stuck" in a collective on which they disagree, the
+    "launcher" itself ended, or the caller's "request".
     `problem` says how the guard died, if it did; `refused` why it did not start the group.
     """
 
@@ -104,7 +111,8 @@ class Group:
         """Wait until every rank is done, or until waiting longer is of no use.
 
         After a first failure the others have `grace` seconds to fail on their own, less where
-        none of them does anything.  Ranks that still run then leave their stacks.
+        none of them does anything.  Nor are ranks waited for that do nothing after they disagreed
+        on a collective.  Ranks that still run then leave their stacks.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
@@ -134,6 +142,9 @@ class Group:
                 state.reason = "request"
             elif now > limit:
                 state.reason = "deadline" if begun else "startup"
+            elif begun and idle.asks(running, now) and self._disagree():
+                # It cannot be too early: such a group has failed, whatever becomes of it.
+                state.reason = "stuck"
             else:
                 self._sleep()
         self._collect_evidence()
@@ -144,6 +155,11 @@ class Group:
             self._wait_for_launcher(5.0)
         if self._left_alone and not state.refused:
             state.problem = self._processes.obituary()
+
+    def _disagree(self) -> bool:
+        """Whether the ledgers show already that ranks disagree on a collective."""
+        ledgers = [read_ledger(rank.files.ledger) for rank in self.state.ranks]
+        return bool(check_ledgers([calls for calls, _ in ledgers], [done for _, done in ledgers]))
 
     def _sleep(self) -> None:
         fds = [] if self._left_alone else [self._control.fileno()]
@@ -289,17 +305,30 @@ class Group:
 
 
 class _Idle:
-    """Since when no process of some ranks has used the processor."""
+    """Since when processes of some ranks have hardly used the processor.
+
+    A rank that waits in gloo still uses a hundredth of one: threads of its look now and then.
+    """
 
     def __init__(self) -> None:
         self._ticks: list[int] = []
         self._since = 0.0
+        self._next = 0.0
 
     def since(self, ranks: list[RankState], now: float) -> float:
         ticks = [_ticks(rank.pid) for rank in ranks]
-        if ticks != self._ticks or not self._since:
-            self._ticks, self._since = ticks, now
+        allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
+        same = len(ticks) == len(self._ticks)
+        if not same or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True)):
+            self._ticks, self._since, self._next = ticks, now, _STUCK
         return now - self._since
+
+    def asks(self, ranks: list[RankState], now: float) -> bool:
+        """Whether it is time to ask if they wait for ever: at first, then less and less often."""
+        if self.since(ranks, now) <= self._next:
+            return False
+        self._next *= 2
+        return True
 
 
 def _ticks(pid: int) -> int:

@@ -104,6 +104,11 @@ def silent_mismatches() -> None:
         dist.recv(torch.zeros(8), src=0, group=groups[3])
 
 
+def each_listens() -> None:
+    """Each rank expects a broadcast from the other one."""
+    dist.broadcast(torch.ones(4), src=1 - join())
+
+
 def one_collective_too_many() -> None:
     """Rank 0 reduces twice, rank 1 once."""
     rank = join()

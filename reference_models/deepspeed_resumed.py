@@ -7,46 +7,94 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_trainsafe.sweep.traits import Traits, give_traits
+from pytest_trainsafe.sweep.validity import divides, requires
+
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 MICROBATCHES = 4
 
+#: Names of checkpoints in their folder: as DeepSpeed saves it, and converted for other layouts.
+SAVED, UNIVERSAL = "saved", "universal"
 
+
+@requires(divides("heads", "tp"))
 def train(
-    ctx: Context, first: int = 0, last: int = 4, save: str = "", save_before: int = 2
+    ctx: Context,
+    before: int = 2,
+    steps: int = 2,
+    save: str = "",
+    load: str = "",
+    universal: bool = False,
+    heads: int = 2,
 ) -> None:
-    """Train the steps `first` to `last`, the last left out, of a small GPT.
+    """Train `before` steps of a small GPT that are not recorded, then `steps` that are.
 
-    Where `first` is not 0, the checkpoint in the folder `save` is loaded; where it is, one is saved
-    there before the step `save_before`.  Steps are recorded from 0 on whatever `first` is.
+    What is between the two is saved in the folder `save`, or comes from the folder `load` instead
+    of from training.  `universal` converts the checkpoint that is saved, and loads such a one.
     """
     from pytest_trainsafe.fixtures.deepspeed_engine import initialize
     from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
 
-    sizes = Sizes(layers=1, hidden=16, heads=2, seq_len=8)
+    sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    engine = initialize(ctx, model, config(ctx))
-    if first:
-        engine.load_checkpoint(save)
+    engine = initialize(ctx, model, config(ctx, bool(load) and universal))
+
+    def learn(step: int, index: int) -> Any:
+        loss = engine(*text(sizes, step, index, 2))
+        engine.backward(loss)
+        engine.step()
+        return loss
+
+    if load:
+        engine.load_checkpoint(load, tag=UNIVERSAL if universal else SAVED)
+    else:
+        for step in range(before):
+            for index in ctx.microbatches(MICROBATCHES):
+                learn(step, index)
+    if save:
+        engine.save_checkpoint(save, tag=SAVED)
+        if universal:
+            _convert(save, ctx.rank)
     ctx.watch(engine)
-    for step in range(first, last):
-        if save and not first and step == save_before:
-            engine.save_checkpoint(save)
+    for step in range(before, before + steps):
         with ctx.step():
             for index in ctx.microbatches(MICROBATCHES):
                 with ctx.microbatch(index):
-                    loss = engine(*text(sizes, step, index, 2))
-                    ctx.loss(loss)
-                    engine.backward(loss)
-                engine.step()
+                    ctx.loss(learn(step, index))
 
 
-def config(ctx: Context) -> dict[str, Any]:
+give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # DeepSpeed's masters are float32
+
+
+def _convert(folder: str, rank: int) -> None:
+    """Make a universal checkpoint of the one that all ranks have saved."""
+    import argparse
+
+    import torch.distributed as dist
+    from deepspeed.checkpoint.ds_to_universal import main
+
+    dist.barrier()
+    if rank == 0:
+        options = {
+            "input_folder": f"{folder}/{SAVED}",
+            "output_folder": f"{folder}/{UNIVERSAL}",
+            "num_extract_workers": 1,
+            "num_merge_workers": 1,
+            "keep_temp_folder": False,
+            "strict": True,
+            "inject_missing_state": True,
+        }
+        main(argparse.Namespace(**options))
+    dist.barrier()
+
+
+def config(ctx: Context, universal: bool) -> dict[str, Any]:
     """AdamW behind a warm-up, clipping that acts, and what the Point says."""
     warmup = {"warmup_min_lr": 1e-3, "warmup_max_lr": 1e-2, "warmup_num_steps": 4}
-    return {
+    made: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": MICROBATCHES // ctx.point.size("dp"),
         "gradient_clipping": 0.1,
@@ -54,4 +102,11 @@ def config(ctx: Context) -> dict[str, Any]:
         "scheduler": {"type": "WarmupLR", "params": warmup},
         "zero_optimization": {"stage": int(ctx.point.get("zero", 0))},
         "bf16": {"enabled": str(ctx.dtype) == "torch.bfloat16"},
+        "checkpoint": {"load_universal": universal},
     }
+    if ctx.point.size("tp") > 1:
+        from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
+
+        tensor_parallel: Any = CONFIG["tensor_parallel"]
+        made["tensor_parallel"] = {**tensor_parallel, "autotp_size": ctx.point.size("tp")}
+    return made

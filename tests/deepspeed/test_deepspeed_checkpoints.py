@@ -2,75 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pytest_trainsafe.launch import Task, TorchrunLauncher
+from pytest_trainsafe.assertions import TrainsafeFailure, assert_equivalent
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.record.program import run
 from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.schema import INITIAL, Manifest, TensorId
 from pytest_trainsafe.trace.writer import write_manifest
 
 pytest.importorskip("deepspeed")
 
 pytestmark = pytest.mark.slow
 
-#: The step that the checkpoint is saved before.
-SAVED = 2
+Record = Callable[..., Trace]
 
 
-def recorded(folder: Path, point: dict[str, Any], dtype: str, **arguments: Any) -> Trace:
-    """The trace of a training in new ranks."""
-    what: dict[str, Any] = {
-        "program": "pytest_trainsafe.reference_models.deepspeed_resumed:train",
-        "point": point,
-        "dtype": dtype,
-        "device": "cpu",
-        "seed": 3,
-    }
-    trace = folder / "trace"
-    ranks = int(point["dp"])
-    write_manifest(trace, Manifest(**what, world_size=ranks))
-    spec = RunSpec(**what, trace=str(trace), arguments=arguments)
-    target = "pytest_trainsafe.record.program:run"
-    task = Task.of(target, msgspec.to_builtins(spec), world_size=ranks)
-    TorchrunLauncher().run(task, timeout=150, workdir=folder).raise_for_failure()
-    return Trace.open(trace)
+@pytest.fixture
+def record(torchrun_group, tmp_path) -> Record:
+    """Records a training in new ranks: its Point, its dtype, noise, and its arguments."""
+
+    def recorded(point: dict[str, Any], dtype: str, noise: float = 0.0, **arguments: Any) -> Trace:
+        what: dict[str, Any] = {
+            "program": "pytest_trainsafe.reference_models.deepspeed_resumed:train",
+            "point": point,
+            "dtype": dtype,
+            "device": "cpu",
+            "seed": 3,
+            "perturbation": noise,
+        }
+        trace = tmp_path / f"trace-{len(list(tmp_path.glob('trace-*')))}"
+        ranks = Point.of(point).world_size
+        write_manifest(trace, Manifest(**what, world_size=ranks))
+        spec = RunSpec(**what, trace=str(trace), arguments=arguments)
+        torchrun_group.run(run, msgspec.to_builtins(spec), world_size=ranks)
+        return Trace.open(trace)
+
+    return recorded
 
 
-def hashes(trace: Trace, skipped: int = 0) -> list[dict[tuple[object, ...], str]]:
-    """Every recorded tensor's hash, by rank, without the first steps; the later are renumbered.
-
-    What a step leaves behind is what the next one begins with: -1.
-    """
-    found: list[dict[tuple[object, ...], str]] = []
-    for rank in trace.ranks:
-        found.append({})
-        for id, event in rank.tensors.items():
-            step = id.step - skipped
-            lasting = id.kind in ("param", "master_param")
-            if step < -1 or (step == -1 and not lasting):
-                continue
-            found[-1][(id.kind, id.path, id.call, step, id.microbatch)] = event.hash
-    return found
+def hashes(trace: Trace) -> list[dict[TensorId, str]]:
+    """Every recorded tensor's hash, by rank."""
+    return [{id: event.hash for id, event in rank.tensors.items()} for rank in trace.ranks]
 
 
 @pytest.mark.parametrize(
     ("stage", "dtype"),
     [*((stage, "float32") for stage in range(4)), (0, "bfloat16"), (3, "bfloat16")],
 )
-def test_a_resumed_training_is_the_uninterrupted_one_bit_by_bit(stage, dtype, tmp_path):
-    point = {"dp": 2, "zero": stage}
-    saved = str(tmp_path / "checkpoint")
-    whole = recorded(tmp_path / "whole", point, dtype, save=saved, save_before=SAVED)
-    resumed = recorded(tmp_path / "resumed", point, dtype, save=saved, first=SAVED)
-    expected, found = hashes(whole, SAVED), hashes(resumed)
-    assert found == expected
-    kinds = {kind for kind, *_ in found[0]}
+def test_a_resumed_training_is_the_uninterrupted_one_bit_by_bit(stage, dtype, record, tmp_path):
+    point, folder = {"dp": 2, "zero": stage}, str(tmp_path / "checkpoints")
+    whole = hashes(record(point, dtype, save=folder))
+    assert hashes(record(point, dtype, load=folder)) == whole
+    kinds = {id.kind for id in whole[0]}
     assert {"param", "param_grad", "main_grad", "optimizer_state", "loss"} <= kinds
-    begins = {key: hash for key, hash in hashes(whole)[0].items() if key[3] == -1}
-    moved = [key for key, hash in begins.items() if found[0][key] != hash]
-    assert len(moved) > len(begins) / 2  # it did not start afresh
+    begins = {id: hash for id, hash in whole[0].items() if id.step == INITIAL}
+    fresh = hashes(record(point, dtype, before=0, steps=1))[0]
+    moved = [id for id, hash in begins.items() if fresh[id] != hash]
+    assert len(moved) > len(begins) / 2  # neither of them started afresh
+
+
+@pytest.mark.parametrize(
+    ("dtype", "saved", "resumed"),
+    [
+        ("float32", {"dp": 2, "zero": 1}, {"dp": 4, "zero": 1}),
+        ("float32", {"dp": 2, "zero": 3}, {"dp": 1, "zero": 3}),
+        ("float32", {"tp": 2, "zero": 1}, {"dp": 2, "zero": 1}),
+        ("float32", {"dp": 2, "zero": 1}, {"tp": 2, "zero": 1}),
+        ("bfloat16", {"dp": 2, "zero": 1}, {"dp": 4, "zero": 1}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else Point.of(value).id,
+)
+def test_a_universal_checkpoint_goes_on_in_another_layout(dtype, saved, resumed, record, tmp_path):
+    folder = str(tmp_path / "checkpoints")
+    whole = record(saved, dtype, save=folder, universal=True)
+    noisy = record(saved, dtype, noise=EPSILON[dtype])
+    again = record(resumed, dtype, load=folder, universal=True)
+    assert_equivalent(again, whole, perturbed=noisy)
+
+
+def test_a_universal_checkpoint_that_lost_a_moment_is_told(record, tmp_path):
+    folder, point = str(tmp_path / "checkpoints"), {"dp": 2, "zero": 1}
+    whole = record(point, "float32", save=folder, universal=True)
+    noisy = record(point, "float32", noise=EPSILON["float32"])
+    for moment in (Path(folder) / "universal").rglob("tokens.weight/exp_avg.pt"):
+        spoil(moment)
+    again = record({"dp": 4, "zero": 1}, "float32", load=folder, universal=True)
+    with pytest.raises(TrainsafeFailure, match=r"tokens\.weight\.exp_avg · optimizer_state"):
+        assert_equivalent(again, whole, perturbed=noisy)
+
+
+def spoil(file: Path) -> None:
+    """Set what a file of a universal checkpoint holds to zero."""
+    import torch
+
+    held = torch.load(file, weights_only=False)
+    held["param"].zero_()
+    torch.save(held, file)

@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.assertions import Loosen, assert_equivalent, assert_trainsafe
+    from pytest_trainsafe.assertions import (
+        Loosen,
+        TrainsafeFailure,
+        assert_equivalent,
+        assert_trainsafe,
+    )
     from pytest_trainsafe.finding import Finding
-    from pytest_trainsafe.launch import Script
+    from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.consistent import consistent_tensor
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
@@ -20,9 +25,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Context",
     "Finding",
+    "GroupFailure",
     "Loosen",
     "Point",
     "Script",
+    "TrainsafeFailure",
     "assert_equivalent",
     "assert_trainsafe",
     "consistent_tensor",
@@ -32,9 +39,11 @@ __all__ = [
 _HOME = {
     "Context": "pytest_trainsafe.record.context",
     "Finding": "pytest_trainsafe.finding",
+    "GroupFailure": "pytest_trainsafe.launch",
     "Loosen": "pytest_trainsafe.assertions",
     "Point": "pytest_trainsafe.sweep.point",
     "Script": "pytest_trainsafe.launch",
+    "TrainsafeFailure": "pytest_trainsafe.assertions",
     "assert_equivalent": "pytest_trainsafe.assertions",
     "assert_trainsafe": "pytest_trainsafe.assertions",
     "consistent_tensor": "pytest_trainsafe.record.consistent",

@@ -1,9 +1,12 @@
-"""A release of old trains beside the torch of today, and what it got wrong is found in it."""
+"""Releases of old train beside the torch of today, and what they got wrong is found in them."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.reference_models import deepspeed_bugs
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
@@ -17,12 +20,51 @@ pytest.importorskip("deepspeed")
 
 
 @pytest.fixture(scope="module")
-def release(tmp_path_factory):
-    """DeepSpeed 0.13.2, of February 2024."""
+def releases(tmp_path_factory):
+    """A folder for releases, where they can be had."""
     why = reachable()
     if why:
         pytest.skip(f"no release of DeepSpeed can be installed here: {why}")
-    return install("0.13.2", tmp_path_factory.mktemp("releases"))
+    return tmp_path_factory.mktemp("releases")
+
+
+@pytest.fixture(scope="module")
+def release(releases):
+    """DeepSpeed 0.13.2, of February 2024."""
+    return install("0.13.2", releases)
+
+
+#: Run with the release in the place of the installed one, which the model makes sure of.
+SUPPORTED = """
+import pytest
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
+
+@deepspeed_program(CONFIG, microbatches=2, steps=2)
+def train(framework):
+    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+
+    if framework == "deepspeed":
+        import deepspeed
+        assert deepspeed.__version__.startswith("RELEASE"), deepspeed.__version__
+    sizes = Sizes(layers=1)
+    return PlainGPT(sizes), lambda step, index: text(sizes, step, index, 2)
+
+@pytest.mark.trainsafe(train, zero=[3], dp=[2])
+def test_it(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
+
+@pytest.mark.slow
+def test_the_oldest_release_that_is_supported_passes_at_stage_3(releases, pytester, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(install(OLDEST, releases)), prepend=os.pathsep)
+    pytester.makepyfile(test_it=SUPPORTED.replace("RELEASE", OLDEST))
+
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--trainsafe-device=cpu")
+
+    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ def reason(point: Point, **config: Any) -> str:
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deepspeed_rules, "find_spec", lambda name: object())
+    monkeypatch.setattr(deepspeed_rules, "installed_version", lambda: deepspeed_rules.OLDEST)
 
 
 def test_nothing_stands_against_a_plain_config(installed: None) -> None:
@@ -45,6 +48,34 @@ def test_without_deepspeed_the_reason_is_how_to_install_it(
     monkeypatch.setattr(deepspeed_rules, "find_spec", lambda name: None)
 
     assert 'pip install "pytest-trainsafe[deepspeed]"' in reason(Point.of(dp=2))
+
+
+@pytest.mark.parametrize("version", ["0.14.3", "0.9.5", "0.14.3+cpu"])
+def test_a_release_that_is_too_old_is_named_with_the_oldest(
+    installed: None, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(deepspeed_rules, "installed_version", lambda: version)
+
+    told = reason(Point.of(dp=2))
+
+    assert f"DeepSpeed {version} is installed" in told
+    assert f'"deepspeed>={deepspeed_rules.OLDEST}"' in told
+
+
+@pytest.mark.parametrize("version", ["0.14.4", "0.14.10", "0.19.8+abc", "1.0", ""])
+def test_a_release_that_is_not_too_old_is_taken(
+    installed: None, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(deepspeed_rules, "installed_version", lambda: version)
+
+    assert reason(Point.of(dp=2)) == ""
+
+
+def test_the_package_asks_for_no_older_release_than_is_taken() -> None:
+    file = Path(__file__).parents[2] / "pyproject.toml"
+    extras = tomllib.loads(file.read_text())["project"]["optional-dependencies"]
+
+    assert extras["deepspeed"] == [f"deepspeed>={deepspeed_rules.OLDEST}"]
 
 
 def test_float16_on_a_cpu_without_it_is_named(

@@ -3,7 +3,8 @@
 Every bug of the catalogue must fail at the Point that triggers it, starting at the tensor that its
 entry names, and pass at the one where it is silent: in its old release, which is installed into a
 folder of its own, and planted in the installed DeepSpeed.  `--mended` judges the first release
-without it too, at the Point that triggers.  `--write` writes docs/deepspeed-bugs.md.
+without it too, at the Point that triggers.  `--write` writes docs/deepspeed-bugs.md, and the
+verdicts into docs/bugs.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from _measure import ROOT, finish, machine, show
+from _page import write_section
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
@@ -32,6 +34,7 @@ from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 
 PAGE = ROOT / "docs" / "deepspeed-bugs.md"
+TABLE = ROOT / "docs" / "bugs.md"
 
 INSTALLED = importlib.metadata.version("deepspeed")
 
@@ -90,6 +93,7 @@ def main() -> None:
     report(found)
     if arguments.write:
         PAGE.write_text(page(found, facts), encoding="utf-8")
+        write_section(TABLE, "deepspeed", section(found, facts))
     figures = [
         {
             "bug": one.bug.name,
@@ -194,6 +198,43 @@ The installed DeepSpeed was {facts["deepspeed"]}, torch {facts["torch"]}.
 {stories}"""
 
 
+def section(found: list[Found], facts: dict[str, object]) -> str:
+    """The verdicts, for docs/bugs.md."""
+    head = "bug|shown in|verdict|first wrong tensor|expected|where it is silent|seconds"
+    rows = [
+        (
+            f"| [{one.bug.name}]({PAGE.name}#{one.bug.name}) | {each.way} "
+            f"| {'fails' if each.triggering else 'PASSES'} "
+            f"| `{_line(each.triggering, 'starts at') or 'nothing'}` | `{one.expected}` "
+            f"| {'FAILS' if each.silent else 'passes'} | {each.seconds:.1f} |"
+        )
+        for one in found
+        for each in one.shown
+    ]
+    right = sum(one.as_catalogued for one in found)
+    lines = [
+        "## The bugs of DeepSpeed",
+        "",
+        (
+            "Bugs that DeepSpeed had and mended, judged in the release that had them, or planted "
+            f"in the installed one: {right} of {len(found)} are found where they should be."
+        ),
+        f"What they are, and what is said of them, is in [{PAGE.name}]({PAGE.name}).",
+        "",
+        (
+            f"Written by `python benchmarks/{Path(__file__).name} --write` on {facts['cores']} "
+            f"cores, load {facts['load']} before, with torch {facts['torch']} and DeepSpeed "
+            f"{facts['deepspeed']}, 2 ranks."
+        ),
+        "Seconds are those to the verdict; some have a reference to make, others share it.",
+        "",
+        f"| {head.replace('|', ' | ')} |",
+        "|---" * (head.count("|") + 1) + "|",
+        *rows,
+    ]
+    return "\n".join(lines)
+
+
 def _row(one: Found) -> str:
     bug = one.bug
     ways = ", ".join(each.way for each in one.shown)
@@ -242,7 +283,8 @@ def _told(text: str, label: str) -> str:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
-    parser.add_argument("--write", action="store_true", help=f"Write {PAGE.relative_to(ROOT)}")
+    pages = " and ".join(str(each.relative_to(ROOT)) for each in (PAGE, TABLE))
+    parser.add_argument("--write", action="store_true", help=f"Write {pages}")
     parser.add_argument("--mended", action="store_true", help="Judge the first right release, too")
     parser.add_argument("--releases", type=Path, default=CACHE, help=f"Default: {CACHE}")
     return parser.parse_args()

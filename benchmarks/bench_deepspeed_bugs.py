@@ -3,8 +3,8 @@
 Every bug of the catalogue must fail at the Point that triggers it, starting at the tensor that its
 entry names, and pass at the one where it is silent: in its old release, which is installed into a
 folder of its own, and planted in the installed DeepSpeed.  `--mended` judges the first release
-without it too, at the Point that triggers.  `--write` writes docs/deepspeed-bugs.md, and the
-verdicts into docs/bugs.md.
+without it too, at the Point that triggers.  `--write` writes sections of docs/deepspeed-bugs.md
+and docs/bugs.md.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def main() -> None:
                 session.close()
     report(found)
     if arguments.write:
-        PAGE.write_text(page(found, facts), encoding="utf-8")
+        write_section(PAGE, "silent", page(found, facts), "# DeepSpeed's silent bugs\n")
         write_section(TABLE, "deepspeed", section(found, facts))
     figures = [
         {
@@ -178,11 +178,10 @@ def report(found: list[Found]) -> None:
 
 
 def page(found: list[Found], facts: dict[str, object]) -> str:
-    """docs/deepspeed-bugs.md."""
+    """The section of docs/deepspeed-bugs.md that this writes."""
     rows = "\n".join(_row(one) for one in found)
     stories = "\n".join(_story(one) for one in found)
-    return f"""# DeepSpeed's silent bugs
-
+    return f"""\
 Bugs that DeepSpeed had and mended, none of which crashed anything, judged beside plain PyTorch.
 Most are shown in the release that had them, which runs beside the torch of today.
 Some are planted in the installed DeepSpeed as well, in the code that the fix changed.

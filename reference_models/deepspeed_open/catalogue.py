@@ -154,4 +154,9 @@ OPEN = (
         what="loading a universal checkpoint gives every parameter group the first one's "
         "hyperparameters",
     ),
+    OpenDifference(
+        name="stage1_frozen_export",
+        what="float32 weights that are exported from a checkpoint lack the frozen ones",
+        upstream=5439,
+    ),
 )

@@ -91,3 +91,14 @@ def run_script(script: str, folder: str) -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.chdir(folder)
     runpy.run_path(script, run_name="__main__")
+
+
+def of_two_models(model: nn.Module) -> torch.optim.Optimizer:
+    """Holds a layer that is no part of the model."""
+    groups = [{"params": list(model.parameters())}, {"params": [*nn.Linear(2, 7).parameters()]}]
+    return torch.optim.AdamW(groups, lr=0.1)
+
+
+@deepspeed_program({}, microbatches=1, steps=1, optimizer=of_two_models)
+def two_models() -> Any:
+    return Net(), batch

@@ -3,6 +3,8 @@
 Stages 0 to 3, accumulation over 1 and 2 micro-batches, clipping off and on, worlds of 1, 2 and 4
 ranks, in float32 and then bfloat16; then AutoTP, pipelines, MoE and Ulysses.  A Point passes, or
 fails as a known bug of the installed DeepSpeed does (`KNOWN`), or is counted as unexplained.
+`--small` takes stages 0 to 3 in worlds of 1 and 2 alone, each dtype by itself: enough to know a
+release by, which `bench_deepspeed_releases.py` puts in the place of the installed one.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from _measure import finish, machine, show
+from packaging.version import Version
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
@@ -33,16 +36,18 @@ from pytest_trainsafe.sweep.product import cells
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A bug of a release: the Points that have it, and words that its report has."""
+    """A bug: the first and the last release it was seen in, its Points, words of its reports."""
 
     name: str
-    release: str
+    first: str
+    last: str
     point: dict[str, object]
     words: tuple[str, ...]
 
     def explains(self, point: Point, report: str) -> bool:
         """Whether a Point fails by this bug."""
-        here = importlib.metadata.version("deepspeed") == self.release
+        installed = Version(importlib.metadata.version("deepspeed"))
+        here = Version(self.first) <= installed <= Version(self.last)
         there = all(point.get(axis, 1) == value for axis, value in self.point.items())
         return here and there and all(word in report for word in self.words)
 
@@ -50,6 +55,7 @@ class Known:
 KNOWN = (
     Known(
         "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
+        "0.18.2",
         "0.19.8",
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
@@ -57,11 +63,13 @@ KNOWN = (
     Known(
         "a pipeline in float32 clips the gradients of all stages by the norm of the first stage's",
         "0.19.8",
+        "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
         "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
+        "0.19.8",
         "0.19.8",
         {"zero": 0, "ep": 2},
         ("exp_avg · optimizer_state · step 0",),
@@ -69,14 +77,23 @@ KNOWN = (
     Known(
         "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
         "0.19.8",
+        "0.19.8",
         {"cp": 2, "zero": 3},
         ("main_grad · step 0", "0.5 times the reference"),
     ),
     Known(
         "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
         "0.19.8",
+        "0.19.8",
         {"cp": 2, "ulysses": "mesh"},
         ("main_grad · step 0", "over cp"),
+    ),
+    Known(
+        "ds-7718: stage 2 keeps only the last micro-batch of a step",
+        "0.17.6",
+        "0.18.2",
+        {"zero": 2},
+        ("main_grad · step 0", "of 4 are not in it"),
     ),
 )
 
@@ -141,6 +158,11 @@ def _outcome(point: Point, report: str) -> str:
 
 def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
     """The Cases of the sweep: those that share a reference follow each other."""
+    if arguments.small:
+        for dtype in ("float32", "bfloat16"):
+            stages: dict[str, Any] = {"zero": [0, 1, 2, 3], "dp": [1, 2], "dtype": [dtype]}
+            yield from _cells(deepspeed_gpt.train, stages, replace(settings, dtypes=(dtype,)))
+        return
     for accumulation in (1, 2):
         for ranks in (1, 2) if arguments.quick else (1, 2, 4):
             axes: dict[str, Any] = {
@@ -172,6 +194,7 @@ def _cells(program: Any, axes: dict[str, Any], settings: Settings) -> Iterator[C
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="Worlds of 1 and 2, with clipping")
+    parser.add_argument("--small", action="store_true", help="16 Points, to know a release by")
     return parser.parse_args()
 
 

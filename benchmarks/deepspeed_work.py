@@ -1,0 +1,98 @@
+"""A test of DeepSpeed as its own are written, to be run by ranks of any kind.
+
+Two ranks train the reference GPT three steps in bfloat16, of four micro-batches each, by the
+engine and beside it in DistributedDataParallel; after each micro-batch the losses are compared
+by `torch.allclose`, after each step the parameters, which stage 3 gathers.  This is the pattern of
+DeepSpeed's tests/unit/v1/zero/test_zero_user_backward.py, with the tolerances of
+tests/unit/runtime/compile/util.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+MICROBATCHES, STEPS, SAMPLES, RANKS = 4, 3, 2, 2
+
+#: What DeepSpeed's tests let losses and parameters differ by.
+CLOSE = {"rtol": 5e-1, "atol": 1e-2}
+
+
+def config(stage: int) -> dict[str, Any]:
+    """What `deepspeed.initialize` is given: that of the Point that is measured beside this."""
+    from pytest_trainsafe.fixtures.deepspeed_config import read_config
+    from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
+
+    return read_config(CONFIG, Path()).completed(
+        stage=stage,
+        dtype="bfloat16",
+        microbatches=MICROBATCHES,
+        dp=RANKS,
+        tp=1,
+        clip=True,
+        bucket=0,
+        overlap_comm=False,
+        offload=False,
+        cpu=True,
+    )
+
+
+def test(stage: int) -> None:
+    """Train both ways and compare; communication has been started.  AssertionError if they part."""
+    import deepspeed
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+
+    sizes, given = Sizes(), config(stage)
+
+    def model() -> PlainGPT:
+        torch.manual_seed(42)
+        return PlainGPT(sizes).to(torch.bfloat16)
+
+    plain = DistributedDataParallel(model())
+    settings = given["optimizer"]["params"]
+    optimizer = torch.optim.AdamW(
+        plain.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"]
+    )
+    trained = model()
+    engine, *_ = deepspeed.initialize(
+        model=trained, model_parameters=trained.parameters(), config=given
+    )
+    share = MICROBATCHES // RANKS
+    first = dist.get_rank() * share
+    for step in range(STEPS):
+        for index in range(first, first + share):
+            batch = text(sizes, step, index, SAMPLES)
+            plain.require_backward_grad_sync = index == first + share - 1
+            loss, expected = engine(*batch), plain(*batch)
+            assert torch.allclose(loss, expected, **CLOSE), (step, index, loss, expected)
+            engine.backward(loss)
+            engine.step()
+            (expected / share).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), given["gradient_clipping"])
+        optimizer.step()
+        optimizer.zero_grad()
+        for parameter, wanted in zip(trained.parameters(), plain.parameters(), strict=True):
+            gathered = [parameter] if stage == 3 else []
+            with deepspeed.zero.GatheredParameters(gathered):
+                assert torch.allclose(parameter, wanted, **CLOSE), (step, parameter, wanted)
+
+
+def group(stage: int) -> None:
+    """The test in a rank that a launcher of ours has started."""
+    import torch.distributed as dist
+
+    from pytest_trainsafe.fixtures.deepspeed_engine import start
+    from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.spec import RunSpec
+
+    spec = RunSpec(
+        program="", point={"dp": RANKS}, dtype="bfloat16", device="cpu", seed=0, trace=""
+    )
+    start(Context(spec, Unrecorded()))
+    test(stage)
+    dist.destroy_process_group()

@@ -12,6 +12,9 @@ from pytest_trainsafe.launch.passing import is_stdlib, passes_on
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
+#: Functions of torch's around others: of its log, and of what the compiler leaves alone.
+_DECORATORS = ("wrapper", "_fn")
+
 
 @dataclass(frozen=True, order=True)
 class Place:
@@ -62,7 +65,7 @@ def place_of(dump: str) -> Place | None:
     for file, line, name in frames:
         if not _is_library(file):
             return Place(file, line, name, waits_in)
-        waits_in = name if _is_torch(file) and name != "wrapper" else waits_in
+        waits_in = name if _is_torch(file) and name not in _DECORATORS else waits_in
     return Place(*frames[0])
 
 

@@ -16,6 +16,7 @@ def test_a_place_is_not_in_a_frameworks_layer_over_torch() -> None:
     dump = f"""\
 Current thread 0x00007f00 (most recent call first):
   File "{torch.__path__[0]}/distributed/distributed_c10d.py", line 3252 in all_reduce
+  File "{torch.__path__[0]}/_dynamo/eval_frame.py", line 1200 in _fn
   File "{PACKAGES}/deepspeed/comm/torch.py", line 290 in all_reduce
   File "{PACKAGES}/deepspeed/comm/comm.py", line 129 in log_wrapper
   File "{PACKAGES}/deepspeed/runtime/utils.py", line 962 in get_global_norm_of_tensors

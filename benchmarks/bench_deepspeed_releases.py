@@ -83,7 +83,8 @@ def section(figures: list[dict[str, Any]], facts: dict[str, object]) -> str:
     """The page's section."""
     lines = [
         f"Written by `python benchmarks/{Path(__file__).name} --write`",
-        f"with torch {facts['torch']}: 16 Points of each release.",
+        f"with torch {facts['torch']} on {facts['cores']} cores, load {facts['load']} before:",
+        "16 Points of each release.",
     ]
     head = ["release", "pass", "fail by a known bug", "unexplained", "seconds", "bugs"]
     rows = [

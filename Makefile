@@ -24,7 +24,7 @@ demo: setup
 
 # A process for each core: the ranks of all of them share one budget.
 test: setup lint types
-	$(BIN)/pytest -n logical --maxprocesses 8 --dist loadgroup
+	$(BIN)/pytest -n logical --maxprocesses 8
 
 lint: setup
 	$(BIN)/ruff check .

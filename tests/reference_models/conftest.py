@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from jobs_of_four_ranks import DEEP, DROPPING, JOBS, SMALL, TIED, arguments
 from rank_double import Job, Outcome, run_here, run_in_ranks
@@ -9,17 +11,13 @@ from rank_double import Job, Outcome, run_here, run_in_ranks
 from pytest_trainsafe.reference_models.bugs import BUGS
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker of pytest-xdist takes all that ask for the group, so that it is started once."""
-    for item in items:
-        if "parallel" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("parallel"))
-
-
 @pytest.fixture(scope="session")
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """What the parallel models did in each of JOBS."""
-    outcomes = run_in_ranks(4, list(JOBS.values()), tmp_path_factory.mktemp("ranks"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of all workers: the first to come starts the group
+    outcomes = run_in_ranks(4, list(JOBS.values()), folder / "ranks")
     return dict(zip(JOBS, outcomes, strict=True))
 
 

@@ -7,6 +7,7 @@ reduction, parameters, losses and norms, each with its layout.  Merging is the p
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.indices import scale_shape
@@ -27,6 +29,7 @@ from pytest_trainsafe.align.layout import Layout, Owned, Partial
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.align.runs import optimizer_run
+from pytest_trainsafe.locks import wait_lock
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import unique_parameters
@@ -227,8 +230,15 @@ def run_here(job: Job) -> Outcome:
 
 
 def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome]:
-    """Run every job, one after the other, in one fresh group of processes."""
-    mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)
+    """Run every job, one after the other, in one fresh group of processes.
+
+    Who comes later with the same folder waits, and takes what is there.
+    """
+    folder.mkdir(exist_ok=True)
+    with wait_lock(folder / "lock", threading.Event()):
+        if not (folder / "done").exists():
+            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)
+            (folder / "done").touch()
     outcomes = []
     for number in range(len(jobs)):
         order, findings = msgspec.json.decode((folder / f"{number}.json").read_bytes())
@@ -247,9 +257,12 @@ def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
         timeout=timedelta(seconds=60),
     )
     names = tuple(reversed(MESH_AXES))
+    meshes: dict[tuple[int, ...], DeviceMesh] = {}  # each has groups, with threads of their own
     for number, job in enumerate(jobs):
         shape = tuple(job.point.size(axis) for axis in names)
-        mesh = dist.device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names)
+        mesh = meshes.get(shape)
+        if mesh is None:
+            mesh = meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names)
         double = Double(job, mesh)
         PROGRAMS[job.program](double, **job.arguments)
         gathered: list[Any] = [None] * world_size

@@ -51,7 +51,7 @@ def of_own_capacity(ctx: Context, deepspeed: Any, sound: bool) -> None:
     model = Mixture(2, 2, drop_tokens=False)
     if sound:  # what an engine does with each layer
         for layer in model.layers:
-            layer.set_deepspeed_parallelism()
+            layer.set_deepspeed_parallelism()  # type: ignore[operator]  # a method of MoE
     ctx.watch(model)
     with torch.no_grad(), ctx.step():
         model(_tokens(9, ctx.rank))
@@ -138,4 +138,5 @@ def _tokens(count: int, rank: int) -> Tensor:
 
 def _pairs() -> Iterator[tuple[Tensor, Tensor]]:
     while True:
-        yield torch.ones(2, 1, 8, WIDTH, dtype=torch.bfloat16).unbind()
+        inputs, labels = torch.ones(2, 1, 8, WIDTH, dtype=torch.bfloat16).unbind()
+        yield inputs, labels

@@ -95,6 +95,8 @@ class _Ladder:
         """Judge the next rung; whether it fails."""
         ahead = self.candidate.session.look_ahead if last else None
         rung = make_rung(dtype, self.candidate, self.reference, shadowed, ahead)
+        if not last and self.candidate.settled() and self.reference.settled():
+            self.candidate.session.look_ahead()  # nothing of this test's trains meanwhile
         comparison = self._compare(rung)
         if comparison.suspects:
             kept = self.candidate.keeping(to_keep(comparison.suspects, rung.candidate))

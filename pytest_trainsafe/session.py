@@ -121,6 +121,13 @@ class Traces:
             return [self._key(dtype)] if self.role == "reference" else []
         return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
+    def settled(self) -> bool:
+        """Whether all Runs that the rungs will ask for have ended; False where some are unknown."""
+        if self._program in self.session.deciding:
+            return False
+        needed = [key for dtype in self.case.rungs for key in self.needed(dtype)]
+        return all(self.session.run(key).done() for key in needed)
+
     def rewritten(
         self, dtype: str, rewrite: str, *, noise: bool = False, point: Point | None = None
     ) -> Future[Run]:

@@ -48,6 +48,10 @@ class Runs:
     def prefetch(self, dtype: str) -> None:
         pass
 
+    def settled(self) -> bool:
+        """As where the last rung's candidate still trains."""
+        return False
+
     def decided(self, dtype: str) -> None:
         """The bench's models make no decisions."""
 

@@ -38,6 +38,7 @@ from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.settings import Recording, Settings
+from pytest_trainsafe.sources import sources
 from pytest_trainsafe.sweep.axes import PARALLEL_AXES
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point import Point
@@ -291,7 +292,7 @@ class Session:
         self._last: threading.Event | None = None
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
-        self._parsed: set[tuple[str, str, str]] = set()
+        self._parsed: set[tuple[str, str, tuple[str, ...] | None]] = set()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -350,11 +351,11 @@ class Session:
             return self._runs.get(key) or self._submit(key)
 
     def _submit(self, key: RunKey) -> Future[Run]:
-        if (program := (key.program, key.file, key.script)) not in self._parsed:
+        if self._is_filed(key) and (code := _code(key)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
-            self._parsed.add(program)
-            self._filing_key(key, self.device(key.device, key.point.world_size))
+            self._parsed.add(code)
+            sources(Path(code[0]), code[1], code[2])
         stop = self._stops[key] = threading.Event()
         joined = threading.Event()
         if not key.trusted:  # for a reference it may be another process that is waited for
@@ -457,18 +458,22 @@ class Session:
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
         return Run(trace, seconds, filed.digest, entry.reused)
 
+    def _is_filed(self, key: RunKey) -> bool:
+        """Whether later pytest runs may find this Run."""
+        return self.cache is not None and not key.keep and key.trusted
+
     def _filing_key(self, key: RunKey, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
-        if self.cache is None or key.keep or not key.trusted:
+        if not self._is_filed(key):
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
         if run["replay"]:
             del run["replay"]["timeout"]
-        search = [str(Path(key.script).parent), *sys.path] if key.script else None
+        file, module, search = _code(key)
         return make_key(
             run,
-            file=key.script or key.file,
-            module="__main__" if key.script else key.program.partition(":")[0],
+            file=file,
+            module=module,
             device=device,
             inputs=(*self.settings.cache_inputs, *map(glob.escape, key.inputs)),
             search=search,
@@ -515,6 +520,13 @@ class Session:
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])
+
+
+def _code(key: RunKey) -> tuple[str, str, tuple[str, ...] | None]:
+    """The file of a Run's program, the module it is, and its ranks' search path if not this one."""
+    if key.script:
+        return key.script, "__main__", (str(Path(key.script).parent), *sys.path)
+    return key.file, key.program.partition(":")[0], None
 
 
 def _delete(dropped: Future[Run]) -> None:

@@ -50,8 +50,8 @@ def climb(
     accepted = {*accept, *case.settings.accept}
     require_known(accepted)
     for dtype in case.rungs:
+        candidate.prefetch(dtype)  # first: whether the reference is filed takes a while to tell
         reference.prefetch(dtype)
-        candidate.prefetch(dtype)
     if "float64" not in case.program.traits.dtypes:
         reference.prefetch("float64")
     ladder = _Ladder(candidate, reference, loosen, accepted)
@@ -93,10 +93,12 @@ class _Ladder:
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
         """Judge the next rung; whether it fails."""
-        ahead = self.candidate.session.look_ahead if last else None
+
+        def ahead() -> None:
+            if last or self.candidate.foreseen():
+                self.candidate.session.look_ahead()
+
         rung = make_rung(dtype, self.candidate, self.reference, shadowed, ahead)
-        if not last and self.candidate.settled() and self.reference.settled():
-            self.candidate.session.look_ahead()  # nothing of this test's trains meanwhile
         comparison = self._compare(rung)
         if comparison.suspects:
             kept = self.candidate.keeping(to_keep(comparison.suspects, rung.candidate))

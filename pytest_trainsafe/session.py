@@ -14,7 +14,7 @@ import platform
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -117,17 +117,14 @@ class Traces:
     def needed(self, dtype: str) -> list[RunKey]:
         """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
         noisy = self.role == "reference" and dtype != "float64"
-        if dtype != "float64" and self.replay is None and self._program in self.session.deciding:
+        if dtype != "float64" and self.replay is None and not self.foreseen():
             # What replays decisions is asked for when there are some.
             return [self._key(dtype)] if self.role == "reference" else []
         return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
 
-    def settled(self) -> bool:
-        """Whether all Runs that the rungs will ask for have ended; False where some are unknown."""
-        if self._program in self.session.deciding:
-            return False
-        needed = [key for dtype in self.case.rungs for key in self.needed(dtype)]
-        return all(self.session.run(key).done() for key in needed)
+    def foreseen(self) -> bool:
+        """Whether `needed` tells all Runs, as far as is known: none replays another's decisions."""
+        return self._program not in self.session.deciding
 
     def rewritten(
         self, dtype: str, rewrite: str, *, noise: bool = False, point: Point | None = None
@@ -287,9 +284,11 @@ class Session:
         self._runs: dict[RunKey, Future[Run]] = {}
         self._stops: dict[RunKey, threading.Event] = {}
         self._ahead: dict[RunKey, Surroundings] = {}
-        #: When a candidate may stand in the queue for room, and what it tells when it does.
-        self._line: dict[RunKey, tuple[threading.Event | None, threading.Event]] = {}
-        self._last: threading.Event | None = None
+        #: What each Run tells once it stands in the queue for room, or needs none.
+        self._joined: dict[RunKey, threading.Event] = {}
+        #: What a candidate waits for before it may stand there.
+        self._behind: dict[RunKey, list[threading.Event]] = {}
+        self._last: list[threading.Event] = []
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
         self._parsed: set[tuple[str, str, tuple[str, ...] | None]] = set()
@@ -319,12 +318,13 @@ class Session:
             self.reference(following.case),
             Traces(following.case, "candidate", self, following.case.settings.record),
         )
+        own = [joined for joined in self._joined.values() if not joined.is_set()]
         for dtype in following.case.rungs:
             for key in (key for role in roles for key in role.needed(dtype)):
                 with self._lock:
                     if key not in self._runs:
                         self._ahead[key] = following.surroundings
-                        self._submit(key)
+                        self._submit(key, behind=own)
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -350,17 +350,17 @@ class Session:
                 self._give_up(key)
             return self._runs.get(key) or self._submit(key)
 
-    def _submit(self, key: RunKey) -> Future[Run]:
+    def _submit(self, key: RunKey, behind: Sequence[threading.Event] = ()) -> Future[Run]:
         if self._is_filed(key) and (code := _code(key)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
         stop = self._stops[key] = threading.Event()
-        joined = threading.Event()
-        if not key.trusted:  # for a reference it may be another process that is waited for
+        joined = self._joined[key] = threading.Event()
+        if not key.trusted:  # a reference may be waited for by another process: it waits for none
             # In the order in which they are judged: threads would overtake each other.
-            self._line[key], self._last = (self._last, joined), joined
+            self._behind[key], self._last = [*self._last, *behind], [joined]
         self._runs[key] = future = self._pool.submit(self._execute, key, stop)
         future.add_done_callback(lambda _: joined.set())
         return future
@@ -369,7 +369,8 @@ class Session:
         """Cancel a Run, or stop it, or delete what it wrote."""
         self._ahead.pop(key, None)
         future = self._runs.pop(key, None)
-        self._line.pop(key, None)
+        self._joined.pop(key, None)
+        self._behind.pop(key, None)
         self._stops.pop(key, threading.Event()).set()
         if future is not None and not future.cancel():
             future.add_done_callback(_delete)
@@ -510,9 +511,9 @@ class Session:
             world_size=key.point.world_size,
             device=device,
         )
-        before, joined = self._line.get(key, (None, threading.Event()))
-        if before is not None:
-            before.wait()
+        for joined in self._behind.get(key, ()):
+            joined.wait()
+        joined = self._joined.get(key, threading.Event())  # it was given up where there is none
         result = self.launch(
             task, key.timeout, workdir, script=bool(key.script), stop=stop, joined=joined.set
         )

@@ -21,6 +21,9 @@ Norms = npt.NDArray[np.float64]
 #: Elements worked on at a time: large tensors are read from memory once, and need no copy.
 BLOCK = 2**16
 
+#: Elements of a vector for which BLAS starts no threads, those of OpenBLAS above 10,000.
+UNTHREADED = 2**13
+
 
 @dataclass(frozen=True, slots=True)
 class Errors:
@@ -90,7 +93,8 @@ def norm(array: npt.NDArray[np.generic]) -> float:
     """Frobenius norm; integers and booleans count as floats."""
     wide = array if array.dtype.kind in "fc" else array.astype(np.float64)
     flat = np.ascontiguousarray(wide).reshape(-1)
-    return math.sqrt(float(np.vdot(flat, flat).real))
+    pieces = (flat[at : at + UNTHREADED] for at in range(0, flat.size, UNTHREADED))
+    return math.sqrt(sum(float(np.vdot(piece, piece).real) for piece in pieces))
 
 
 def finite(array: npt.NDArray[np.generic]) -> bool:

@@ -130,19 +130,18 @@ class Group:
             )
             if failed and failed_at is None:
                 failed_at = now
+            idle.look(running, now)
             if not running:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
                 state.reason = "failed" if failed and not self._left_alone else "launcher"
-            elif failed_at is not None and (
-                now > failed_at + grace or idle.since(running, now) > _IDLE
-            ):
+            elif failed_at is not None and (now > failed_at + grace or idle.seconds > _IDLE):
                 state.reason = "failed"
             elif stop.is_set():
                 state.reason = "request"
             elif now > limit:
                 state.reason = "deadline" if begun else "startup"
-            elif begun and idle.asks(running, now) and self._disagree():
+            elif begun and idle.asks() and self._disagree():
                 # It cannot be too early: such a group has failed, whatever becomes of it.
                 state.reason = "stuck"
             else:
@@ -305,27 +304,29 @@ class Group:
 
 
 class _Idle:
-    """Since when processes of some ranks have hardly used the processor.
+    """For how many `seconds` the processes of some ranks have hardly used the processor.
 
     A rank that waits in gloo still uses a hundredth of one: threads of its look now and then.
     """
 
     def __init__(self) -> None:
+        self.seconds = 0.0
         self._ticks: list[int] = []
         self._since = 0.0
         self._next = 0.0
 
-    def since(self, ranks: list[RankState], now: float) -> float:
+    def look(self, ranks: list[RankState], now: float) -> None:
+        """Count what the ranks that still run have used."""
         ticks = [_ticks(rank.pid) for rank in ranks]
         allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
         same = len(ticks) == len(self._ticks)
         if not same or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True)):
             self._ticks, self._since, self._next = ticks, now, _STUCK
-        return now - self._since
+        self.seconds = now - self._since
 
-    def asks(self, ranks: list[RankState], now: float) -> bool:
+    def asks(self) -> bool:
         """Whether it is time to ask if they wait for ever: at first, then less and less often."""
-        if self.since(ranks, now) <= self._next:
+        if self.seconds <= self._next:
             return False
         self._next *= 2
         return True

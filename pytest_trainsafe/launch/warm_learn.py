@@ -31,7 +31,8 @@ from pytest_trainsafe.launch.guard import (
 def installed(names: Iterable[str]) -> list[str]:
     """Those of the imported modules that live among installed packages, in order of import.
 
-    Never the user's project: what it holds must be imported anew for each group.
+    Never the user's project: what it holds must be imported anew for each group.  This package
+    is installed wherever it lies.
     """
     homes = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     with contextlib.suppress(AttributeError):  # a virtual environment of old has no such functions
@@ -43,7 +44,8 @@ def installed(names: Iterable[str]) -> list[str]:
         origin = getattr(spec, "origin", None)
         if getattr(spec, "name", None) != name or not isinstance(origin, str):
             continue  # made at run time, or known by another name
-        if os.path.realpath(origin).startswith(folders):
+        own = name.partition(".")[0] == __package__.partition(".")[0]
+        if own or os.path.realpath(origin).startswith(folders):
             found.append(name)
     return found
 

@@ -48,8 +48,8 @@ class Runs:
     def prefetch(self, dtype: str) -> None:
         pass
 
-    def settled(self) -> bool:
-        """As where the last rung's candidate still trains."""
+    def foreseen(self) -> bool:
+        """As where Runs will be asked for that nobody knows of yet."""
         return False
 
     def decided(self, dtype: str) -> None:

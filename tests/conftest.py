@@ -5,7 +5,20 @@ wait for each other made a training of a second one of a minute.
 """
 
 import os
+from dataclasses import replace
+
+import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def localizing(candidate_trace, monkeypatch):
+    """Have the code at fault looked for after a failure of this test; the time there is for it."""
+    case = candidate_trace.case
+    candidate_trace.case = replace(case, settings=replace(case.settings, localize=60.0))
+    budget = candidate_trace.session.localizing
+    monkeypatch.setattr(budget, "left", 60.0)
+    return budget

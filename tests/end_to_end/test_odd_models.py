@@ -27,9 +27,7 @@ def test_a_correct_one_passes_and_what_was_not_looked_at_is_named(
 @pytest.mark.parametrize("fault", list(STARTS))
 @pytest.mark.trainsafe(train, dp=2, dtype="float64")
 def test_a_fault_in_any_of_it_is_found_there(trainsafe, candidate_trace, reference_trace, fault):
-    settings = replace(trainsafe.settings, localize=0.0)
-    arguments = {"fault": fault}
-    candidate_trace.case = replace(trainsafe, candidate_arguments=arguments, settings=settings)
+    candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
 

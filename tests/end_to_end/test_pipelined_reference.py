@@ -29,7 +29,9 @@ def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace)
     candidate_args={"bug": "sp-layernorm-grads"},
     reference=PIPELINE,
 )
-def test_a_bug_starts_where_it_does_beside_a_single_device(candidate_trace, reference_trace):
+def test_a_bug_starts_where_it_does_beside_a_single_device(
+    candidate_trace, reference_trace, localizing
+):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
 

@@ -25,9 +25,8 @@ def test_an_interleaved_pipeline(candidate_trace, reference_trace):
     gpt.train,
     pp=2,
     vpp=[1, 2],
-    tied=[False, True],
     schedule=["1f1b", "gpipe"],
-    args=DEEP,
+    args=TIED,
     dtype=["float64"],
 )
 def test_every_schedule(candidate_trace, reference_trace):
@@ -41,7 +40,7 @@ def test_four_stages(candidate_trace, reference_trace):
 
 
 @pytest.mark.slow
-@pytest.mark.trainsafe(gpt.train, pp=2, dp=[1, 2], cp=[1, 2], args=TIED, dtype=["bfloat16"])
+@pytest.mark.trainsafe(gpt.train, pp=2, dp=2, cp=[1, 2], args=TIED, dtype=["bfloat16"])
 def test_pipelines_beside_other_axes_in_bfloat16(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 

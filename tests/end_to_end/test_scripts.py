@@ -14,12 +14,12 @@ from pytest_trainsafe.assertions import TrainsafeFailure
 SCRIPT = Path(__file__).parent / "plain_script.py"
 
 
-@pytest.mark.trainsafe(Script(str(SCRIPT), args=("--lr", "0.01")), dp=2)
+@pytest.mark.trainsafe(Script(str(SCRIPT), args=("--lr", "0.01")), dp=2, dtype="float64")
 def test_a_script_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(Script(str(SCRIPT), args=("--forget-reduction",)), dp=2)
+@pytest.mark.trainsafe(Script(str(SCRIPT), args=("--forget-reduction",)), dp=2, dtype="float64")
 def test_a_script_without_its_reduction_is_caught(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure, match="an all-reduce over dp is missing"):
         assert_trainsafe(candidate_trace, reference_trace)

@@ -45,8 +45,7 @@ def test_a_mistake_of_a_later_step_is_found_in_it(
     trainsafe, candidate_trace, reference_trace, mistake, first
 ):
     arguments = {"steps": 4, "mistake": mistake, "first": first}
-    settings = replace(trainsafe.settings, localize=0.0)
-    candidate_trace.case = replace(trainsafe, candidate_arguments=arguments, settings=settings)
+    candidate_trace.case = replace(trainsafe, candidate_arguments=arguments)
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
 

@@ -110,7 +110,7 @@ def test_parameters_that_are_not_gathered_are_the_optimizers_step(search):
 
 @planted("pp-stage-division", pp=2, dtype=["float64"])
 def test_layers_that_no_stage_has_are_the_initial_parameters(
-    candidate_trace, reference_trace, request
+    candidate_trace, reference_trace, localizing, request
 ):
     with pytest.raises(TrainsafeFailure):
         assert_trainsafe(candidate_trace, reference_trace)

@@ -13,13 +13,7 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import bugs, gpt
 
-
-@pytest.fixture(autouse=True)
-def budget(candidate_trace, monkeypatch):
-    """Seconds of this test's own: other tests of the process may have spent what there was."""
-    budget = candidate_trace.session.localizing
-    monkeypatch.setattr(budget, "left", 60.0)
-    return budget
+pytestmark = pytest.mark.usefixtures("localizing")
 
 
 def failure(candidate, reference):
@@ -40,8 +34,8 @@ def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_a_spent_budget_leaves_the_report_as_it_is(candidate_trace, reference_trace, budget):
-    budget.left = 0.0
+def test_a_spent_budget_leaves_the_report_as_it_is(candidate_trace, reference_trace, localizing):
+    localizing.left = 0.0
     text = failure(candidate_trace, reference_trace)
 
     assert "starts at blocks.1.output" in text
@@ -49,14 +43,14 @@ def test_a_spent_budget_leaves_the_report_as_it_is(candidate_trace, reference_tr
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_too_little_time_is_said(candidate_trace, reference_trace, budget):
-    budget.left = 1e-9
+def test_too_little_time_is_said(candidate_trace, reference_trace, localizing):
+    localizing.left = 1e-9
     assert "not localised the time for it is used up" in failure(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"})
 def test_without_activations_it_says_so(trainsafe, candidate_trace, reference_trace):
-    settings = replace(trainsafe.settings, record_kinds=("main_grad",))
+    settings = replace(candidate_trace.case.settings, record_kinds=("main_grad",))
     for traces in (candidate_trace, reference_trace):
         traces.case = replace(trainsafe, settings=settings)
     text = failure(candidate_trace, reference_trace)

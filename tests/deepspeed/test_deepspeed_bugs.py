@@ -58,7 +58,7 @@ def test_an_unknown_bug_is_refused_with_the_names():
 @pytest.mark.slow
 @planted("ds-8382", "triggers")
 def test_gradients_that_are_not_reduced_lack_other_ranks_micro_batches(
-    candidate_trace, reference_trace
+    candidate_trace, reference_trace, localizing
 ):
     pytest.importorskip("deepspeed")
     text = judge("ds-8382", candidate_trace, reference_trace)

@@ -22,9 +22,9 @@ demo: setup
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-launcher torchrun; test $$? -eq 1
 
-# A process for each core: the ranks of all of them share one budget.
+# A process for each core, which share one budget of ranks; one that is done takes over tests.
 test: setup lint types
-	$(BIN)/pytest -n logical --maxprocesses 8
+	$(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,10 +1,11 @@
 """How much memory comparing takes, as traces grow: the reference GPT, 2, 8 and 16 layers deep.
 
-A process of its own opens the traces of a candidate (tp=2) and of its reference, in float32,
-and compares them.  `events` is what it holds once they are open: a record of each tensor, without
-values.  `peak` is the most it held more than that while it compared, of memory of its own
-(RssAnon); files that are mapped (RssFile) are the kernel's to take back at any time, and shown
-apart.  The target is a peak that follows the largest tensor, not the number of layers.
+A process of its own opens the traces of a candidate (tp=2) and of its reference, in float32, with
+both measures of rounding, and compares them.  `events` is what it holds once they are open: a
+record of each tensor, without values.  `peak` is the most it held more than that while it
+compared, of memory of its own (RssAnon); files that are mapped (RssFile) are the kernel's to take
+back at any time, and shown apart.  The target is a peak that follows the largest tensor, not the
+number of layers.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 
 DTYPE = "float32"
-ROLES = ("candidate", "reference", "perturbed")
 
 
 def main() -> None:
@@ -52,7 +52,8 @@ def measured(layers: int) -> dict[str, Any]:
         session = Session(settings, Path(temporary))
         try:
             reference, candidate = session.reference(case), session.candidate(case)
-            traces = [candidate.at(DTYPE), reference.at(DTYPE), reference.perturbed(DTYPE)]
+            measures = reference.perturbed(DTYPE), reference.at("float64")
+            traces = [candidate.at(DTYPE), reference.at(DTYPE), *measures]
             paths = [str(trace.path) for trace in traces]
             done = subprocess.run(
                 [sys.executable, __file__, "compare", *paths], capture_output=True, text=True
@@ -76,8 +77,7 @@ def compare_alone(paths: list[str]) -> None:
 
     torch.set_num_threads(1)
     compare_nothing = status_kib("RssAnon")
-    candidate, reference, perturbed = map(Trace.open, paths)
-    rung = Rung(DTYPE, candidate, reference, perturbed)
+    rung = Rung(DTYPE, *map(Trace.open, paths))
     opened = status_kib("RssAnon")
     with Sampled() as sampled:
         comparison = compare(rung)

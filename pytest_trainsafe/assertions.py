@@ -62,7 +62,8 @@ def assert_equivalent(
     """Assert that two recorded Runs of one dtype are equal up to rounding.
 
     Takes traces or their directories.  `perturbed` is the reference under noise of the size of
-    rounding, `shadow` the reference in float64; without both only equal bits pass.
+    rounding, `shadow` the reference in float64.  Give both: one alone is one sample of what
+    rounding does, too few where a gradient is nothing else.  Without any only equal bits pass.
     Raises TrainsafeFailure with the report, TraceError for a trace that cannot be read.
     """
     __tracebackhide__ = True

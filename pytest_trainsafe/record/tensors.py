@@ -53,9 +53,13 @@ def on_output_gradient(
         return on_gradient(tensor, hook)
     if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
         return on_gradient(tensor, hook)
-    # Without the graph: a hook that holds its own graph would never be freed.
+    # Without the graph: a hook that holds its own graph would never be freed.  And without the
+    # memory, which an output that no backward needs gives back; versions are counted all the same.
     alias, version = tensor.detach(), tensor._version
+    if type(alias) is torch.Tensor:
+        alias.data = tensor.new_empty(0)
     shape, strides = base.shape, base.stride()
+    own_shape, own_strides = tensor.shape, tensor.stride()
     offset = tensor.storage_offset() - base.storage_offset()
 
     output = tensor.output_nr
@@ -69,7 +73,7 @@ def on_output_gradient(
         if alias._version != version:
             whole = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
             whole.copy_(grad)
-            hook(whole.as_strided(alias.shape, alias.stride(), offset))
+            hook(whole.as_strided(own_shape, own_strides, offset))
 
     on_gradient(base, of_base)
     # Not on the tensor: once modified in place, a view loses the hooks that it gets later.

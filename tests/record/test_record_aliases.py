@@ -122,3 +122,24 @@ def test_the_input_changed_by_a_later_module_keeps_its_earlier_values(record: An
         assert torch.equal(run.get("activation", path), y + 1)
     for path in ("fc.output", "same.output", "add.output", "output"):
         assert torch.equal(run.get("activation_grad", path), 2 * (y + 1)), path
+
+
+def test_an_output_that_no_backward_needs_gives_its_memory_back(record: Any) -> None:
+    memory = []
+
+    def add(y: Tensor) -> Tensor:
+        memory.append(y.untyped_storage()._weak_ref())
+        return y + 1
+
+    model = Model(add, lambda y: y)
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            output = model(X[None])  # of more than two dimensions, so it is a view
+            freed.append(torch.UntypedStorage._expired(memory[-1]))
+            output.square().sum().backward()
+
+    freed: list[bool] = []
+    record(train)
+    assert freed == [True]

@@ -16,7 +16,8 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,11 +60,22 @@ _ROW_SALT, _COLUMN_SALT = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
+class _Band:
+    """Some columns of a matrix, in tiles: each with its rows' signs, and where it is widened."""
+
+    left: int
+    height: int
+    tiles: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    columns: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """Where a part's matrices lie in the logical one: the signs of their rows and columns.
 
     A vector's part may be several runs of its indices; `runs` holds the first index and the
-    length of each (empty for matrices, which are one).  `small` has the signs of a small matrix.
+    length of each (empty for what is one matrix as it lies).  `small` has the signs of a small
+    matrix, `bands` those of each larger one, by the dtype that sums are taken in.
     """
 
     logical: tuple[int, ...]
@@ -71,10 +83,12 @@ class _Place:
     columns: torch.Tensor
     runs: tuple[tuple[int, int], ...] = ()
     small: tuple[Signs, Signs] | None = None
+    bands: dict[torch.dtype, list[list[_Band]]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (*self.rows, self.columns))
+        # The bands have signs of their own, in one dtype as a rule.
+        return 2 * sum(t.nbytes for t in (*self.rows, self.columns))
 
 
 class Sketcher:
@@ -89,7 +103,12 @@ class Sketcher:
         self._buffers: dict[torch.dtype, torch.Tensor] = {}
 
     def sketch(
-        self, part: torch.Tensor, layout: Layout, *, exact: bool = False
+        self,
+        part: torch.Tensor,
+        layout: Layout,
+        *,
+        exact: bool = False,
+        array: npt.NDArray[Any] | None = None,
     ) -> tuple[Values, tuple[int, ...]] | None:
         """The sketch of a contiguous part on the CPU, [8, 16] in float64, and the logical shape
         that was taken from the part's own shape and layout.
@@ -100,6 +119,7 @@ class Sketcher:
         Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
         Half-precision values of large tensors are summed in float32, whose rounding is nothing to
         theirs, unless `exact` is asked for.
+        `array` is the part as an array of its bits, of a caller that has it.
         """
         if layout:
             layout, flat = split_flat(layout)
@@ -108,6 +128,7 @@ class Sketcher:
                 if piece.shape != (flat.length,) or flat.offset + flat.length > part.numel():
                     return None
                 part.view(-1)[flat.offset : flat.offset + flat.length] = piece
+                array = None
         if not part.numel() or not part.ndim:
             return None
         key = (layout, part.shape, part.is_complex())
@@ -121,39 +142,41 @@ class Sketcher:
             return None
         if place.small is not None:
             left, right = place.small
-            array = (part if part.dtype in NUMPY else part.to(torch.float64)).numpy()
+            if array is None or part.dtype not in NUMPY:
+                array = (part if part.dtype in NUMPY else part.to(torch.float64)).numpy()
             wide = array.reshape(left.shape[1], len(right)).astype(np.float64, copy=False)
             # Not `@`, which would warn of what is not finite.
             return left.dot(wide).dot(right), place.logical
-        matrices = _matrices(part, place)
         dtype = torch.float32 if part.dtype in _HALF and not exact else torch.float64
-        total = self._project(matrices[0], place.rows[0], place.columns, dtype)
-        for matrix, rows in zip(matrices[1:], place.rows[1:], strict=True):
-            total += self._project(matrix, rows, place.columns, dtype)
-        return total.numpy(), place.logical
-
-    def _project(
-        self, matrix: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype
-    ) -> torch.Tensor:
-        """`rows @ matrix @ columns`, a tile of the matrix widened and summed in `wide` at a time;
-        the result is in float64."""
-        if wide not in self._buffers:
-            self._buffers[wide] = torch.empty(TILE + WIDEST, dtype=wide)
-        buffer = self._buffers[wide]
-        if wide == torch.float32:
-            rows, columns = rows.to(wide), columns.to(wide)
-        if matrix.numel() <= TILE:
-            return (rows @ _widened(matrix, buffer) @ columns).to(torch.float64)
+        matrices = _matrices(part, place)
+        if dtype not in place.bands:
+            place.bands[dtype] = [self._bands(rows, place.columns, dtype) for rows in place.rows]
         total = torch.zeros(ROWS, COLUMNS, dtype=torch.float64)
-        for left in range(0, matrix.shape[1], WIDEST):
-            part = matrix[:, left : left + WIDEST]
-            height = max(TILE // part.shape[1], 1)
-            sums = part.new_zeros(ROWS, part.shape[1], dtype=wide)
-            for top in range(0, part.shape[0], height):
-                tile = part[top : top + height]
-                sums.addmm_(rows[:, top : top + height], _widened(tile, buffer))
-            total += sums @ columns[left : left + WIDEST]
-        return total
+        for matrix, bands in zip(matrices, place.bands[dtype], strict=True):
+            for band in bands:
+                total += _projected(matrix, band)
+        # A copy: a tensor of torch is aligned, and thousands that are kept, each between large
+        # ones that come and go, split the memory that those would take again.
+        return total.numpy().copy(), place.logical
+
+    def _bands(self, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype) -> list[_Band]:
+        """A matrix cut into tiles that, widened, stay in the cache."""
+        if wide not in self._buffers:
+            self._buffers[wide] = torch.empty(TILE, dtype=wide)
+        buffer = self._buffers[wide]
+        bands = []
+        for left in range(0, len(columns), WIDEST):
+            signs = columns[left : left + WIDEST].to(wide)
+            height = TILE // len(signs)
+            tiles = tuple(
+                (
+                    tile.to(wide).contiguous(),
+                    buffer[: tile.shape[1] * len(signs)].view(-1, len(signs)),
+                )
+                for tile in torch.split(rows, height, dim=1)
+            )
+            bands.append(_Band(left, height, tiles, signs))
+        return bands
 
     def _find(self, part: torch.Tensor, layout: Layout) -> _Place | None:
         shape = tuple(part.shape)
@@ -166,17 +189,23 @@ class Sketcher:
             return None
         if part.is_complex():  # a pair of columns for each
             arrays = [*arrays[:-1], _pairs(arrays[-1])]
+        rows: tuple[torch.Tensor, ...]
+        pieces: tuple[tuple[int, int], ...] = ()
         if len(shape) > 1:
-            rows = _flat(arrays[:-1], logical[:-1])
-            row_signs, column_signs = _row_signs(rows), _column_signs(arrays[-1])
-            few = part.numel() <= SMALL and not part.is_complex()
-            small = (row_signs.numpy(), column_signs.numpy()) if few else None
-            return _Place(logical, (row_signs,), column_signs, small=small)
-        pieces = tuple(runs(arrays[0]))
-        vector_rows = (
-            np.arange(start // WIDTH, -(-(start + length) // WIDTH)) for start, length in pieces
-        )
-        return _Place(logical, tuple(map(_row_signs, vector_rows)), _width_signs(), pieces)
+            rows = (_row_signs(_flat(arrays[:-1], logical[:-1])),)
+            columns = _column_signs(arrays[-1])
+        else:
+            pieces = tuple(runs(arrays[0]))
+            rows = tuple(
+                _row_signs(np.arange(start // WIDTH, -(-(start + length) // WIDTH)))
+                for start, length in pieces
+            )
+            columns = _width_signs()
+            if len(pieces) == 1 and not any(number % WIDTH for number in pieces[0]):
+                pieces = ()  # a matrix as it lies
+        few = not pieces and part.numel() <= SMALL and not part.is_complex()
+        small = (rows[0].numpy(), columns.numpy()) if few else None
+        return _Place(logical, rows, columns, pieces, small)
 
     def _bound(self, place: _Place | None) -> None:
         """Forget the places that were not asked for lately, once there are too many signs."""
@@ -190,8 +219,7 @@ def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
     """The part as real matrices."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     if not place.runs:
-        columns = real.shape[-2] * 2 if part.is_complex() else real.shape[-1]
-        return [real.reshape(-1, columns)]
+        return [real.reshape(-1, len(place.columns))]
     flat, matrices, here = real.reshape(-1), [], 0
     for start, length in place.runs:
         before = start % WIDTH
@@ -202,13 +230,15 @@ def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
     return matrices
 
 
-def _widened(tile: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
-    """The tile in the buffer's dtype: itself, or a copy there."""
-    if tile.dtype == buffer.dtype:
-        return tile
-    if tile.numel() <= SMALL:
-        return tile.to(buffer.dtype)
-    return buffer[: tile.numel()].view(tile.shape).copy_(tile)
+def _projected(matrix: torch.Tensor, band: _Band) -> torch.Tensor:
+    """`rows @ matrix @ columns` of a band, a tile widened and summed at a time, in float64."""
+    sums: torch.Tensor | None = None
+    part = matrix.narrow(1, band.left, len(band.columns))
+    for tile, (rows, buffer) in zip(torch.split(part, band.height), band.tiles, strict=True):
+        wide = tile if tile.dtype == buffer.dtype else buffer.copy_(tile)
+        sums = rows @ wide if sums is None else sums.addmm_(rows, wide)
+    assert sums is not None
+    return (sums @ band.columns).to(torch.float64)
 
 
 _HALF = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})

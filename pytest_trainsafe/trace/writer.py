@@ -108,12 +108,13 @@ class RankWriter:
         # Another Run may follow a decision.
         kept = host.nbytes <= SIZE or id in self._keep or id.kind == "decision"
         if self._sketcher is not None and not kept:
-            digest = xxhash.xxh3_128_hexdigest(as_array(host).data)
+            array = as_array(host)
+            digest = xxhash.xxh3_128_hexdigest(array.data)
             content = digest, host.dtype, shape, layout
             known = self._sketched.get(content)
             if known is not None:
                 return known
-            made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL)
+            made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL, array=array)
             if made is not None:
                 taken = Taken(host.dtype, shape, digest, None, *made)
                 self._sketched[content] = taken
@@ -202,6 +203,7 @@ class RankWriter:
             held = Held(torch.float64, sketches.shape, sketches.tobytes())
             _replace(self.directory / _sketches_name(self._files), encode([held]))
             self._sketches.clear()
+            self._sketched.clear()
         self._files += 1
         self._pending.clear()
         self._pending_bytes = 0

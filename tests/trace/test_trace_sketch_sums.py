@@ -71,6 +71,15 @@ def test_sketches_of_parts_add_up_to_that_of_the_whole(layout, shape, dtype) -> 
     assert (summed(values, layout) - expected).abs().max() < 1e-12 * expected.norm()
 
 
+@pytest.mark.parametrize("layout", ["rows", "zig-zag", "both"])
+def test_sketches_of_parts_of_whole_rows_add_up(layout) -> None:
+    """A vector is seen in rows of 64, which a part may begin and end with."""
+    values = torch.randn(1024, dtype=torch.float64, generator=torch.manual_seed(1))
+    expected = whole(values)
+
+    assert (summed(values, LAYOUTS[layout]) - expected).abs().max() < 1e-12 * expected.norm()
+
+
 def test_sketches_of_complex_numbers_add_up() -> None:
     values = torch.randn(8, 32, dtype=torch.complex128)
     layout = (Shard(1, "tp"),)
@@ -85,7 +94,9 @@ def test_a_sketch_is_linear() -> None:
     assert torch.allclose(whole(left - right), whole(left) - whole(right), rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("shape", [(20000,), (700, 90), (3, 9000), (2, 3, 50, 60), (5000, 2)])
+@pytest.mark.parametrize(
+    "shape", [(20000,), (64000,), (700, 90), (3, 9000), (2, 3, 50, 60), (5000, 2), (20, 9000)]
+)
 def test_tiles_and_one_piece_give_the_same(shape) -> None:
     values = torch.randn(shape, dtype=torch.float64)
     made = whole(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,22 @@ def test_equal_tensors_share_one_sketch(tmp_path: Path) -> None:
     first, second = (trace.ranks[0].tensors[named(name)] for name in "ab")
 
     assert (first.file, first.sketch) == (second.file, second.sketch)
+
+
+def test_sketches_are_not_held_once_they_are_written(tmp_path: Path) -> None:
+    """Small pieces of memory that stay, a thousand a step, split what large tensors need."""
+    writer = RankWriter(tmp_path, 0, Sketcher({}, {}))
+    arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+
+    tracemalloc.start()
+    for step in range(3):
+        for number in range(20):
+            writer.add_tensor(named(f"{step}-{number}"), torch.randn(40, 50))
+        writer.flush()
+    held = tracemalloc.take_snapshot().filter_traces([arrays])
+    tracemalloc.stop()
+
+    assert sum(trace.size for trace in held.traces) < 20 * SIZE
 
 
 def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:

@@ -29,12 +29,17 @@ from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.trace.sketch import Sketcher
 
-#: The reference GPT as it is, and wider.
+#: The reference GPT as it is, and of a step that takes longer.
 SIZES: list[dict[str, int]] = [
     {"layers": 2, "hidden": 64, "seq_len": 32},
     {"layers": 4, "hidden": 256, "seq_len": 128, "batch_size": 4},
+]
+
+#: Wider ones, in float32 and with few repetitions: a step takes seconds.
+WIDER: list[dict[str, int]] = [
     {"layers": 2, "hidden": 512, "seq_len": 256, "batch_size": 4},
     {"layers": 1, "hidden": 1024, "seq_len": 256, "batch_size": 4},
+    {"layers": 1, "hidden": 2048, "seq_len": 256, "batch_size": 4},
 ]
 
 #: A wrong tensor's true error, over its allowance.
@@ -53,9 +58,8 @@ SPREADS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
 def main() -> None:
     small = quick(__doc__)
     facts = machine()
-    costs = [
-        cost(sizes, dtype, small) for sizes in SIZES[: 2 if small else None] for dtype in DTYPES
-    ]
+    costs = [cost(sizes, dtype, small) for sizes in SIZES for dtype in DTYPES]
+    costs += [cost(sizes, "float32", small=True) for sizes in ([] if small else WIDER)]
     show_costs(costs)
     cleared = {name: shares(make, 200 if small else 5000) for name, make in SPREADS.items()}
     show_cleared(cleared)

@@ -32,7 +32,7 @@ from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
 
 FORMAT = "pytest-trainsafe trace"
 
-#: Payload files that stay mapped, for each rank: one a step, or one for each 64 MiB of it.
+#: Payload files that stay mapped, for each rank: one a step, or one for each 16 MiB of it.
 MAPPED = 3
 
 PAYLOAD_NAME = re.compile(r"(payload|sketches)-\d{5,}\.safetensors")

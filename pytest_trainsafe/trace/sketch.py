@@ -87,8 +87,8 @@ class _Place:
 
     @property
     def nbytes(self) -> int:
-        # The bands have signs of their own, in one dtype as a rule.
-        return 2 * sum(t.nbytes for t in (*self.rows, self.columns))
+        # Those of half precision have bands in float32 besides.
+        return 3 * sum(t.nbytes for t in (*self.rows, self.columns)) // 2
 
 
 class Sketcher:
@@ -169,11 +169,8 @@ class Sketcher:
             signs = columns[left : left + WIDEST].to(wide)
             height = TILE // len(signs)
             tiles = tuple(
-                (
-                    tile.to(wide).contiguous(),
-                    buffer[: tile.shape[1] * len(signs)].view(-1, len(signs)),
-                )
-                for tile in torch.split(rows, height, dim=1)
+                (tile, buffer[: tile.shape[1] * len(signs)].view(-1, len(signs)))
+                for tile in torch.split(rows.to(wide), height, dim=1)
             )
             bands.append(_Band(left, height, tiles, signs))
         return bands

@@ -6,6 +6,7 @@ for its ranks; a reference is run once for all the tests, processes and later ru
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib.metadata
 import json
@@ -283,7 +284,11 @@ class Session:
         self.next: Next | None = None
         self._runs: dict[RunKey, Future[Run]] = {}
         self._stops: dict[RunKey, threading.Event] = {}
-        self._ahead: dict[RunKey, Surroundings] = {}
+        #: Those that no test has asked for yet.
+        self._ahead: set[RunKey] = set()
+        #: What each Run was launched in, and those that the current test has asked for.
+        self._surroundings: dict[RunKey, Surroundings] = {}
+        self._asked: set[RunKey] = set()
         #: What each Run tells once it stands in the queue for room, or needs none.
         self._joined: dict[RunKey, threading.Event] = {}
         #: What a candidate waits for before it may stand there.
@@ -297,12 +302,14 @@ class Session:
 
     def reference(self, case: Case) -> Traces:
         """The trusted Runs of a test."""
+        self._asked.clear()
         return Traces(case, "reference", self, case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
         """The Runs under test."""
+        self._asked.clear()
         traces = Traces(case, "candidate", self, case.settings.record)
-        self._retired |= self._ahead.keys()
+        self._retired |= self._ahead
         self._drop_retired(keep=traces.keys())
         return traces
 
@@ -314,16 +321,14 @@ class Session:
         following, self.next = self.next, None
         if following is None or following.surroundings != surroundings():
             return
-        roles = (
-            self.reference(following.case),
-            Traces(following.case, "candidate", self, following.case.settings.record),
-        )
+        record = following.case.settings.record
+        roles = [Traces(following.case, role, self, record) for role in ("reference", "candidate")]
         own = [joined for joined in self._joined.values() if not joined.is_set()]
         for dtype in following.case.rungs:
             for key in (key for role in roles for key in role.needed(dtype)):
                 with self._lock:
                     if key not in self._runs:
-                        self._ahead[key] = following.surroundings
+                        self._ahead.add(key)
                         self._submit(key, behind=own)
 
     def group(self, case: Case | None) -> Group:
@@ -337,17 +342,23 @@ class Session:
             stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
-        self._retired |= self._ahead.keys()
+        self._retired |= self._ahead
         self._drop_retired(keep=set())
         if self.cache is not None:
             self.cache.close()
 
     def run(self, key: RunKey) -> Future[Run]:
-        """The Run of a key, launched unless it was before."""
+        """The Run of a key, launched unless it was before in the surroundings of now.
+
+        A test that changes the environment gets Runs of that environment; what it has asked for
+        once stays as it is.
+        """
         with self._lock:
-            launched_in = self._ahead.pop(key, None)
-            if launched_in is not None and launched_in != surroundings():
-                self._give_up(key)
+            self._ahead.discard(key)
+            if key not in self._asked:
+                self._asked.add(key)
+                if self._surroundings.get(key, surroundings()) != surroundings():
+                    self._give_up(key)
             return self._runs.get(key) or self._submit(key)
 
     def _submit(self, key: RunKey, behind: Sequence[threading.Event] = ()) -> Future[Run]:
@@ -356,6 +367,7 @@ class Session:
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
+        self._surroundings[key] = surroundings()
         stop = self._stops[key] = threading.Event()
         joined = self._joined[key] = threading.Event()
         if not key.trusted:  # a reference may be waited for by another process: it waits for none
@@ -367,7 +379,8 @@ class Session:
 
     def _give_up(self, key: RunKey) -> None:
         """Cancel a Run, or stop it, or delete what it wrote."""
-        self._ahead.pop(key, None)
+        self._ahead.discard(key)
+        self._surroundings.pop(key, None)
         future = self._runs.pop(key, None)
         self._joined.pop(key, None)
         self._behind.pop(key, None)
@@ -394,10 +407,12 @@ class Session:
     def directory(self, name: str) -> Path:
         """A new directory for one Run's trace and logs."""
         with self._lock:
-            self._count += 1
-            path = self.root / f"{self._count:04d}-{name}"
-        path.mkdir(parents=True)
-        return path
+            while True:
+                self._count += 1
+                path = self.root / f"{self._count:04d}-{name}"
+                with contextlib.suppress(FileExistsError):  # another worker's, or kept from before
+                    path.mkdir(parents=True)
+                    return path
 
     def launch(
         self,
@@ -480,6 +495,10 @@ class Session:
             search=search,
         )
 
+    def _replayed(self, key: RunKey) -> Path:
+        """The trace of a Run that has finished: its decisions were looked for before."""
+        return (self._runs.get(key) or self.run(key)).result().trace.path
+
     def _record(
         self, key: RunKey, device: Device, workdir: Path, trace: Path, stop: threading.Event
     ) -> Recorded:
@@ -501,8 +520,7 @@ class Session:
             record=key.record,
             keep=key.keep,
             rewrite=decode(key.rewrite),
-            # It has finished: its decisions were looked for before they are replayed.
-            replay=str(self.run(key.replay).result().trace.path) if key.replay else "",
+            replay=str(self._replayed(key.replay)) if key.replay else "",
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(
@@ -531,7 +549,7 @@ def _code(key: RunKey) -> tuple[str, str, tuple[str, ...] | None]:
 
 
 def _delete(dropped: Future[Run]) -> None:
-    if dropped.exception() is None:
+    if dropped.exception() is None and not dropped.result().filed:  # that is the cache's
         shutil.rmtree(dropped.result().trace.path.parent, ignore_errors=True)
 
 

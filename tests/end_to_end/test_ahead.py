@@ -95,6 +95,27 @@ def test_second(candidate_trace, reference_trace):
     assert "2 passed" in done.stdout
 
 
+def test_a_test_in_another_environment_does_not_get_the_runs_of_one_before(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked()
+def test_second(candidate_trace, reference_trace, monkeypatch):
+    from pytest_trainsafe.launch import GroupFailure
+
+    monkeypatch.setenv("WANTED", "b")
+    with pytest.raises(GroupFailure, match="WANTED is 'b'"):
+        assert_trainsafe(candidate_trace, reference_trace)
+
+@marked()
+def test_third(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
 def test_the_first_failure_ends_pytest_though_the_next_run_never_would(tmp_path: Path) -> None:
     pipe, pid = tmp_path / "pipe", tmp_path / "pid"
     os.mkfifo(pipe)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, draw, only
+from compare_traces import SINGLE, Bench, Edit, Record, draw, only, write
 
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.compare.again import to_keep
@@ -14,6 +15,7 @@ from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import guard
 from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import TensorId
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]
@@ -162,3 +164,19 @@ def test_bits_alone_pass_where_no_rounding_was_measured(sketched: Bench) -> None
 
     assert compare(same).suspects == []
     assert {id.kind for id in compare(other).suspects} >= {"activation", "main_grad"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_one_wrong_count_among_thousands_is_a_suspect(tmp_path: Path, dtype: str) -> None:
+    """What is counted is compared exactly, whatever rounding the dtype of the rest has."""
+    right = 11 * torch.arange(4096).reshape(64, 64)
+    wrong = right.clone()
+    wrong[3, 5] += 1
+    id = TensorId(0, 0, "activation", "router", "output")
+    good, bad = (
+        write(tmp_path / str(n), [Record(id, values, ())], SINGLE, dtype, sketched=True)
+        for n, values in enumerate((right, wrong))
+    )
+
+    assert compare(Rung(dtype, good, good, good)).suspects == []
+    assert compare(Rung(dtype, bad, good, good)).suspects == [id]

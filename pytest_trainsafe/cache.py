@@ -153,7 +153,11 @@ class ReferenceCache:
         """Remove what nobody uses, the least recently used first, down to the limit."""
         entries = []
         half_made = set()
-        for path in self.directory.iterdir():
+        try:
+            present = list(self.directory.iterdir())
+        except FileNotFoundError:  # cleared by another pytest run
+            return
+        for path in present:
             if path.name.startswith(MAKING):
                 half_made.add(path.name.split("-")[1])
             elif path.is_dir():

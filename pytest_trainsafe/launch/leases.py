@@ -173,6 +173,7 @@ class _Place:
         hidden = self.directory / f".{name}"
         self.lock = try_lock(hidden)
         assert self.lock is not None, hidden
+        self.path = hidden  # what is given up where anything fails from here on
         self._write()
         self.path = hidden.rename(self.directory / (name + WAITING))
 

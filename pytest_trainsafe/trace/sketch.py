@@ -122,7 +122,10 @@ class Sketcher:
         `array` is the part as an array of its bits, of a caller that has it.
         """
         if layout:
-            layout, flat = split_flat(layout)
+            try:
+                layout, flat = split_flat(layout)
+            except LayoutError:
+                return None
             if flat is not None:  # what is not in the run adds nothing
                 part, piece = part.new_zeros(flat.shape), part
                 if piece.shape != (flat.length,) or flat.offset + flat.length > part.numel():

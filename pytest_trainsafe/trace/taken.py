@@ -63,6 +63,8 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
     def values(self) -> torch.Tensor:
         """The values, of one that has its bytes; a copy."""
         assert self.data is not None
+        if not self.data:
+            return torch.empty(self.shape, dtype=self.dtype)
         flat = torch.frombuffer(bytearray(self.data), dtype=torch.uint8)
         return flat.view(self.dtype).reshape(self.shape)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -237,3 +238,11 @@ def test_the_least_recently_used_goes_first_and_none_in_use(tmp_path: Path, make
     ReferenceCache(tmp_path, 0)._shrink()
     assert names(tmp_path) == {OTHER.digest, f"{OTHER.digest}.lock"}
     small.close()
+
+
+def test_a_cache_that_another_run_cleared_is_closed_in_peace(tmp_path: Path, maker: Maker) -> None:
+    cache = ReferenceCache(tmp_path / "references", LARGE)
+    get(cache, maker)
+    shutil.rmtree(tmp_path / "references")
+
+    cache.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,14 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.launch.leases import Lease, LeaseError, Leases, cores, user_directory
+from pytest_trainsafe.launch.leases import (
+    Lease,
+    LeaseError,
+    Leases,
+    _Place,
+    cores,
+    user_directory,
+)
 from pytest_trainsafe.locks import Stopped
 
 HOLDER = str(Path(__file__).with_name("lease_holder.py"))
@@ -312,3 +320,37 @@ def test_whoever_is_next_is_told_so_and_nobody_else(leases: Leases) -> None:
     second.finish()
     third.finish()
     assert order == ["second", "third"]
+
+
+def test_a_place_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="No space left"), Leases(2, directory=tmp_path).take(1):
+            pass
+
+    assert [path.name for path in tmp_path.iterdir()] == ["gate"]
+    with Leases(2, directory=tmp_path).take(1) as lease:
+        assert lease is not None
+
+
+def test_a_place_that_is_swept_before_it_is_seen_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, swept = _Place._write, []
+
+    def sweep(place: _Place) -> None:
+        write(place)
+        if not swept:
+            swept.extend(tmp_path.glob(".*"))
+            for path in swept:
+                path.unlink()
+
+    monkeypatch.setattr(_Place, "_write", sweep)
+    with Leases(2, directory=tmp_path).take(1):
+        assert len(swept) == 1
+        assert len(list(tmp_path.glob("*.held"))) == 1

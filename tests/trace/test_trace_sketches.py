@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from pytest_trainsafe.align.layout import Flat, Shard
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.schema import Manifest, TensorId
 from pytest_trainsafe.trace.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.taken import of_bytes
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}
@@ -107,3 +109,17 @@ def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"sketch 7: index 7"):
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
+
+
+def test_a_layout_that_cannot_stand_has_no_sketch() -> None:
+    layout = (Shard(0, "dp"), Flat(0, 1000, (40, 50), ("dp",)))
+
+    assert Sketcher({"dp": 0}, {"dp": 2}).sketch(torch.ones(1000), layout) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_the_sum_of_two_takings_of_nothing_is_nothing(dtype: torch.dtype) -> None:
+    """An expert without tokens, reached by two backwards."""
+    taken = of_bytes(dtype, (0, 3), torch.empty(0, 3, dtype=dtype))
+
+    assert (taken + taken).values().shape == (0, 3)

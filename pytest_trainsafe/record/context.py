@@ -15,7 +15,7 @@ from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.initialize import Std, default_std, fill
+from pytest_trainsafe.record.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.parts import Model
 from pytest_trainsafe.record.pipelining import follow
 from pytest_trainsafe.record.spec import RunSpec
@@ -45,6 +45,7 @@ class Context:
         self._spec = spec
         self._recorder = recorder
         self._mesh: DeviceMesh | None = None
+        self._filled: dict[int, Filled] = {}
 
     # Where the rank stands.
 
@@ -87,7 +88,7 @@ class Context:
         1/sqrt(fan_in), biases 0.02, and norms' scales a mean of 1.
         """
         found = _annotations(annotations)
-        fill(model, self.point, self.coordinates, self.seed, std, found)
+        self._filled |= fill(model, self.point, self.coordinates, self.seed, std, found)
 
     def watch(
         self,
@@ -101,7 +102,7 @@ class Context:
         names are the whole model's, or a dict of parts by the names that the whole gives them,
         `{"layers.4": ..., "layers.5": ...}`.
         """
-        self._recorder.watch(model, optimizer, _annotations(annotations))
+        self._recorder.watch(model, optimizer, _annotations(annotations), self._filled)
 
     # Time.
 

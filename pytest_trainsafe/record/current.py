@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.initialize import Filled
 from pytest_trainsafe.record.parts import Model
 from pytest_trainsafe.record.spec import RunSpec
 
@@ -44,7 +45,13 @@ class Unrecorded:
     def __init__(self) -> None:
         self.clock = Clock()
 
-    def watch(self, model: Model, optimizer: Any, annotations: Annotations) -> None:
+    def watch(
+        self,
+        model: Model,
+        optimizer: Any,
+        annotations: Annotations,
+        filled: Mapping[int, Filled] | None = None,
+    ) -> None:
         """Record nothing."""
 
     def step(self) -> Iterator[int]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.dtensor import is_dtensor
 from pytest_trainsafe.align.indices import scale_shape
+from pytest_trainsafe.align.layout import Layout, axes_of
 from pytest_trainsafe.align.resolve import parameter_layout
+from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.deepspeed_experts import renumbering
@@ -22,6 +26,15 @@ from pytest_trainsafe.sweep.point import Point
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
 Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A parameter as `fill` left it: the layout it was taken to have, its shape and version."""
+
+    layout: Layout
+    shape: torch.Size
+    version: int
 
 
 def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -41,8 +54,9 @@ def fill(
     seed: int,
     std: Std,
     annotations: Annotations,
-) -> None:
-    """Give every parameter its part of the logical tensor of its name."""
+) -> dict[int, Filled]:
+    """Give every parameter its part of the logical tensor of its name; what was done, by id."""
+    filled = {}
     parts = parts_of(model)
     rename = renumbering(parts, point, coordinates)
     named = ((rename(name), parameter) for name, parameter in named_parameters(parts))
@@ -70,3 +84,33 @@ def fill(
             sizes=point.sizes,
         )
         local.copy_(value)
+        filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
+    return filled
+
+
+def require_filled_as_watched(
+    filled: Mapping[int, Filled],
+    parameters: Mapping[str, nn.Parameter],
+    layouts: Mapping[str, tuple[Layout, str]],
+    point: Point,
+) -> None:
+    """Raise ProgramError where `fill` took another layout than the one that is recorded.
+
+    The parameter then has values of other elements, which would be reported as a fault of the
+    program.  One that was written to since is the program's own business.
+    """
+
+    def cut(layout: Layout) -> Layout:
+        return tuple(p for p in layout if any(point.size(axis) > 1 for axis in axes_of(p)))
+
+    for name, parameter in parameters.items():
+        was = filled.get(id(parameter))
+        if was is None or (was.shape, was.version) != (parameter.shape, parameter._version):
+            continue
+        layout, source = layouts[name]
+        if cut(was.layout) != cut(layout):
+            raise ProgramError(
+                f"ctx.initialize filled {name} as {describe(cut(was.layout))}, but ctx.watch takes "
+                f"it as {describe(cut(layout))} (from {source}); give both the same annotations: "
+                "ctx.initialize(model, annotations=...)"
+            )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,7 @@ from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
+from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
@@ -46,8 +48,17 @@ class Recorder:
         self._reported: set[TensorId] = set()
         self._fed = ""
 
-    def watch(self, model: Model, optimizer: Any, annotations: Annotations) -> None:
-        """Install every hook and write down the model's modules."""
+    def watch(
+        self,
+        model: Model,
+        optimizer: Any,
+        annotations: Annotations,
+        filled: Mapping[int, Filled] | None = None,
+    ) -> None:
+        """Install every hook and write down the model's modules.
+
+        `filled` says what ctx.initialize made of parameters, to be told where it knew less.
+        """
         if self.parameters is not None:
             raise ProgramError(
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
@@ -74,6 +85,9 @@ class Recorder:
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
+        for pattern in self.spec.modules:
+            if not any(fnmatchcase(name, pattern) for name in names.values()):
+                self.writer.add(NoteEvent("unmatched_pattern", pattern))
         self.writer.add(NoteEvent("annotations", annotations.told()))
         for text in contradictions(parameters, self.spec.at, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
@@ -103,6 +117,9 @@ class Recorder:
             holdings=holdings_of(optimizer, self.spec.at),
             engine=engine,
         )
+        if engine is None:  # one that cuts parameters itself says so only now
+            layouts = self.parameters.layouts
+            require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
         self.parameters.initial()
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.initialize import default_std, fill
 from pytest_trainsafe.sweep.point import Point
 
@@ -43,3 +45,39 @@ def test_without_annotations_every_rank_holds_the_whole(whole: nn.Linear) -> Non
 
     assert torch.equal(first.weight, second.weight)
     assert not torch.equal(first.weight, whole.weight[:, :3])
+
+
+def test_watch_refuses_a_shard_that_initialize_filled_as_a_whole(record: Any) -> None:
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 4)
+        ctx.initialize(model)
+        ctx.watch(model, annotations={"parameters": {"weight": {"tp_dim": 1}}})
+
+    with pytest.raises(
+        ProgramError, match=r"weight as whole on every rank, but ctx\.watch .*"
+    ) as e:
+        record(train, point={"tp": 2})
+    assert "dimension 1 cut over tp" in str(e.value)
+    assert "give both the same annotations" in str(e.value)
+
+
+@pytest.mark.parametrize("how", ["one rank", "same annotations", "written since", "cut since"])
+def test_watch_takes_what_initialize_filled(record: Any, how: str) -> None:
+    cut = {"parameters": {"weight": {"tp_dim": 1}}}
+    taken = []
+
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 4)
+        ctx.initialize(model, annotations=cut if how == "same annotations" else None)
+        with torch.no_grad():
+            if how == "written since":
+                model.weight.copy_(torch.ones(4, 3))
+            elif how == "cut since":
+                model.weight.data = model.weight.data[:, :2].clone()
+        ctx.watch(model, annotations=cut)
+        taken.append(how)
+        with ctx.step(), ctx.microbatch(0):
+            pass
+
+    record(train, point={"tp": 1 if how == "one rank" else 2})
+    assert taken == [how]

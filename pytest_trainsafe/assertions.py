@@ -41,6 +41,12 @@ def assert_trainsafe(
     from pytest_trainsafe.ladder import climb
     from pytest_trainsafe.launch import GroupFailure
 
+    for traces, role in ((candidate, "candidate"), (reference, "reference")):
+        if getattr(traces, "role", role) != role:
+            raise TypeError(
+                f"assert_trainsafe was given the {traces.role} as its {role}; call "
+                "assert_trainsafe(candidate_trace, reference_trace)"
+            )
     try:
         report = climb(candidate, reference, loosen, accept)
     except GroupFailure as failure:

@@ -53,7 +53,10 @@ class Annotations:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise AnnotationError(f"{path}: annotations cannot be read: {error}") from error
+            raise AnnotationError(
+                f"{path}: annotations cannot be read: {error} (from {Path.cwd()}; a path from "
+                "where your program lies is Path(__file__).with_name(...))"
+            ) from error
         found = cls.of_text(text, str(path))
         found.file = Path(path)
         return found

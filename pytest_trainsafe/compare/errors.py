@@ -74,15 +74,15 @@ def spread(array: Wide) -> Spread:
     """The distribution of a wide array's magnitude."""
     matrix = _matrix(array)
     second, fourth = _Sums(array.shape), _Sums(array.shape)
-    for block in _blocks(*matrix.shape):
-        squared = squares(matrix[block])
-        second.add(block, squared)
-        fourth.add(block, np.square(squared))
-    norms = second.slices()
-    few = math.sqrt(fourth.total) / second.total if second.total else 1.0
-    return Spread(
-        second.total, norms, few, tuple(map(_few, fourth.slices(), map(np.square, norms)))
-    )
+    with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or nearly
+        for block in _blocks(*matrix.shape):
+            squared = squares(matrix[block])
+            second.add(block, squared)
+            fourth.add(block, np.square(squared))
+        norms = second.slices()
+        few = math.sqrt(fourth.total) / second.total if second.total else 1.0
+        each = tuple(map(_few, fourth.slices(), map(np.square, norms)))
+    return Spread(second.total, norms, few, each)
 
 
 def _few(fourth: Norms, power: Norms) -> Norms:

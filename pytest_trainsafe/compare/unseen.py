@@ -25,6 +25,12 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
     told = _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
+    patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
+    told += [
+        f"not compared: the activations of {pattern!r}, for --trainsafe-record-modules matches no "
+        "module by it"
+        for pattern in sorted(set.intersection(*patterns))
+    ]
     if comparison.turned:
         told.append(
             f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "

@@ -31,6 +31,12 @@ def test_an_unused_annotation_is_told(bench: Bench) -> None:
     assert unseen(rung, compare(rung)) == ["the annotation is not used"]
 
 
+def test_a_pattern_that_matches_no_module_is_told(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("unmatched_pattern", "nosuch.*")])
+    [told] = unseen(rung, compare(rung))
+    assert told.startswith("not compared: the activations of 'nosuch.*'")
+
+
 def test_a_module_that_the_candidate_calls_once_more_is_named(bench: Bench) -> None:
     records = training("float32", 0.0)
     again = [

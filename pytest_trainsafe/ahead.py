@@ -3,18 +3,18 @@
 Called by the plugin before each test, and by the ladder once a test's own Runs are launched.
 A Run that is launched early must be what it would have been in its own test's time.  So nothing
 of the user's may come between: the next test has no fixtures that are set up for it alone, and
-the environment, the working directory and the search path are the same then as now.
+the environment, the working directory and the search path (`Surroundings`) are noted when it is
+asked for, given to its ranks whenever they start, and compared when its own test asks for it.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ HARMLESS = frozenset(
     }
 )
 
-#: What a forked or started process takes over from this one.
-Surroundings = tuple[frozenset[tuple[str, str]], str, tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
 class Next:
@@ -56,14 +53,7 @@ NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
 def look(item: pytest.Item, following: pytest.Item | None) -> None:
     """Note which test comes after `item`, if its Runs may be launched during `item`."""
     case = _case(item, following) if following is not None else None
-    item.config.stash[NEXT] = Next(case, surroundings()) if case is not None else None
-
-
-def surroundings() -> Surroundings:
-    """Environment, working directory and search path, as they are now."""
-    told = {"PYTEST_CURRENT_TEST"}
-    env = frozenset((name, value) for name, value in os.environ.items() if name not in told)
-    return env, os.getcwd(), tuple(sys.path)
+    item.config.stash[NEXT] = Next(case, Surroundings.now()) if case is not None else None
 
 
 def _case(item: pytest.Item, following: pytest.Item) -> Case | None:

@@ -13,7 +13,6 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 
 import pytest_trainsafe
+from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.sources import Sources, content_hash, is_project, sources
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
@@ -52,6 +52,7 @@ def make_key(
     file: str,
     module: str,
     device: str,
+    surroundings: Surroundings,
     inputs: Sequence[str] = (),
     search: Sequence[str] | None = None,
 ) -> Key | None:
@@ -59,18 +60,19 @@ def make_key(
 
     `run` says what is run, as plain data: program, arguments, Point, dtype, seed and so on.
     `file` is where the program is defined, as the module `module`.  `inputs` holds patterns of
-    files, and environment variables as "$NAME".  `search` is the ranks' module search path
-    where it is not this process's.
+    files, and environment variables as "$NAME".  `surroundings` are those of the ranks; `search`
+    is their module search path where it is another.
     """
     hardware = _hardware(device)
     if not os.path.isfile(file) or hardware is None:
         return None
+    environ = surroundings.environ
     parts = {
         "run": dict(run),
-        "cwd": os.getcwd(),
-        "code": _code(file, module, tuple(search) if search is not None else None),
-        "inputs": _inputs(inputs),
-        "environment": _environment(os.environ),
+        "cwd": surroundings.cwd,
+        "code": _code(file, module, tuple(surroundings.sys_path if search is None else search)),
+        "inputs": _inputs(inputs, environ),
+        "environment": _environment(environ),
         "hardware": hardware,
     }
     data = msgspec.json.encode(parts, order="deterministic")
@@ -81,16 +83,19 @@ def make_key(
 _known: dict[object, tuple[dict[str, object], dict[str, Any]]] = {}
 
 
-def _code(file: str, module: str, search: tuple[str, ...] | None) -> dict[str, Any]:
-    """What a program is made of.  Found again where one of its files has been written since."""
-    asked = (file, module, search, tuple(sys.path))
+def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
+    """What a program is made of.
+
+    Found again where one of its files, or of the folders its imports lead to, was written since.
+    """
+    asked = (file, module, search)
     if asked in _known:
         state, code = _known[asked]
         if all(_state(path) == before for path, before in state.items()):
             return code
     found = sources(Path(file), module, search)
     files = sorted(map(str, {*found.files, *_own_files()}))
-    state = {path: _state(path) for path in files}
+    state = {path: _state(path) for path in (*files, *found.folders)}
     code = {
         "files": {path: content_hash(Path(path)) for path in files},
         "installed": _versions(found),
@@ -147,12 +152,12 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _inputs(patterns: Sequence[str]) -> dict[str, str]:
+def _inputs(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """What `trainsafe_cache_inputs` names: hashes of files, values of variables."""
     found = {}
     for pattern in patterns:
         if pattern.startswith("$"):
-            found[pattern] = os.environ.get(pattern[1:], "")
+            found[pattern] = environ.get(pattern[1:], "")
             continue
         paths = glob.glob(pattern, recursive=True, include_hidden=True)
         found[pattern] = ""

@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from typing import Any
 import msgspec
 import torch
 
-from pytest_trainsafe.ahead import Next, Surroundings, surroundings
+from pytest_trainsafe.ahead import Next
 from pytest_trainsafe.cache import ReferenceCache
 from pytest_trainsafe.compare.rounding import rounding_of
 from pytest_trainsafe.fingerprint import Key, make_key
@@ -32,6 +31,7 @@ from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.early import Early
 from pytest_trainsafe.launch.leases import Leases
+from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.localize.scales import decode
 from pytest_trainsafe.localize.search import Budget
@@ -250,6 +250,22 @@ class RunKey:
     rewrite: str = ""
 
 
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A Run that was asked for, in the surroundings of then, and the thread's promise of it.
+
+    `behind` is what it waits for before it may stand in the queue for room; `joined` tells that
+    it stands there, or needs no room.
+    """
+
+    key: RunKey
+    surroundings: Surroundings
+    behind: tuple[threading.Event, ...] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+    joined: threading.Event = field(default_factory=threading.Event)
+    run: Future[Run] = field(init=False)
+
+
 class Session:
     """Runs programs for tests; `basetemp` holds traces and logs.
 
@@ -282,18 +298,11 @@ class Session:
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None
-        self._runs: dict[RunKey, Future[Run]] = {}
-        self._stops: dict[RunKey, threading.Event] = {}
-        #: Those that no test has asked for yet.
+        self._orders: dict[RunKey, _Order] = {}
+        #: Those that no test has asked for yet, and those that the current test has asked for.
         self._ahead: set[RunKey] = set()
-        #: What each Run was launched in, and those that the current test has asked for.
-        self._surroundings: dict[RunKey, Surroundings] = {}
         self._asked: set[RunKey] = set()
-        #: What each Run tells once it stands in the queue for room, or needs none.
-        self._joined: dict[RunKey, threading.Event] = {}
-        #: What a candidate waits for before it may stand there.
-        self._behind: dict[RunKey, list[threading.Event]] = {}
-        self._last: list[threading.Event] = []
+        self._last: tuple[threading.Event, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
         self._parsed: set[tuple[str, str, tuple[str, ...] | None]] = set()
@@ -319,17 +328,18 @@ class Session:
         They are dropped unless that test asks for them, in the surroundings of now.
         """
         following, self.next = self.next, None
-        if following is None or following.surroundings != surroundings():
+        if following is None or following.surroundings != Surroundings.now():
             return
         record = following.case.settings.record
         roles = [Traces(following.case, role, self, record) for role in ("reference", "candidate")]
-        own = [joined for joined in self._joined.values() if not joined.is_set()]
+        orders = list(self._orders.values())
+        own = [order.joined for order in orders if not order.joined.is_set()]
         for dtype in following.case.rungs:
             for key in (key for role in roles for key in role.needed(dtype)):
                 with self._lock:
-                    if key not in self._runs:
+                    if key not in self._orders:
                         self._ahead.add(key)
-                        self._submit(key, behind=own)
+                        self._order(key, following.surroundings, behind=own)
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -338,8 +348,8 @@ class Session:
     def close(self) -> None:
         """Stop what runs and wait for it."""
         self.stop.set()
-        for stop in list(self._stops.values()):
-            stop.set()
+        for order in list(self._orders.values()):
+            order.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
         self._retired |= self._ahead
@@ -353,40 +363,42 @@ class Session:
         A test that changes the environment gets Runs of that environment; what it has asked for
         once stays as it is.
         """
+        now = Surroundings.now()
         with self._lock:
             self._ahead.discard(key)
+            order = self._orders.get(key)
             if key not in self._asked:
                 self._asked.add(key)
-                if self._surroundings.get(key, surroundings()) != surroundings():
+                if order is not None and order.surroundings != now:
                     self._give_up(key)
-            return self._runs.get(key) or self._submit(key)
+                    order = None
+            return (order or self._order(key, now)).run
 
-    def _submit(self, key: RunKey, behind: Sequence[threading.Event] = ()) -> Future[Run]:
-        if self._is_filed(key) and (code := _code(key)) not in self._parsed:
+    def _order(
+        self, key: RunKey, around: Surroundings, behind: Sequence[threading.Event] = ()
+    ) -> _Order:
+        if self._is_filed(key) and (code := _code(key, around)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        self._surroundings[key] = surroundings()
-        stop = self._stops[key] = threading.Event()
-        joined = self._joined[key] = threading.Event()
+        order = self._orders[key] = _Order(key, around)
         if not key.trusted:  # a reference may be waited for by another process: it waits for none
             # In the order in which they are judged: threads would overtake each other.
-            self._behind[key], self._last = [*self._last, *behind], [joined]
-        self._runs[key] = future = self._pool.submit(self._execute, key, stop)
-        future.add_done_callback(lambda _: joined.set())
-        return future
+            order.behind, self._last = (*self._last, *behind), (order.joined,)
+        order.run = self._pool.submit(self._execute, order)
+        order.run.add_done_callback(lambda _: order.joined.set())
+        return order
 
     def _give_up(self, key: RunKey) -> None:
         """Cancel a Run, or stop it, or delete what it wrote."""
         self._ahead.discard(key)
-        self._surroundings.pop(key, None)
-        future = self._runs.pop(key, None)
-        self._joined.pop(key, None)
-        self._behind.pop(key, None)
-        self._stops.pop(key, threading.Event()).set()
-        if future is not None and not future.cancel():
-            future.add_done_callback(_delete)
+        order = self._orders.pop(key, None)
+        if order is None:
+            return
+        order.stop.set()
+        if not order.run.cancel():
+            order.run.add_done_callback(_delete)
 
     def discard(self, traces: Traces) -> None:
         """Give up a test's candidate Runs; the next test may still take them over.
@@ -422,16 +434,17 @@ class Session:
         *,
         script: bool = False,
         stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
         joined: Callable[[], object] = lambda: None,
     ) -> GroupResult:
         """Run a task when there is room for its ranks; it ends with `stop`, or the session.
 
-        `joined` is called when it stands in the queue for room.
+        `environ` is as in `Launcher.run`; `joined` is called when it stands in the queue for room.
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
         with (
-            Early(launcher, task, workdir) as early,
+            Early(launcher, task, workdir, environ) as early,
             self.leases.take(task.world_size, task.device, stop, early.begin, joined) as lease,
         ):
             return early.run(lease.env, timeout, stop)
@@ -443,31 +456,32 @@ class Session:
             return "cuda" if enough else "cpu"
         return "cuda" if wanted == "cuda" else "cpu"
 
-    def _execute(self, key: RunKey, stop: threading.Event) -> Run:
+    def _execute(self, order: _Order) -> Run:
+        key = order.key
         role = "rewritten" if key.rewrite else "perturbed" if key.perturbation else "run"
         workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
         device = self.device(key.device, key.point.world_size)
         try:
-            return self._make(key, device, workdir, stop)
+            return self._make(order, device, workdir)
         except BaseException:
-            if stop.is_set() and not self.stop.is_set():  # given up: nobody will look at it
+            if order.stop.is_set() and not self.stop.is_set():  # nobody will look at it
                 shutil.rmtree(workdir, ignore_errors=True)
             raise
 
-    def _make(self, key: RunKey, device: Device, workdir: Path, stop: threading.Event) -> Run:
-        filed = self._filing_key(key, device)
+    def _make(self, order: _Order, device: Device, workdir: Path) -> Run:
+        filed = self._filing_key(order, device)
         if self.cache is None or filed is None:
-            recorded = self._record(key, device, workdir, workdir / "trace", stop)
+            recorded = self._record(order, device, workdir, workdir / "trace")
             return Run(Trace.open(workdir / "trace"), recorded.seconds)
         seconds: dict[str, float] = {}
 
         def make(trace: Path) -> list[str]:
-            recorded = self._record(key, device, workdir, trace, stop)
+            recorded = self._record(order, device, workdir, trace)
             seconds.update(recorded.seconds)
             return recorded.loaded
 
         entry = self.cache.get(
-            filed, make, current=lambda: self._filing_key(key, device), stop=stop
+            filed, make, current=lambda: self._filing_key(order, device), stop=order.stop
         )
         trace = entry.trace
         if self.settings.keep_traces:
@@ -478,30 +492,32 @@ class Session:
         """Whether later pytest runs may find this Run."""
         return self.cache is not None and not key.keep and key.trusted
 
-    def _filing_key(self, key: RunKey, device: Device) -> Key | None:
+    def _filing_key(self, order: _Order, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
+        key = order.key
         if not self._is_filed(key):
             return None
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
         if run["replay"]:
             del run["replay"]["timeout"]
-        file, module, search = _code(key)
+        file, module, search = _code(key, order.surroundings)
         return make_key(
             run,
             file=file,
             module=module,
             device=device,
+            surroundings=order.surroundings,
             inputs=(*self.settings.cache_inputs, *map(glob.escape, key.inputs)),
             search=search,
         )
 
     def _replayed(self, key: RunKey) -> Path:
         """The trace of a Run that has finished: its decisions were looked for before."""
-        return (self._runs.get(key) or self.run(key)).result().trace.path
+        order = self._orders.get(key)
+        return (order.run if order else self.run(key)).result().trace.path
 
-    def _record(
-        self, key: RunKey, device: Device, workdir: Path, trace: Path, stop: threading.Event
-    ) -> Recorded:
+    def _record(self, order: _Order, device: Device, workdir: Path, trace: Path) -> Recorded:
+        key = order.key
         spec = RunSpec(
             program=key.program,
             file=key.file,
@@ -528,12 +544,18 @@ class Session:
             msgspec.to_builtins(spec),
             world_size=key.point.world_size,
             device=device,
+            surroundings=order.surroundings,
         )
-        for joined in self._behind.get(key, ()):
+        for joined in order.behind:
             joined.wait()
-        joined = self._joined.get(key, threading.Event())  # it was given up where there is none
         result = self.launch(
-            task, key.timeout, workdir, script=bool(key.script), stop=stop, joined=joined.set
+            task,
+            key.timeout,
+            workdir,
+            script=bool(key.script),
+            stop=order.stop,
+            environ=order.surroundings.environ,
+            joined=order.joined.set,
         )
         result.raise_for_failure()
         train = max(value["seconds"] for value in result.values)
@@ -541,11 +563,11 @@ class Session:
         return Recorded(seconds, result.values[0]["loaded"])
 
 
-def _code(key: RunKey) -> tuple[str, str, tuple[str, ...] | None]:
-    """The file of a Run's program, the module it is, and its ranks' search path if not this one."""
+def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
+    """The file of a Run's program, the module it is, and its ranks' module search path."""
     if key.script:
-        return key.script, "__main__", (str(Path(key.script).parent), *sys.path)
-    return key.file, key.program.partition(":")[0], None
+        return key.script, "__main__", (str(Path(key.script).parent), *around.sys_path)
+    return key.file, key.program.partition(":")[0], around.sys_path
 
 
 def _delete(dropped: Future[Run]) -> None:

@@ -29,12 +29,14 @@ class Sources:
     """What a program imports.
 
     `files` are the project's; `installed` has the other top-level names with the file of one of
-    their modules; `missing` the names that lead nowhere now, and may later.
+    their modules; `missing` the names that lead nowhere now, and may later.  `folders` are those
+    that modules were looked for in: a file that comes into one may change what a name leads to.
     """
 
     files: set[Path] = field(default_factory=set)
     installed: dict[str, Path] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class _Walk:
             if above is None or above.submodule_search_locations is None or not _entered(above):
                 return self.specs.setdefault(name, None)
             path = list(above.submodule_search_locations)
+        self.found.folders.update(sys.path if path is None else path)
         spec = self.specs[name] = _find_spec(name, path)
         if spec is None:
             if required:

@@ -21,10 +21,20 @@ from pytest_trainsafe.launch.warm import Forked, WarmLauncher
 
 
 class Early:
-    """A task that is to be run by a launcher.  Leaving the `with` block ends what never ran."""
+    """A task that is to be run by a launcher, in the environment `environ`; see `Launcher.run`.
 
-    def __init__(self, launcher: Launcher, task: Task, workdir: Path) -> None:
+    Leaving the `with` block ends what never ran.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        task: Task,
+        workdir: Path,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self._launcher = launcher
+        self._environ = environ
         self._task = msgspec.structs.replace(task, env={**task.env, LEASED: "1"})
         self._workdir = workdir
         self._begun: Forked | None = None
@@ -44,14 +54,21 @@ class Early:
     def begin(self) -> None:
         """Fork the ranks, where the launcher can; which GPUs they get is known only later."""
         if isinstance(self._launcher, WarmLauncher) and self._task.device == "cpu":
-            self._begun = self._launcher.begin(self._task, self._workdir)
+            self._begun = self._launcher.begin(self._task, self._workdir, self._environ)
 
     def run(self, env: Mapping[str, str], timeout: float, stop: threading.Event) -> GroupResult:
         """Run the task, with what the lease adds to its environment; see `Launcher.run`."""
         begun, self._begun = self._begun, None
         if begun is not None and isinstance(self._launcher, WarmLauncher):
             return self._launcher.run(
-                self._task, timeout=timeout, workdir=self._workdir, stop=stop, begun=begun
+                self._task,
+                timeout=timeout,
+                workdir=self._workdir,
+                stop=stop,
+                environ=self._environ,
+                begun=begun,
             )
         task = msgspec.structs.replace(self._task, env={**self._task.env, **env})
-        return self._launcher.run(task, timeout=timeout, workdir=self._workdir, stop=stop)
+        return self._launcher.run(
+            task, timeout=timeout, workdir=self._workdir, stop=stop, environ=self._environ
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -28,11 +29,13 @@ class Launcher(Protocol):
         timeout: float,
         workdir: Path,
         stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
         """Run the task and return every rank's outcome, whatever happens in the ranks.
 
         `timeout` is in seconds and counts from when every rank has begun the program.  Every
-        file is below `workdir`.  Setting `stop`, from another thread, ends the group.  When
-        `run` returns or raises, no process of the group lives.
+        file is below `workdir`.  Setting `stop`, from another thread, ends the group.  `environ`
+        is the environment that the task's is added to, by default this process's own; it is
+        written to no file.  When `run` returns or raises, no process of the group lives.
         """
         ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from pytest_trainsafe.launch import data
+from pytest_trainsafe.launch.surroundings import Surroundings
 
 Device = Literal["cpu", "cuda"]
 
@@ -39,7 +39,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One program for every rank of a group, its arguments and its surroundings.
 
     `arguments` is `data.encode`d at once: what the ranks receive cannot change afterwards.
-    `sys_path` and `cwd` are those of the process that made the task.  `env` is added to the
+    `sys_path` and `cwd` are those of the process that asked for it.  `env` is added to the
     ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
     """
 
@@ -62,10 +62,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         env: Mapping[str, str] | None = None,
         device: Device = "cpu",
         threads: int = 1,
+        surroundings: Surroundings | None = None,
         **kwargs: Any,
     ) -> Task:
         """A task from a module-level function, a "package.module:function" or a Script.
 
+        `surroundings` are those of now by default.
         Raises `TypeError` or `ValueError`, naming the target or the argument, where the ranks
         could not find or receive it.
         """
@@ -78,6 +80,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
                 f"the script {target.path} takes its arguments as `Script(path, args)`; "
                 f"got {len(args) + len(kwargs)} more"
             )
+        around = surroundings or Surroundings.now()
         encoded = [data.encode(arg, f"argument {i} of {target!r}") for i, arg in enumerate(args)]
         named = {k: data.encode(v, f"argument {k!r} of {target!r}") for k, v in kwargs.items()}
         return cls(
@@ -87,8 +90,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             env=dict(env or {}),
             device=device,
             threads=threads,
-            sys_path=tuple(entry or os.getcwd() for entry in sys.path),
-            cwd=os.getcwd(),
+            sys_path=around.sys_path,
+            cwd=around.cwd,
         )
 
     @property

@@ -48,6 +48,7 @@ class TorchrunLauncher:
         timeout: float,
         workdir: Path,
         stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
         """Run the task in a new folder below `workdir`; see `Launcher.run`."""
         workdir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +57,7 @@ class TorchrunLauncher:
         write_whole(task_file, msgspec.msgpack.encode(task))
         processes = Guarded(
             command(task.world_size, task_file),
-            environment(task, os.environ),
+            environment(task, os.environ if environ is None else environ),
             task.cwd or os.getcwd(),
         )
         with Group(processes, folder, task.world_size) as group:

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -63,6 +63,7 @@ class WarmLauncher:
         timeout: float,
         workdir: Path,
         stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
         begun: Forked | None = None,
     ) -> GroupResult:
         """Run the task in a new folder below `workdir`; see `Launcher.run`.
@@ -73,7 +74,7 @@ class WarmLauncher:
         why = ""
         for _ in range(2):
             try:
-                processes = begun or self._fork(task, workdir)
+                processes = begun or self._fork(task, workdir, environ)
                 begun = None
                 processes.let_in()
             except OSError as error:
@@ -97,23 +98,25 @@ class WarmLauncher:
         if why not in self._warned:
             self._warned.add(why)
             self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
-        return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop)
+        return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
 
-    def begin(self, task: Task, workdir: Path) -> Forked | None:
+    def begin(
+        self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
+    ) -> Forked | None:
         """Fork the ranks of a task that is about to be run; they wait where the program begins.
 
         To be given to `run`, or ended.  None where nothing can be forked, as `run` will say.
         """
         try:
-            return self._fork(task, workdir)
+            return self._fork(task, workdir, environ)
         except OSError:
             return None
 
-    def _fork(self, task: Task, workdir: Path) -> Forked:
+    def _fork(self, task: Task, workdir: Path, environ: Mapping[str, str] | None) -> Forked:
         workdir.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
         try:
-            return Forked(self.address, task, folder)
+            return Forked(self.address, task, folder, os.environ if environ is None else environ)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -138,7 +141,7 @@ class Forked:
     The ranks wait in `folder` until they are let in.
     """
 
-    def __init__(self, address: str, task: Task, folder: Path) -> None:
+    def __init__(self, address: str, task: Task, folder: Path, environ: Mapping[str, str]) -> None:
         self.guard = 0
         self.folder = folder
         self._address = address
@@ -147,7 +150,7 @@ class Forked:
         request = {
             "task": str(task_file),
             "world_size": task.world_size,
-            "environ": environment(task, os.environ),
+            "environ": environment(task, environ),
             "cwd": task.cwd or os.getcwd(),
             "sys_path": list(task.sys_path),
         }

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_trainsafe import fingerprint
 from pytest_trainsafe.fingerprint import Key, make_key
+from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.sources import sources
 
 PROGRAM = """
@@ -57,7 +58,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def key(project: Path) -> Callable[..., Key]:
     def make(**options: object) -> Key:
-        arguments = {"module": "program", "device": "cpu", "run": {"seed": 0}, **options}
+        known = {"module": "program", "device": "cpu", "surroundings": Surroundings.now()}
+        arguments = {**known, "run": {"seed": 0}, **options}
         made = make_key(file=str(project / "program.py"), **arguments)  # type: ignore[arg-type]
         assert made is not None
         return made
@@ -112,9 +114,30 @@ def test_a_module_that_appears_changes_the_key(project: Path, key: Callable[...,
     before = key()
     assert before.parts["code"]["missing"] == ["optional_part"]
     (project / "optional_part.py").write_text("x = 1\n")
-    # Within one process names are looked up again only when a file was written.
-    (project / "program.py").write_text(PROGRAM + "import optional_part\n")
     assert key().digest != before.digest
+
+
+def test_a_module_that_comes_before_another_changes_the_key(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = project / "first"
+    first.mkdir()
+    monkeypatch.syspath_prepend(str(first))
+    before = key()
+    (first / "package").mkdir()
+    (first / "package/__init__.py").write_text("x = 1\n")
+    assert key().digest != before.digest
+
+
+def test_the_search_path_and_the_folder_are_those_the_ranks_will_have(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, then = key(), Surroundings.now()
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(project)])
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    monkeypatch.chdir(project)
+    assert key().digest != before.digest
+    assert key(surroundings=then) == before
 
 
 def test_arguments_of_the_run_change_the_key(key: Callable[..., Key]) -> None:
@@ -144,7 +167,8 @@ def test_declared_files_and_variables_change_the_key(
 
 
 def test_a_program_without_a_source_file_has_no_key() -> None:
-    assert make_key({}, file="", module="m", device="cpu") is None
+    now = Surroundings.now()
+    assert make_key({}, file="", module="m", device="cpu", surroundings=now) is None
 
 
 def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
@@ -152,7 +176,8 @@ def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
 ) -> None:
     fingerprint._hardware.cache_clear()
     monkeypatch.setenv("PATH", str(project))
-    assert make_key({}, file=str(project / "program.py"), module="program", device="cuda") is None
+    file, now = str(project / "program.py"), Surroundings.now()
+    assert make_key({}, file=file, module="program", device="cuda", surroundings=now) is None
     fingerprint._hardware.cache_clear()
 
 

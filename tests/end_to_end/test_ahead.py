@@ -17,11 +17,14 @@ from pytest_trainsafe import assert_trainsafe
 LOG = {log!r}
 
 def launched(traces):
-    return traces.session._runs.keys() & traces.keys()
+    return traces.session._orders.keys() & traces.keys()
 
 def marked(**arguments):
     return pytest.mark.trainsafe(train, dp=2, args={{"log": LOG, **arguments}})
 
+"""
+
+FIRST = """
 @marked()
 def test_first(candidate_trace, reference_trace):
     assert not launched(candidate_trace)
@@ -29,10 +32,12 @@ def test_first(candidate_trace, reference_trace):
 """
 
 
-def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, source: str, *options: str, first: str = FIRST
+) -> subprocess.CompletedProcess[str]:
     log = folder / "log"
     log.touch()
-    return inner_pytest.run(folder, HEADER.format(log=str(log)) + source, *options)
+    return inner_pytest.run(folder, HEADER.format(log=str(log)) + first + source, *options)
 
 
 def trained(folder: Path) -> list[str]:
@@ -69,7 +74,7 @@ def test_second(candidate_trace, reference_trace):
 
 @marked(tag="third")
 def test_third(candidate_trace, reference_trace):
-    known = [key for key in candidate_trace.session._runs if "something else" in key.arguments]
+    known = [key for key in candidate_trace.session._orders if "something else" in key.arguments]
     assert not [key for key in known if key.point.world_size > 1]
     assert_trainsafe(candidate_trace, reference_trace)
 """,
@@ -114,6 +119,36 @@ def test_third(candidate_trace, reference_trace):
     )
     assert done.returncode == 0, done.stdout
     assert "3 passed" in done.stdout
+
+
+def test_what_a_test_does_after_its_assertion_reaches_no_run_of_the_next(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked(tag="next", log="log")
+def test_next(candidate_trace, reference_trace):
+    assert launched(candidate_trace)
+    os.chdir(here)
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+        first="""
+here = os.getcwd()
+
+@marked(tag="holding")
+def test_holding(candidate_trace, reference_trace, tmp_path):
+    session = candidate_trace.session
+    with session.leases.take(1000):  # the next test's Runs stand in the queue
+        session.look_ahead()
+        os.environ["WANTED"] = "b"
+        os.chdir(tmp_path)
+    for order in session._orders.values():
+        order.run.exception()
+    del os.environ["WANTED"]
+""",
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout
+    assert sorted(trained(tmp_path)) == ["next dp2", "next single", "next single"]
 
 
 def test_the_first_failure_ends_pytest_though_the_next_run_never_would(tmp_path: Path) -> None:

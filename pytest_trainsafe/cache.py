@@ -69,15 +69,17 @@ class ReferenceCache:
         make: Callable[[Path], Iterable[str]],
         *,
         current: Callable[[], Key | None],
+        own: Path,
         stop: threading.Event | None = None,
     ) -> Entry:
         """The reference of a key: the one on file, if every byte of it is sound, or a new one.
 
         `make` records the run into the folder it is given and returns the files of the project
         that the program imported.  `current` tells the key as it is after that: a run whose
-        sources were written meanwhile serves its caller and nobody else.  Others that want the
-        same reference wait.  The entry stays until `close`.  Raises what `make` raises, and
-        Stopped when `stop` is set while another makes it.
+        sources were written meanwhile serves its caller and nobody else, and is left in the
+        folder `own`; so is one that takes the place of an unsound entry which others still read.
+        Others that want the same reference wait.  The entry stays until `close`.  Raises what
+        `make` raises, and Stopped when `stop` is set while another makes it.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         lock_file = self.directory / f"{key.digest}.lock"
@@ -86,9 +88,13 @@ class ReferenceCache:
             trace = _sound(entry, key)
             reused = trace is not None
             try:
+                if trace is None and _is_read(entry):
+                    make(own)
+                    return Entry(Trace.open(own), False)
                 if trace is None:
                     self._clear(key.digest)
-                    self._make(entry, key, make, current)
+                    if not self._make(entry, key, make, current, own):
+                        return Entry(Trace.open(own), False)
                     trace = Trace.open(entry / "trace")
                 self._pin(entry)
             finally:
@@ -113,19 +119,25 @@ class ReferenceCache:
         key: Key,
         make: Callable[[Path], Iterable[str]],
         current: Callable[[], Key | None],
-    ) -> None:
+        own: Path,
+    ) -> bool:
+        """Record the entry, and say so; a run that is not of its key any more is left in `own`."""
         folder = Path(tempfile.mkdtemp(prefix=f"{MAKING}{key.digest}-", dir=self.directory))
         try:
             loaded = {*make(folder / "trace")} - set(key.parts.get("code", {}).get("files", ()))
-            if current() == key:
-                seal = Seal(
-                    FORMAT,
-                    key.parts,
-                    _files(folder / "trace"),
-                    {path: content_hash(Path(path)) for path in sorted(loaded)},
-                )
-                (folder / "entry.json").write_bytes(msgspec.json.encode(seal))
+            if current() != key:
+                shutil.move(folder / "trace", own)
+                shutil.rmtree(folder)
+                return False
+            seal = Seal(
+                FORMAT,
+                key.parts,
+                _files(folder / "trace"),
+                {path: content_hash(Path(path)) for path in sorted(loaded)},
+            )
+            (folder / "entry.json").write_bytes(msgspec.json.encode(seal))
             folder.rename(entry)
+            return True
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -162,7 +174,7 @@ class ReferenceCache:
                 half_made.add(path.name.split("-")[1])
             elif path.is_dir():
                 with contextlib.suppress(FileNotFoundError):
-                    entries.append(((path / "pin").stat().st_mtime_ns, path, _size(path)))
+                    entries.append((_last_used(path), path, _size(path)))
         excess = sum(size for _, _, size in entries) - self.limit
         for _, path, size in sorted(entries):
             if excess <= 0:
@@ -181,13 +193,10 @@ class ReferenceCache:
             return False
         with lock:
             entry = self.directory / digest
-            pin = try_lock(entry / "pin") if entry.exists() else None
-            if pin is None and entry.exists():
+            if _is_read(entry):
                 return False
             self._clear(digest)
             lock_file.unlink(missing_ok=True)
-            if pin is not None:
-                pin.release()
         return True
 
 
@@ -221,6 +230,24 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
                     digest.update(chunk)
             found[str(path.relative_to(folder))] = (path.stat().st_size, digest.hexdigest())
     return found
+
+
+def _is_read(entry: Path) -> bool:
+    """Whether somebody reads the entry's trace.  Asked under its digest's lock."""
+    if not entry.is_dir():
+        return False
+    pin = try_lock(entry / "pin")
+    if pin is not None:
+        pin.release()
+    return pin is None
+
+
+def _last_used(entry: Path) -> int:
+    """When an entry was last handed out, in ns since the epoch; 0 for one that never was."""
+    try:
+        return (entry / "pin").stat().st_mtime_ns
+    except FileNotFoundError:  # its maker was killed
+        return 0
 
 
 def _size(folder: Path) -> int:

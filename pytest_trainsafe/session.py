@@ -398,7 +398,14 @@ class Session:
             return
         order.stop.set()
         if not order.run.cancel():
-            order.run.add_done_callback(_delete)
+            order.run.add_done_callback(self._delete)
+
+    def _delete(self, dropped: Future[Run]) -> None:
+        if dropped.exception() is not None:
+            return
+        trace = dropped.result().trace.path
+        if self.cache is None or not trace.is_relative_to(self.cache.directory):
+            shutil.rmtree(trace.parent, ignore_errors=True)
 
     def discard(self, traces: Traces) -> None:
         """Give up a test's candidate Runs; the next test may still take them over.
@@ -481,10 +488,14 @@ class Session:
             return recorded.loaded
 
         entry = self.cache.get(
-            filed, make, current=lambda: self._filing_key(order, device), stop=order.stop
+            filed,
+            make,
+            current=lambda: self._filing_key(order, device),
+            own=workdir / "trace",
+            stop=order.stop,
         )
         trace = entry.trace
-        if self.settings.keep_traces:
+        if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
         return Run(trace, seconds, filed.digest, entry.reused)
 
@@ -568,11 +579,6 @@ def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]
     if key.script:
         return key.script, "__main__", (str(Path(key.script).parent), *around.sys_path)
     return key.file, key.program.partition(":")[0], around.sys_path
-
-
-def _delete(dropped: Future[Run]) -> None:
-    if dropped.exception() is None and not dropped.result().filed:  # that is the cache's
-        shutil.rmtree(dropped.result().trace.path.parent, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

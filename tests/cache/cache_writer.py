@@ -48,7 +48,9 @@ def main(directory: Path) -> None:
         record(folder, 1.0)
         return []
 
-    entry = ReferenceCache(directory, 2**40).get(key, make, current=lambda: key, stop=Told())
+    own = Path(f"{directory}-own")
+    cache = ReferenceCache(directory, 2**40)
+    entry = cache.get(key, make, current=lambda: key, own=own, stop=Told())
     print("reused" if entry.reused else "recorded", flush=True)
 
 

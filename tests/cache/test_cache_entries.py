@@ -44,7 +44,20 @@ def maker() -> Maker:
 
 
 def get(cache: ReferenceCache, maker: Callable[[Path], Iterable[str]], key: Key = KEY) -> Entry:
-    return cache.get(key, maker, current=lambda: key)
+    return cache.get(key, maker, current=lambda: key, own=own(cache))
+
+
+def fill(folder: Path, maker: Callable[[Path], Iterable[str]]) -> Entry:
+    """What a pytest run gets that has ended since."""
+    cache = ReferenceCache(folder, LARGE)
+    entry = get(cache, maker)
+    cache.close()
+    return entry
+
+
+def own(cache: ReferenceCache) -> Path:
+    """Where the cache leaves what is its caller's alone."""
+    return Path(f"{cache.directory}-own")
 
 
 def value(entry: Entry) -> float:
@@ -118,7 +131,7 @@ def damage_no_trace(entry: Path) -> None:
 def test_a_damaged_entry_is_recorded_again(
     tmp_path: Path, maker: Maker, damage: Callable[[Path], None]
 ) -> None:
-    get(ReferenceCache(tmp_path, LARGE), maker)
+    fill(tmp_path, maker)
     damage(tmp_path / KEY.digest)
 
     again = get(ReferenceCache(tmp_path, LARGE), maker)
@@ -126,6 +139,37 @@ def test_a_damaged_entry_is_recorded_again(
     assert (again.reused, value(again)) == (False, 2.0)
     assert get(ReferenceCache(tmp_path, LARGE), maker).reused
     assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
+
+
+def test_an_unsound_entry_that_others_read_is_left_to_them(tmp_path: Path, maker: Maker) -> None:
+    reader = ReferenceCache(tmp_path, LARGE)
+    read = get(reader, maker)
+    damage_no_seal(tmp_path / KEY.digest)
+
+    cache = ReferenceCache(tmp_path, LARGE)
+    again = get(cache, maker)
+
+    assert (again.reused, value(again), value(read)) == (False, 2.0, 1.0)
+    assert again.trace.path == own(cache)
+    reader.close()
+    assert (tmp_path / KEY.digest / "trace").exists()
+    assert value(get(ReferenceCache(tmp_path, LARGE), maker)) == 3.0
+    assert get(ReferenceCache(tmp_path, LARGE), maker).reused
+
+
+def test_an_entry_whose_maker_was_killed_counts_and_goes_first(
+    tmp_path: Path, maker: Maker
+) -> None:
+    fill(tmp_path, maker)
+    (tmp_path / KEY.digest / "pin").unlink()
+    cache = ReferenceCache(tmp_path, LARGE)
+    get(cache, maker, OTHER)
+    cache.close()
+    size = sum(path.stat().st_size for path in (tmp_path / OTHER.digest).rglob("*"))
+
+    ReferenceCache(tmp_path, int(1.5 * size))._shrink()
+
+    assert names(tmp_path) == {OTHER.digest, f"{OTHER.digest}.lock"}
 
 
 def test_a_file_in_the_entrys_place_is_replaced(tmp_path: Path, maker: Maker) -> None:
@@ -139,20 +183,23 @@ def test_a_module_loaded_by_a_computed_name_is_looked_at_again(tmp_path: Path) -
     maker = Maker(loaded=[str(plugin)])
     folder = tmp_path / "cache"
 
-    get(ReferenceCache(folder, LARGE), maker)
-    assert get(ReferenceCache(folder, LARGE), maker).reused
+    fill(folder, maker)
+    assert fill(folder, maker).reused
     plugin.write_text("x = 2\n")
-    assert not get(ReferenceCache(folder, LARGE), maker).reused
+    assert not fill(folder, maker).reused
     plugin.unlink()
-    assert not get(ReferenceCache(folder, LARGE), maker).reused
+    assert not fill(folder, maker).reused
 
 
 def test_a_run_whose_sources_changed_meanwhile_serves_nobody_else(
     tmp_path: Path, maker: Maker
 ) -> None:
-    mine = ReferenceCache(tmp_path, LARGE).get(KEY, maker, current=lambda: OTHER)
+    cache = ReferenceCache(tmp_path, LARGE)
+    mine = cache.get(KEY, maker, current=lambda: OTHER, own=own(cache))
 
     assert value(mine) == 1.0
+    assert mine.trace.path == own(cache)
+    assert names(tmp_path) == set()
     assert get(ReferenceCache(tmp_path, LARGE), maker).reused is False
 
 
@@ -211,8 +258,9 @@ def test_waiting_for_anothers_run_can_be_stopped(tmp_path: Path, maker: Maker) -
     stop.set()
     lock = try_lock(tmp_path / f"{KEY.digest}.lock")
     assert lock is not None
+    cache = ReferenceCache(tmp_path, LARGE)
     with lock, pytest.raises(Stopped):
-        ReferenceCache(tmp_path, LARGE).get(KEY, maker, current=lambda: KEY, stop=stop)
+        cache.get(KEY, maker, current=lambda: KEY, own=own(cache), stop=stop)
     assert maker.count == 0
 
 

@@ -121,6 +121,26 @@ def test_third(candidate_trace, reference_trace):
     assert "3 passed" in done.stdout
 
 
+def test_references_that_are_given_up_stay_in_the_cache(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked()
+def test_second(candidate_trace, reference_trace, monkeypatch):
+    monkeypatch.setenv("UNKNOWN", "b")
+    assert_trainsafe(candidate_trace, reference_trace)
+
+@marked()
+def test_third(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+        *("-p", "cacheprovider"),
+    )
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+    assert trained(tmp_path).count("first single") == 2  # with noise, and without
+
+
 def test_what_a_test_does_after_its_assertion_reaches_no_run_of_the_next(tmp_path: Path) -> None:
     done = run(
         tmp_path,

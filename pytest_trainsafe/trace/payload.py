@@ -109,8 +109,13 @@ class Payload:
         except RuntimeError as error:
             raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}") from error
 
-    def rows(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """The float64 tensor that is the file's only entry, an unknown number of `shape`."""
+    def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:
+        """The float64 tensor that is the file's only entry, an unknown number of `shape`.
+
+        `digest` is the hash of the whole file; "" where it was never said.
+        """
+        if digest and xxhash.xxh3_128_hexdigest(self._view) != digest:
+            raise PayloadError("it does not have its recorded hash")
         entry = self._entries.get("0")
         if entry is None or len(self._entries) > 1 or entry.shape[1:] != shape:
             raise PayloadError(f"it does not hold rows of shape {list(shape)} alone")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+import xxhash
 
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.payload import Payload, PayloadError
@@ -44,7 +45,10 @@ class TraceError(Exception):
 
 @dataclass(slots=True)
 class RankTrace:
-    """What one rank recorded.  `tensors` is in the order of dataflow."""
+    """What one rank recorded.  `tensors` is in the order of dataflow.
+
+    `sketches` has the hashes of the files of sketches, of a rank that finished.
+    """
 
     rank: int
     coordinates: dict[str, int]
@@ -54,6 +58,7 @@ class RankTrace:
     inputs: list[InputEvent] = field(default_factory=list)
     steps: list[StepEvent] = field(default_factory=list)
     notes: list[NoteEvent] = field(default_factory=list)
+    sketches: dict[str, str] = field(default_factory=dict)
     complete: bool = False
 
     def note(self, key: str) -> list[str]:
@@ -163,7 +168,9 @@ class Trace:
         where = rank, event.file
         try:
             if where not in self._sketches:
-                self._sketches[where] = self._payload(*where).rows((ROWS, COLUMNS)).numpy()
+                known = self.ranks[rank].sketches.get(event.file, "")
+                rows = self._payload(*where).rows((ROWS, COLUMNS), known)
+                self._sketches[where] = rows.numpy()
             found: Values = self._sketches[where][event.sketch]
             return found
         except (PayloadError, OSError, IndexError) as error:
@@ -260,6 +267,10 @@ def _read_events(file: Path, rank: RankTrace) -> str | None:
                 return f"{file} says {event.events} events and holds {len(rank.events)}"
             if lines[number:] != [b""]:
                 return f"{file} goes on after its end (line {number})"
+            before = memoryview(data)[: len(data) - len(line) - 1]
+            if event.hash != xxhash.xxh3_128_hexdigest(before):
+                return f"{file} does not have its recorded hash: it was changed since"
+            rank.sketches = event.sketches
             return None
         if fault := _take(rank, event):
             return f"{file} line {number} is damaged: {fault}"

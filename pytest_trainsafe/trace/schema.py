@@ -19,7 +19,7 @@ import msgspec
 
 from pytest_trainsafe.align.layout import REPLICATED, Layout
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 Kind = Literal[
     "activation",
@@ -140,9 +140,15 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """The rank finished its program; `events` counts the events before this one."""
+    """The rank finished its program.
+
+    `events` counts the events before this one; `hash` is that of their lines, and `sketches`
+    has those of the files of sketches: a tensor's own hash does not cover its sketch.
+    """
 
     events: int
+    hash: str
+    sketches: dict[str, str]
 
 
 Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End

@@ -73,6 +73,9 @@ class RankWriter:
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
         self._placed: dict[bytes, tuple[str, int]] = {}
         self._ids: set[TensorId] = set()
+        #: Of the lines that are written, and of the files of sketches.
+        self._hash = xxhash.xxh3_128()
+        self._hashes: dict[str, str] = {}
         self._failure: str | None = None
         _guarded(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
         if self._events.exists() and self._events.stat().st_size:
@@ -185,7 +188,9 @@ class RankWriter:
             if self._pending or self._sketches:
                 self._write_payload()
             if self._unwritten:
-                _append(self._events, self._encoder.encode_lines(self._unwritten))
+                lines = self._encoder.encode_lines(self._unwritten)
+                self._hash.update(lines)
+                _append(self._events, lines)
                 self._unwritten.clear()
         except TraceWriteError as error:
             self._failure = str(error)
@@ -193,7 +198,8 @@ class RankWriter:
 
     def close(self) -> None:
         """Write what is pending and the End event: this rank's part is complete."""
-        self.add(End(events=self._count))
+        self.flush()
+        self.add(End(self._count, self._hash.hexdigest(), self._hashes))
         self.flush()
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
@@ -203,7 +209,9 @@ class RankWriter:
         if self._sketches:
             sketches = np.stack(self._sketches)
             held = Held(torch.float64, sketches.shape, sketches.tobytes())
-            _replace(self.directory / _sketches_name(self._files), encode([held]))
+            name, content = _sketches_name(self._files), encode([held])
+            self._hashes[name] = xxhash.xxh3_128_hexdigest(content)
+            _replace(self.directory / name, content)
             self._sketches.clear()
             self._sketched.clear()
         self._files += 1

@@ -52,11 +52,23 @@ def spoil_first_line(path: Path) -> None:
     path.write_bytes(b'{"type": "nonsense"}\n' + path.read_bytes())
 
 
+def exchange(path: Path, old: bytes, new: bytes) -> None:
+    head, found, rest = path.read_bytes().rpartition(old)
+    assert found
+    path.write_bytes(head + new + rest)
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
     "last line cut": (lambda p: cut(p / EVENTS, -5), "events.jsonl", "middle of line 3"),
     "no end": (lambda p: drop_last_line(p / EVENTS), "events.jsonl", "did not finish"),
     "lost line": (lambda p: drop_first_line(p / EVENTS), "line 1", "lines were lost"),
     "bad line": (lambda p: spoil_first_line(p / EVENTS), "line 1", "nonsense"),
+    "changed line": (
+        lambda p: exchange(p / EVENTS, b'"value":"1"', b'"value":"2"'), EVENTS, "recorded hash"
+    ),
+    "changed end": (
+        lambda p: exchange(p / EVENTS, b'"hash":"', b'"hash":"0'), EVENTS, "recorded hash"
+    ),
     "no rank": (lambda p: shutil.rmtree(p / "rank1"), "rank1", "No such file"),
     "payload cut": (
         lambda p: cut(p / "rank1/payload-00000.safetensors", -4), "payload-00000", "damaged"
@@ -121,7 +133,7 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_other_schema_version_says_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
-    with pytest.raises(TraceError, match=r"schema version 99.*reads version 2"):
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 3"):
         Trace.open(whole)
 
 

@@ -105,9 +105,21 @@ def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
     trace = recorded(tmp_path, {named("large"): torch.randn(40, 50)})
     events = tmp_path / "rank0/events.jsonl"
     events.write_bytes(events.read_bytes().replace(b'"sketch":0', b'"sketch":7'))
-    trace = Trace.open(tmp_path)
+    trace = Trace.open(tmp_path, allow_incomplete=True)
 
     with pytest.raises(TraceError, match=r"sketch 7: index 7"):
+        trace.sketch(0, trace.ranks[0].tensors[named("large")])
+
+
+def test_a_changed_value_of_a_sketch_is_found_when_it_is_loaded(tmp_path: Path) -> None:
+    recorded(tmp_path, {named("large"): torch.randn(40, 50)})
+    file = tmp_path / "rank0/sketches-00000.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    trace = Trace.open(tmp_path)
+
+    with pytest.raises(TraceError, match=r"sketches-00000.* does not have its recorded hash"):
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
 
 

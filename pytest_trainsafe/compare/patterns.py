@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from pytest_trainsafe.compare.confine import confined, non_finite
+from pytest_trainsafe.compare.pattern_mask import other_mask
 from pytest_trainsafe.compare.pattern_microbatches import other_weights
 from pytest_trainsafe.compare.pattern_narrow import narrower
 from pytest_trainsafe.compare.pattern_old import stale
@@ -35,6 +36,7 @@ PATTERNS: tuple[Callable[[Wrong], Pattern | None], ...] = (
     zero_in_part,
     shifted,
     permuted,
+    other_mask,
     confined,
 )
 

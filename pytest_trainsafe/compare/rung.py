@@ -10,8 +10,8 @@ from pytest_trainsafe.compare.screen import same
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
-#: Whether a reference and a shadow start alike, by their serials: every candidate asks.
-_same_start: dict[tuple[int, int], bool] = {}
+#: What is wrong with a shadow of a reference, by their serials: every candidate asks.
+_flaws: dict[tuple[int, int], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,27 @@ class Rung:
     shadow: Trace | None = None
 
     def usable_shadow(self) -> Trace | None:
-        """The shadow, if it started from the reference's own parameters.
+        """The shadow, if it had the reference's own parameters and random numbers.
 
-        A program that draws its parameters in the working dtype starts elsewhere in float64;
-        its shadow's distance would then measure the start, not the rounding.
+        A program that draws its parameters in the working dtype starts elsewhere in float64, and
+        one that draws anything of which float64 takes more numbers has other dropout from then
+        on; its shadow's distance would measure that, not the rounding.
         """
+        return None if self.shadow_flaw() else self.shadow
+
+    def shadow_flaw(self) -> str:
+        """Why there is a shadow that is of no use; "" for none."""
         if self.shadow is None:
-            return None
+            return ""
         pair = self.reference.serial, self.shadow.serial
-        if pair not in _same_start:
-            _same_start[pair] = self._starts_alike(self.shadow)
-        return self.shadow if _same_start[pair] else None
+        if pair not in _flaws:
+            if not self._starts_alike(self.shadow):
+                _flaws[pair] = "starts from other parameters"
+            elif not self._draws_alike(self.shadow):
+                _flaws[pair] = "draws other random numbers"
+            else:
+                _flaws[pair] = ""
+        return _flaws[pair]
 
     def _starts_alike(self, shadow: Trace) -> bool:
         for id in self.reference.ids():
@@ -47,6 +57,14 @@ class Rung:
                 break
             if not shadow.holders(id) or not _equal(self.reference, shadow, id):
                 return False
+        return True
+
+    def _draws_alike(self, shadow: Trace) -> bool:
+        """Whether the random numbers of every step that draws some were the shadow's too."""
+        for ours, theirs in zip(self.reference.ranks, shadow.ranks, strict=False):
+            for step, other in zip(ours.steps, theirs.steps, strict=False):
+                if step.rng_before != step.rng_after and step.rng_after != other.rng_after:
+                    return False
         return True
 
 

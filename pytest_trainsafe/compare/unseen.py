@@ -31,6 +31,11 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
         "module by it"
         for pattern in sorted(set.intersection(*patterns))
     ]
+    if flaw := rung.shadow_flaw():
+        told.append(
+            f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
+            f"float64: the reference {flaw} in float64"
+        )
     if comparison.turned:
         told.append(
             f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "

@@ -13,9 +13,11 @@ from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import MOST_EXPLAINED, compare
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import INITIAL, NoteEvent, TensorId
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import INITIAL, NoteEvent, StepEvent, TensorId
 
 POINT = Point.of(tp=2, dp=2)
 DTYPES = ("float64", "float32", "bfloat16")
@@ -464,6 +466,34 @@ def test_shadow_that_started_elsewhere_is_dropped(bench: Bench) -> None:
     assert compare(elsewhere).failed
     good = Rung("float32", rung.candidate, rung.reference, None, write(bench.path(), usable))
     assert good.usable_shadow() is not None
+
+
+def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench: Bench) -> None:
+    rung = bench.rung(POINT)
+    assert rung.reference.ranks[0].steps
+
+    def stepped(*states: tuple[str, str]) -> Trace:
+        trace = write(bench.path(), training("float32"))
+        trace.ranks[0].steps = [
+            StepEvent(number, 1, before, after, True, 0.0)
+            for number, (before, after) in enumerate(states)
+        ]
+        return trace
+
+    ours = stepped(("a", "b"), ("b", "b"))
+    for states, flaw in [
+        ((("x", "b"), ("b", "y")), ""),  # seeded again within the step; nothing drawn after it
+        ((("a", "y"), ("y", "y")), "draws other random numbers"),
+    ]:
+        judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
+        assert judged.shadow_flaw() == flaw
+        assert (judged.usable_shadow() is None) == bool(flaw)
+        told = [text for text in unseen(judged, compare(judged)) if "float64" in text]
+        said = (
+            "rounding in float32 is measured by noise alone, not by its distance from float64: "
+            f"the reference {flaw} in float64"
+        )
+        assert told == ([said] if flaw else [])
 
 
 def test_several_ranks_of_a_reference_are_judged_step_by_step(bench: Bench) -> None:

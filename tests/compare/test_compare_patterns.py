@@ -313,6 +313,29 @@ def test_values_that_are_not_finite_are_placed() -> None:
     )
 
 
+def test_another_mask_is_told_by_what_neither_masks() -> None:
+    reference = reference_tensor() * (like("dropout", reference_tensor()) > -1)
+
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        return reference_tensor() * (like("other dropout", r) > -1)
+
+    found = explain(wrong_tensor(reference, view, kind="activation"))
+    assert found is not None
+    assert found.name == "other mask"
+    assert found.text == (
+        "52 values are zero here alone and 51 in the reference alone, and the others are right"
+    )
+
+
+def test_tensors_of_many_zeros_are_not_taken_for_masked_ones() -> None:
+    reference = reference_tensor() * (like("few", reference_tensor()) > 1)
+
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        return reference_tensor() * (like("other few", r) > 1)
+
+    assert explain(wrong_tensor(reference, view, kind="activation")) is None
+
+
 def test_complex_values_are_explained_too() -> None:
     reference = torch.complex(drawn("real", 24, 16), drawn("imaginary", 24, 16))
     faults = {

@@ -6,7 +6,7 @@ Whether a proposal is right is seen by judging the whole candidate with it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -24,6 +24,31 @@ def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
     by_key = {(need.section, need.name, need.place): need for need in needs}
     ranks = [_adopt_rank(rank, by_key) for rank in trace.ranks]
     return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
+
+
+def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
+    """The same trace, if gradients before the reduction, and losses, are means over these axes."""
+    ranks = []
+    for rank in trace.ranks:
+        adopted = copy.copy(rank)
+        adopted.tensors = {
+            id: _mean(id, event, gradients, loss) for id, event in rank.tensors.items()
+        }
+        ranks.append(adopted)
+    return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
+
+
+def _mean(
+    id: TensorId, event: TensorEvent, gradients: Sequence[str], loss: Sequence[str]
+) -> TensorEvent:
+    added: Layout = ()
+    if id.kind in ("activation_grad", "param_grad"):
+        added = tuple(Scaled(axis) for axis in gradients)
+    elif id.kind == "loss":
+        added = tuple(Partial(axis, "avg") for axis in loss)
+    if not added:
+        return event
+    return msgspec.structs.replace(event, layout=(*event.layout, *added), layout_source=PROPOSED)
 
 
 def _adopt_rank(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> RankTrace:

@@ -80,7 +80,7 @@ def merge(
     if any(isinstance(placement, Flat) for part in parts for placement in part.layout):
         return _merge_runs(parts, sizes, shape, free_axes, where)
     whole = tuple(shape) if shape is not None else None
-    geometry = _geometry(parts, sizes, whole, free_axes)
+    geometry = (_is_loss(where), *_geometry(parts, sizes, whole, free_axes))
     known = _known.get(geometry)
     if known is not None:
         tensors = [part.tensor for part in parts]
@@ -122,6 +122,10 @@ def _merge_runs(
 #: How parts are put together that fitted, by what `_geometry` says of them.
 _known: dict[tuple[object, ...], Assembly] = {}
 _MOST_KNOWN = 2048
+
+
+def _is_loss(where: TensorId | None) -> bool:
+    return where is not None and where.kind == "loss"
 
 
 def _geometry(
@@ -249,8 +253,10 @@ class _Merger:
             return  # the coverage of rectangles is counted
         cut = _split_axes(layout)
         summed = [p.axis for p in layout if isinstance(p, Partial)]
-        # Copies of a parameter stand on some stages only, so a sum over pp has terms of those.
-        free = [a for a in free_axes if a not in cut and (a == "pp" or a not in summed)]
+        # Copies of a parameter stand on some stages only, so a sum over pp has terms of those;
+        # and a micro-batch is on some dp ranks only, so the others have no term of its loss.
+        terms = {"pp", "dp"} if _is_loss(self.where) else {"pp"}
+        free = [a for a in free_axes if a not in cut and (a in terms or a not in summed)]
         bound = [axis for axis in self.sizes if axis not in free]
         holders = {_pick(p.coordinates, self.sizes) for p in self.parts}
         held = {_pick(p.coordinates, cut) for p in self.parts}

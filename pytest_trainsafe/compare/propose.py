@@ -21,6 +21,7 @@ from pytest_trainsafe.align.layout import axes_of
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, wanted
 from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.compare.averaged import may_be_means, means
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.judge import compare
@@ -57,7 +58,7 @@ class Proposal:
     `left` is the first failing finding with everything adopted, None where nothing fails then;
     `withheld` counts the sums that are not offered because something does.  `unexplained` says
     of the first tensor without a layout what is nearest.  `file` is the annotation file that the
-    program read, "" for none.
+    program read, "" for none.  `means` has the axes over which gradients are yet to be averaged.
     """
 
     wanted: Wanted
@@ -66,11 +67,14 @@ class Proposal:
     withheld: int = 0
     unexplained: str = ""
     file: str = ""
+    means: tuple[str, ...] = ()
 
 
 def lacks(rung: Rung, comparison: Comparison) -> bool:
     """Whether anything failed that an annotation may be missing for."""
-    return next(_targets(rung, comparison), None) is not None
+    if next(_targets(rung, comparison), None) is not None:
+        return True
+    return may_be_means(rung, comparison)
 
 
 def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Proposal | None:
@@ -99,9 +103,14 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
         needs |= fresh
         trace = adopt(rung.candidate, needs.values())
         comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
-    if not needs and not unexplained:
+    averaged = None
+    if comparison.failed:
+        averaged = means(dataclasses.replace(rung, candidate=trace), comparison, loosen)
+    if not needs and not unexplained and averaged is None:
         return None
-    left = next((f for f in comparison.findings if f.verdict == "fail"), None)
+    left = None
+    if averaged is None:
+        left = next((f for f in comparison.findings if f.verdict == "fail"), None)
     kept = [need for need in needs.values() if left is None or not need.sums]
     candidate = rung.candidate
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
@@ -109,8 +118,23 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
     result = wanted(kept, _sources(candidate), parameters, order=order, sp=sp)
     if noted.get("cp_order"):
         result.pop("cp_order", None)
+    tensors = len(kept)
+    if averaged is not None:
+        unexplained = ""
+        tensors += averaged.tensors
+        if averaged.gradients:
+            result["gradients"] = {"mean": list(averaged.gradients)}
+        if averaged.loss:
+            said = result.get("loss", {})
+            result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
     return Proposal(
-        result, len(kept), left, len(needs) - len(kept), unexplained, noted.get("file", "")
+        result,
+        tensors,
+        left,
+        len(needs) - len(kept),
+        unexplained,
+        noted.get("file", ""),
+        averaged.gradients if averaged is not None else (),
     )
 
 

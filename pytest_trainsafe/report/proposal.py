@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from pytest_trainsafe.align.extend import render
 from pytest_trainsafe.compare.propose import Proposal
@@ -22,6 +23,8 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
         rows += [("", line, False) for line in render(proposal.wanted).splitlines()]
         where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
         rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
+    if proposal.means:
+        rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
             f"{proposal.withheld} more would fit as sums over ranks, but what follows is wrong: "
@@ -31,6 +34,16 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
     if proposal.unexplained:
         rows.append(("no layout", proposal.unexplained, True))
     return rows
+
+
+def _of_means(axes: Sequence[str]) -> str:
+    over = " and ".join(axes)
+    times = "·".join(axes)
+    return (
+        f"a rank's loss is a mean over its own share, so its gradients are {times} times the "
+        f"whole step's until the reduction averages them over {over}; where it sums, a division "
+        "is missing"
+    )
 
 
 def _then(proposal: Proposal) -> str:

@@ -216,6 +216,18 @@ def test_mean_of_terms_is_divided_by_their_number() -> None:
     assert math.isclose(merged.item(), 1.5)
 
 
+def test_a_loss_has_no_term_on_dp_ranks_that_did_not_run_its_micro_batch() -> None:
+    point = Point.of(dp=2)
+    layout = (Partial("dp", "avg"),)
+    part = Part(1, point.coordinates(1), torch.tensor(3.0), layout, SOURCE)
+    for kind, checks in (("loss", []), ("param_grad", ["missing"])):
+        where = TensorId(0, 1, kind, "", kind)  # type: ignore[arg-type]
+        merged = merge([part], point.sizes, free_axes=("pp", "dp"), where=where)
+        assert [finding.check for finding in merged.findings] == checks
+        assert merged.tensor is not None
+        assert merged.tensor.item() == 1.5
+
+
 def test_findings_say_where() -> None:
     where = TensorId(0, 1, "activation", "layer", "output")
     assert only(merge(parts_of(())[1:], POINT.sizes, where=where)).where == where

@@ -8,7 +8,7 @@ is imported by the hook that needs it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import pytest
@@ -81,6 +81,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         from pytest_trainsafe.ahead import look
 
         look(item, nextitem)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    yield
+    if _in_use(item.config):
+        from pytest_trainsafe.idle import warn_if_idle
+
+        warn_if_idle(item)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

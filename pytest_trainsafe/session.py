@@ -92,6 +92,11 @@ class Traces:
         return run.trace
 
     @property
+    def looked_at(self) -> bool:
+        """Whether any of the Runs was asked for."""
+        return bool(self._spent)
+
+    @property
     def seconds(self) -> dict[str, float]:
         """Seconds by stage of the Runs that `at` gave out, each Run's once."""
         total: dict[str, float] = {}
@@ -248,6 +253,21 @@ class RunKey:
     record_modules: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     rewrite: str = ""
+
+    @property
+    def told(self) -> str:
+        """Which Run of a test this is, in words."""
+        if self.trusted:
+            where = "on a single device" if self.point.world_size == 1 else f"at {self.point}"
+            who = f"the reference, {where}"
+        else:
+            who = f"the candidate at {self.point}"
+        how = ""
+        if self.rewrite:
+            how = ", with rewritten values, to find the code at fault"
+        elif self.perturbation:
+            how = ", under noise of the size of rounding"
+        return f"{who}, in {self.dtype}{how}"
 
 
 @dataclass(slots=True, eq=False)
@@ -568,7 +588,7 @@ class Session:
             environ=order.surroundings.environ,
             joined=order.joined.set,
         )
-        result.raise_for_failure()
+        result.raise_for_failure(key.told)
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])

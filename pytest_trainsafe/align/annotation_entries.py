@@ -223,7 +223,7 @@ def _keys(fields: Iterable[str], allowed: tuple[str, ...], origin: str, where: s
 
 
 def _nearest(key: str, allowed: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, allowed, n=1)
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.7)
     return f". Did you mean {near[0]}?" if near else ""
 
 

@@ -114,6 +114,12 @@ def _any(trace: Trace, id: TensorId) -> bool:
 
 
 def _moved(comparison: Comparison) -> Guard:
+    if comparison.compared["param_grad"] and not comparison.compared["main_grad"]:
+        text = (
+            "no gradient as the optimizer is given it was compared, and no update: a reduction "
+            "that is missing would not show; give ctx.watch the optimizer"
+        )
+        yield "moved", text
     if not comparison.moved and comparison.compared["main_grad"]:
         if comparison.compared["update"]:
             yield "moved", "no parameter of the reference moved in any step"

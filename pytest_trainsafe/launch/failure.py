@@ -18,16 +18,19 @@ _INDENT = "  "
 
 
 class GroupFailure(Exception):
-    """A group of ranks failed; `result` holds everything that is known."""
+    """A group of ranks failed; `result` holds everything that is known.
 
-    def __init__(self, result: GroupResult) -> None:
-        super().__init__(message(result))
+    `what` says which of a test's groups it is, "" where it has only one.
+    """
+
+    def __init__(self, result: GroupResult, what: str = "") -> None:
+        super().__init__(message(result, what))
         self.result = result
 
 
-def message(result: GroupResult) -> str:
+def message(result: GroupResult, what: str = "") -> str:
     """Headline, evidence of the rank that failed first, what the others did, where to look."""
-    parts = [headline(result), *result.mismatches[1:]]
+    parts = [headline(result), *([f"this was {what}"] if what else []), *result.mismatches[1:]]
     if result.mismatches and not all(rank.status == "ok" for rank in result.ranks):
         parts.append(_what_happened(result))
     first = None if result.first_failed is None else result.ranks[result.first_failed]

@@ -77,9 +77,12 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
         self.raise_for_failure()
         return [rank.value for rank in self.ranks]
 
-    def raise_for_failure(self) -> None:
-        """Raise `GroupFailure`, whose message tells what happened, unless all is well."""
+    def raise_for_failure(self, what: str = "") -> None:
+        """Raise `GroupFailure`, whose message tells what happened, unless all is well.
+
+        `what` says which of several groups this one is.
+        """
         if not self.ok:
             from pytest_trainsafe.launch.failure import GroupFailure
 
-            raise GroupFailure(self)
+            raise GroupFailure(self, what)

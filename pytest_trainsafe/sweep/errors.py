@@ -13,7 +13,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'tp'?` where a known word is close to this one, else nothing."""
     import difflib  # only needed on the way to an error
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

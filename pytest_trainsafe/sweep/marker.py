@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
@@ -76,6 +76,8 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     axis = AXES.get(name)
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
+        if name == STEPS:
+            axis = replace(axis, minimum=1)
     if axis is None and name == STEPS:
         raise SweepError(
             f"steps= is how many optimizer steps both runs take, and program {program.name} does "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -102,6 +103,12 @@ def resolve(target: object) -> Program:
     from pytest_trainsafe.launch import Script  # imports msgspec, as its user has already
 
     if isinstance(target, Script):
+        if not os.path.isfile(target.path):
+            where = "" if os.path.isabs(target.path) else f" in {os.getcwd()}"
+            raise SweepError(
+                f"there is no script {str(target.path)!r}{where}; give its path from the folder "
+                "in which pytest is started, or an absolute one"
+            )
         return Program(path=str(target.path), script=target)
     raise SweepError(
         f"a program is a function, an import path such as 'package.module:train', or "

@@ -119,6 +119,13 @@ def test_parameters_that_were_not_recorded(bench: Bench) -> None:
     assert "no update of a parameter was compared" in doubts(pair(bench, records))["moved"]
 
 
+def test_a_model_without_its_optimizer(bench: Bench) -> None:
+    kinds = ("param", "main_grad", "optimizer_state")
+    found = doubts(pair(bench, [r for r in training() if r.id.kind not in kinds]))
+    assert list(found) == ["moved"]
+    assert found["moved"].endswith("give ctx.watch the optimizer")
+
+
 def test_dp_ranks_that_saw_the_same_data(bench: Bench) -> None:
     same = bench.rung(POINT, inputs=lambda at, index: index % 2)
     found = doubts(same)

@@ -62,6 +62,7 @@ def test_third():
     each = ["dp2", "single", "single"]  # the candidate, the reference, and that under noise
     both = [f"{tag} {point}" for tag in ("first", "second") for point in each]
     assert sorted(trained(tmp_path)) == both
+    assert "looked at no Run" not in done.stdout
 
 
 def test_a_run_that_its_test_does_not_use_is_dropped_and_never_mentioned(tmp_path: Path) -> None:
@@ -109,7 +110,8 @@ def test_second(candidate_trace, reference_trace, monkeypatch):
     from pytest_trainsafe.launch import GroupFailure
 
     monkeypatch.setenv("WANTED", "b")
-    with pytest.raises(GroupFailure, match="WANTED is 'b'"):
+    told = "WANTED is 'b', not ''\\nthis was the reference, on a single device, in float64"
+    with pytest.raises(GroupFailure, match=told):
         assert_trainsafe(candidate_trace, reference_trace)
 
 @marked()

@@ -34,6 +34,15 @@ def test_a_killed_rank_is_named_with_its_signal(launch: Launch) -> None:
         result.raise_for_failure()
 
 
+def test_a_group_among_several_says_which_it_is(launch: Launch) -> None:
+    result = launch(launch_programs.raise_on_rank_1)
+    with pytest.raises(GroupFailure) as caught:
+        result.raise_for_failure("the candidate at tp=2, in float32")
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "rank 1 of 2 raised ValueError: the answer is not 42"
+    assert lines[1] == "this was the candidate at tp=2, in float32"
+
+
 def test_a_rank_that_never_comes_is_the_odd_one_out(launch: Launch) -> None:
     result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
     assert [rank.status for rank in result.ranks] == ["hung"] * 3

@@ -40,8 +40,8 @@ def swept(project):
             assert trainsafe.point.world_size in (1, 2, 3, 4)
 
         @pytest.mark.trainsafe("program:train", layers=[2, 8])
-        def test_layers():
-            pass
+        def test_layers(trainsafe):
+            assert trainsafe.point.world_size == 1
         """
     )
     return project

@@ -41,8 +41,8 @@ def test_invalid_points_are_skipped_with_their_reason_and_counted(project):
         import pytest
 
         @pytest.mark.trainsafe("program:train", tp=[1, 2, 3], sp=[False, True])
-        def test_sp():
-            pass
+        def test_sp(trainsafe):
+            assert trainsafe.point.size("tp") in (1, 2)
         """
     )
 

@@ -17,6 +17,10 @@ def demanding(ctx, data, recompute):
     """A program with parameters that have no default."""
 
 
+def stepping(ctx, steps=1):
+    """A program that can be told how many steps to take."""
+
+
 def read(*positional, **keywords):
     return read_marker(positional or (train,), keywords)
 
@@ -121,4 +125,17 @@ def test_parameters_without_a_default_must_be_given_to_both_runs():
 
 def test_a_script_is_told_its_steps_by_its_own_arguments():
     with pytest.raises(SweepError, match=r"give a script its number of steps in Script\(path"):
-        read(Script("train.py"), steps=3)
+        read(Script(__file__), steps=3)
+
+
+def test_a_script_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SweepError, match=f"there is no script 'train.py' in {tmp_path}; give"):
+        read(Script("train.py"), tp=2)
+    with pytest.raises(SweepError, match=f"there is no script '{tmp_path}/other.py'; give"):
+        read(Script(f"{tmp_path}/other.py"), tp=2)
+
+
+def test_no_steps_are_too_few():
+    with pytest.raises(SweepError, match="axis 'steps' takes an integer >= 1, not 0"):
+        read(stepping, steps=0)

@@ -1,0 +1,64 @@
+"""A marked test that passes without a look at any Run is warned of; no other is."""
+
+import pytest
+
+HEADER = """
+import pytest
+from program import train
+from pytest_trainsafe import assert_trainsafe
+
+swept = pytest.mark.trainsafe(train, tp=[1])
+"""
+
+PROGRAM = """
+def train(ctx):
+    raise AssertionError("nothing is trained here")
+"""
+
+WARNING = (
+    "*test_it?tp1? is marked trainsafe and looked at no Run, so it could not fail; call assert*"
+)
+
+
+@pytest.fixture
+def outcome(pytester):
+    """Runs the test `test_it` in a process of its own: warnings here are errors."""
+
+    def run(source, **expected):
+        pytester.makepyfile(program=PROGRAM)
+        pytester.makeini("[pytest]\npythonpath = .\n")
+        pytester.makepyfile(test_it=HEADER + source)
+        result = pytester.runpytest_subprocess("--trainsafe-dtype=float64")
+        result.assert_outcomes(**expected)
+        return result
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@swept\ndef test_it(candidate_trace, reference_trace): pass",
+        "@swept\ndef test_it(candidate_trace, trainsafe): assert candidate_trace.case",
+        "@swept\ndef test_it(): pass",
+    ],
+    ids=["traces", "not looked at", "none"],
+)
+def test_a_test_that_looks_at_nothing_is_warned_of(outcome, source):
+    outcome(source, passed=1, warnings=1).stdout.fnmatch_lines([WARNING])
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("@swept\ndef test_it(trainsafe): assert trainsafe.point", {"passed": 1}),
+        ("@swept\ndef test_it(torchrun_group): pass", {"passed": 1}),
+        ("def test_it(): pass", {"passed": 1}),
+        ("@swept\ndef test_it(candidate_trace): pytest.skip('not now')", {"skipped": 1}),
+        ("@swept\ndef test_it(candidate_trace): raise AssertionError", {"failed": 1}),
+    ],
+    ids=["its point", "a group", "unmarked", "skips", "fails"],
+)
+def test_no_other_test_is_warned_of(outcome, source, expected):
+    result = outcome(source, warnings=0, **expected)
+    result.stdout.no_fnmatch_line("*looked at no Run*")

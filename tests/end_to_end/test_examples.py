@@ -1,0 +1,55 @@
+"""The example that the documents lead to passes as it stands, and finds what is taken out of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import inner_pytest
+
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    quick = ("--trainsafe-dtype=float64", "--trainsafe-localize=off", "-p", "no:cacheprovider")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", f"--basetemp={folder.parent}/base", *quick, *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def copied(tmp_path: Path) -> Path:
+    """The example in a folder of its own, as a user would take it."""
+    folder = tmp_path / "own_model"
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    return folder
+
+
+def test_a_model_with_parallelism_of_its_own_passes(tmp_path: Path) -> None:
+    done = run(copied(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "4 passed" in done.stdout
+
+
+def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    model = folder / "model.py"
+    kept, summed, rest = model.read_text().partition(
+        "        dist.all_reduce(grad, group=ctx.group)\n"
+    )
+    assert summed
+    model.write_text(kept + rest)
+
+    done = run(folder, "--trainsafe-sweep", "tp=2", "dp=1")
+
+    assert "1 failed" in done.stdout
+    told = inner_pytest.flat(done.stdout)
+    assert "starts at blocks.1.norm.output · activation_grad · step 0" in told
+    assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in told

@@ -43,6 +43,8 @@ class Ledger:
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
         self._members: dict[str, tuple[int, ...]] = {}
+        #: Is told of each call as well.
+        self.listener: Callable[[Collective], None] | None = None
 
     def write(self, entry: Collective | Finished) -> None:
         """Append one line.  Not buffered: it must be there when the next call never returns."""
@@ -67,25 +69,26 @@ class Ledger:
             ranks = self._members[name] = tuple(dist.get_process_group_ranks(group))
         tensor = detail.tensor
         site, user = _sites()
-        self.write(
-            Collective(
-                group=name,
-                ranks=ranks,
-                op=op,
-                site=site,
-                user=user,
-                reduce=detail.reduce,
-                root=_global(ranks, detail.root, detail.group_root),
-                peer=_global(ranks, detail.peer, detail.group_peer),
-                tag=detail.tag,
-                dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
-                shape=None if tensor is None else tuple(tensor.shape),
-                gives=_sizes(detail.gives, len(ranks)),
-                takes=_sizes(detail.takes, len(ranks)),
-                name="" if tensor is None else _name_of(tensor),
-                detail=detail.detail,
-            )
+        entry = Collective(
+            group=name,
+            ranks=ranks,
+            op=op,
+            site=site,
+            user=user,
+            reduce=detail.reduce,
+            root=_global(ranks, detail.root, detail.group_root),
+            peer=_global(ranks, detail.peer, detail.group_peer),
+            tag=detail.tag,
+            dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+            shape=None if tensor is None else tuple(tensor.shape),
+            gives=_sizes(detail.gives, len(ranks)),
+            takes=_sizes(detail.takes, len(ranks)),
+            name="" if tensor is None else _name_of(tensor),
+            detail=detail.detail,
         )
+        self.write(entry)
+        if self.listener is not None:
+            self.listener(entry)
 
     def finish(self) -> None:
         """Say that the program returned."""
@@ -161,6 +164,12 @@ def current() -> Ledger:
     """The ledger of this rank; there is one in every rank, and none elsewhere."""
     assert _current is not None, "no ledger is installed in this process"
     return _current
+
+
+def listen(listener: Callable[[Collective], None]) -> None:
+    """Tell `listener` of every later call; of none in a process without a ledger."""
+    if _current is not None:
+        _current.listener = listener
 
 
 class _Within(threading.local):

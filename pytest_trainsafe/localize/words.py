@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.json import decode
+
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.localize.blame import PROGRAM, Fault, Phase
+from pytest_trainsafe.record.reductions import Reduction
 from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 
 #: Names told of one group of faults, and groups told of one failure.
 MOST_NAMES = 3
 MOST_GROUPS = 3
+
+#: Reductions of the program that are told.
+MOST_MADE = 4
 
 _AGREES: dict[Phase, str] = {
     "forward": "",
@@ -42,6 +49,8 @@ def located(
         rows.append(("faulty", _AGREES[first] + text) if not number else ("and", text))
     if len(groups) > MOST_GROUPS:
         rows.append(("", f"and {len(groups) - MOST_GROUPS} more"))
+    for number, text in enumerate(words.reductions(faults[0])):
+        rows.append(("" if number else "reduced by", text))
     if axis:
         rows.append(("axis", axis))
     named = tuple((fault.phase, fault.target) for fault in faults)
@@ -52,6 +61,8 @@ class _Words:
     def __init__(self, comparison: Comparison, candidate: Trace, program: str) -> None:
         self.comparison = comparison
         self.modules = {n: e for rank in candidate.ranks for n, e in rank.modules.items()}
+        made = (text for rank in candidate.ranks for text in rank.note("reduction"))
+        self.made = [decode(text, type=Reduction) for text in dict.fromkeys(made)]
         self.program = program
 
     def group(self, fault: Fault) -> str:
@@ -121,17 +132,33 @@ class _Words:
             return f": nothing sums them over {axes.pop()}, on which each rank has a term"
         return ""
 
+    def reductions(self, fault: Fault) -> list[str]:
+        """The reductions that the program does make, where one is wrong or missing."""
+        if fault.phase not in ("reduction", "weights") or not self.made:
+            return []
+        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in self.made]
+        more = [f"and {len(told) - MOST_MADE} more"] if len(told) > MOST_MADE else []
+        return told[:MOST_MADE] + more
+
     def found(self) -> Iterator[Finding]:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
     def place(self, fault: Fault, program: Program) -> tuple[str, str]:
-        """Where to look, and what is there; of a sum or a step nothing is known."""
+        """Where to look, and what is there; of a step nothing is known."""
         if fault.target == PROGRAM:
             return _line_of(program), "the program"
+        if fault.phase == "reduction" and self.made:
+            return self.reduction(fault)
         cls, source = self.module(fault)
         if fault.phase not in ("forward", "backward", "weights") or not source:
             return "", ""
         return source, f"module class {cls}"
+
+    def reduction(self, fault: Fault) -> tuple[str, str]:
+        """The line of the reduction over the axis at which a gradient is wrong, or of the first."""
+        axes = {f.pattern.axis for f in self.found() if f.pattern and f.where and f.where.path}
+        made = next((made for made in self.made if axes & {*made.axes}), self.made[0])
+        return made.site, f"{made}{_called(made)}"
 
     def module(self, fault: Fault) -> tuple[str, str]:
         """The class and source of a fault's module, or of the nearest of the user's own."""
@@ -144,6 +171,10 @@ class _Words:
                 break
             path = path.rpartition(".")[0]
         return "", ""
+
+
+def _called(made: Reduction) -> str:
+    return f", called at {relative(made.caller)}" if made.caller else ""
 
 
 def _line_of(program: Program) -> str:

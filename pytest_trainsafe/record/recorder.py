@@ -12,6 +12,7 @@ from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.resolve import contradictions
+from pytest_trainsafe.launch.ledger import listen
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
@@ -21,6 +22,7 @@ from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
 from pytest_trainsafe.record.perturb import Noise
+from pytest_trainsafe.record.reductions import Reductions
 from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
@@ -122,6 +124,7 @@ class Recorder:
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
         self.parameters.initial()
+        listen(Reductions(self.clock, self.writer, self.spec.at).heard)
 
     def step(self) -> Iterator[int]:
         """The body of `ctx.step()`.  A step that an exception ends leaves no StepEvent."""

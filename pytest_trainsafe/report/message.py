@@ -6,7 +6,6 @@ themselves go beyond.  Called by the ladder.
 
 from __future__ import annotations
 
-import os
 import shlex
 import textwrap
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.places import relative
 
 WIDTH = 100
 LABEL = 14
@@ -123,7 +123,7 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
         if located.source:
             source, what = located.source, located.what
     if source:
-        lines += _row("look at", f"{_relative(source)} ({what})")
+        lines += _row("look at", f"{relative(source)} ({what})")
     return lines
 
 
@@ -228,7 +228,7 @@ def _context(judged: Sequence[Judged]) -> list[str]:
             lines += _row(
                 "precision",
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
-                f"narrows at {_relative(where) or 'a place unknown'}",
+                f"narrows at {relative(where) or 'a place unknown'}",
             )
     for text in dict.fromkeys(text for entry in judged for text in entry.unseen):
         lines += _row("unseen", text)
@@ -271,12 +271,3 @@ def _wrap(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
     )
-
-
-def _relative(source: str) -> str:
-    """A path with its line, relative to the working directory where that is shorter."""
-    path, colon, line = source.rpartition(":")
-    if not (colon and path and line.isdigit()):
-        return source  # no place in a file: "the backward pass"
-    relative = os.path.relpath(path)
-    return f"{relative if len(relative) < len(path) else path}:{line}"

@@ -132,7 +132,8 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "unmatched_pattern": one of the modules to record that matches none on this rank;
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
-    "local": by kind and path, what has no logical counterpart at the Point.
+    "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
+    collective that may reduce gradients, over which axes, and its line.
     """
 
     key: str

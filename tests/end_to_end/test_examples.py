@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    quick = ("--trainsafe-dtype=float64", "--trainsafe-localize=off", "-p", "no:cacheprovider")
+    quick = ("--trainsafe-dtype=float64", "-p", "no:cacheprovider")
     return subprocess.run(
         [sys.executable, "-m", "pytest", f"--basetemp={folder.parent}/base", *quick, *options],
         cwd=folder,
@@ -53,3 +53,20 @@ def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     told = inner_pytest.flat(done.stdout)
     assert "starts at blocks.1.norm.output · activation_grad · step 0" in told
     assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in told
+
+
+def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    program = folder / "train.py"
+    call = 'dist.all_reduce(parameter.grad, group=ctx.group("dp"))'
+    lines = program.read_text().splitlines()
+    [number] = [number for number, line in enumerate(lines, 1) if call in line]
+    lines[number - 1] += "; parameter.grad /= dist.get_world_size(ctx.group('dp'))"
+    program.write_text("\n".join(lines))
+
+    done = run(folder, "--trainsafe-sweep", "tp=1", "dp=2")
+
+    told = inner_pytest.flat(done.stdout)
+    assert "the gradient reduction is wrong of 15 parameters" in told
+    assert f"reduced by all_reduce(SUM) over dp at train.py:{number}" in told
+    assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told

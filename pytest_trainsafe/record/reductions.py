@@ -1,0 +1,94 @@
+"""Notes the collectives by which a program reduces its gradients, for reports to name.
+
+Attached by the recorder to the rank's ledger.  Not heard: what C++ calls by itself (the buckets
+of torch's DistributedDataParallel).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from types import FrameType
+
+import msgspec
+import torch
+
+from pytest_trainsafe.launch.collective import Collective
+from pytest_trainsafe.launch.passing import is_stdlib, passes_on
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+#: What adds up the ranks' terms.
+_SUMS = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+)
+
+
+class Reduction(msgspec.Struct, frozen=True):
+    """A call such as "all_reduce(SUM)", the axes of its group, and its line.
+
+    `caller` is the nearest line of another file that led there, "" for none: frameworks have
+    their collectives in functions of their own.
+    """
+
+    call: str
+    axes: tuple[str, ...]
+    site: str
+    caller: str
+
+    def __str__(self) -> str:
+        return f"{self.call} over {' and '.join(self.axes)}"
+
+
+class Reductions:
+    """Each different reduction once, as a note."""
+
+    def __init__(self, clock: Clock, writer: RankWriter, point: Point) -> None:
+        self._clock = clock
+        self._writer = writer
+        self._point = point
+        self._told: set[Reduction] = set()
+
+    def heard(self, call: Collective) -> None:
+        """A collective is about to run."""
+        if self._clock.step is None or call.op not in _SUMS or not self._of_tensors(call):
+            return
+        axes = self._axes(call.ranks)
+        # Within a micro-batch the model communicates too, but never over dp alone.
+        inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
+        if not axes or (inside and axes != ["dp"]):
+            return
+        how = f"({call.reduce})" if call.reduce else ""
+        made = Reduction(f"{call.op}{how}", tuple(axes), call.site, _called_at(call.site))
+        if made not in self._told:
+            self._told.add(made)
+            self._writer.add(NoteEvent("reduction", msgspec.json.encode(made).decode()))
+
+    def _of_tensors(self, call: Collective) -> bool:
+        """Whether it may be of gradients: a number alone is a norm, a loss, or a flag."""
+        floating = call.dtype.startswith(("float", "bfloat"))
+        return call.shape is None or (floating and math.prod(call.shape) > 1)
+
+    def _axes(self, ranks: tuple[int, ...]) -> list[str]:
+        places = [self._point.coordinates(rank) for rank in ranks]
+        return [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+
+
+def _called_at(site: str) -> str:
+    """file:line of the nearest caller of `site`, a file:line on the stack, in another file."""
+    file = site.rpartition(":")[0]
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and f"{frame.f_code.co_filename}:{frame.f_lineno}" != site:
+        frame = frame.f_back
+    while frame is not None:
+        at = frame.f_code.co_filename
+        between = at == file or at.startswith((_TORCH, "<")) or passes_on(at) or is_stdlib(at)
+        if not between:
+            return f"{at}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,98 @@
+"""The collectives that may reduce gradients are noted once each, with the line that led there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import collective_wrapper
+import msgspec
+import pytest
+
+from pytest_trainsafe.launch.collective import Collective
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.reductions import Reduction, Reductions
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+POINT = Point.of(tp=2, dp=2)
+TP, DP, WORLD = (0, 1), (0, 2), (0, 1, 2, 3)
+
+
+class Noted(RankWriter):
+    """Keeps what is noted."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 0)
+        self.found: list[Reduction] = []
+
+    def add(self, event: object) -> None:
+        assert isinstance(event, NoteEvent)
+        assert event.key == "reduction"
+        self.found.append(msgspec.json.decode(event.value, type=Reduction))
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Noted:
+    return Noted(tmp_path)
+
+
+def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) -> Collective:
+    known = {"reduce": "SUM", "dtype": "float32", "shape": (4,), "site": "fit.py:7", **more}
+    return Collective(group="", ranks=ranks, op=op, **known)  # type: ignore[arg-type]
+
+
+def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT)
+    for each in (call(), call(), call(WORLD), call(TP, "reduce_scatter_tensor", site="fit.py:9")):
+        reductions.heard(each)
+    assert [(str(made), made.site) for made in noted.found] == [
+        ("all_reduce(SUM) over dp", "fit.py:7"),
+        ("all_reduce(SUM) over tp and dp", "fit.py:7"),
+        ("reduce_scatter_tensor(SUM) over tp", "fit.py:9"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call(op="broadcast"),
+        call(op="all_gather_into_tensor"),
+        call(dtype="int64"),
+        call(shape=(1,)),
+        call((0,)),
+    ],
+    ids=["broadcast", "gather", "counts", "a number", "alone"],
+)
+def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
+    clock = Clock()
+    reductions = Reductions(clock, noted, POINT)
+    reductions.heard(call())  # before the first step
+    clock.start_step()
+    reductions.heard(other)
+    assert noted.found == []
+
+
+def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
+    """As a bucket does that is full; over tp and cp the model itself communicates there."""
+    clock = Clock()
+    clock.start_step()
+    clock.start_microbatch(0)
+    reductions = Reductions(clock, noted, POINT)
+    for ranks in (TP, WORLD, DP):
+        reductions.heard(call(ranks))
+    assert [made.axes for made in noted.found] == [("dp",)]
+
+
+def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT)
+    line = sys._getframe().f_lineno + 1
+    collective_wrapper.reduce(lambda site: reductions.heard(call(site=site)))
+    [made] = noted.found
+    assert made.site.startswith(f"{collective_wrapper.__file__}:")
+    assert made.caller == f"{__file__}:{line}"

@@ -118,7 +118,7 @@ class _Ladder:
             known = None if whole else failed.comparison
             proposal = _propose(whole or rung, known, self.loosen)
             failed.advice.extend(_advice(case, self.candidate, proposal))
-            if proposal is not None and proposal.left is None:
+            if proposal is not None and (proposal.left is None or proposal.shaped):
                 return
         if case.settings.localize:
             began = time.perf_counter()

@@ -17,11 +17,11 @@ import torch
 
 from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, Inferred, Sample, infer_all
-from pytest_trainsafe.align.layout import axes_of
+from pytest_trainsafe.align.layout import Shard, axes_of
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, wanted
 from pytest_trainsafe.align.words import describe
-from pytest_trainsafe.compare.averaged import may_be_means, means
+from pytest_trainsafe.compare.averaged import Means, may_be_means, means
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.judge import compare
@@ -43,9 +43,6 @@ ROUNDS = 4
 MOST_SAMPLES = 4
 MOST_NAMES = 500
 
-#: Parameters named in one hint.
-MOST_CUTS = 6
-
 #: Of tensors with more elements than this, one is looked at: its values tell enough.
 LARGE = 2**20
 
@@ -58,7 +55,8 @@ class Proposal:
     `left` is the first failing finding with everything adopted, None where nothing fails then;
     `withheld` counts the sums that are not offered because something does.  `unexplained` says
     of the first tensor without a layout what is nearest.  `file` is the annotation file that the
-    program read, "" for none.  `means` has the axes over which gradients are yet to be averaged.
+    program read, "" for none.  `means` has the axes over which gradients are yet to be averaged;
+    `shaped` counts the parameters among `wanted` of which the shapes alone tell that they are cut.
     """
 
     wanted: Wanted
@@ -68,6 +66,7 @@ class Proposal:
     unexplained: str = ""
     file: str = ""
     means: tuple[str, ...] = ()
+    shaped: int = 0
 
 
 def lacks(rung: Rung, comparison: Comparison) -> bool:
@@ -83,7 +82,7 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
     order = noted.get("cp_order", "")
     needs: dict[tuple[str, str, str], Need] = {}
     unexplained = ""
-    trace = rung.candidate
+    trace, first = rung.candidate, comparison
     for _ in range(ROUNDS):
         if not comparison.failed:
             break
@@ -112,30 +111,32 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
     if averaged is None:
         left = next((f for f in comparison.findings if f.verdict == "fail"), None)
     kept = [need for need in needs.values() if left is None or not need.sums]
+    shaped = _shaped(rung, first)
+    if shaped or averaged is not None:
+        unexplained = ""  # by their values, which are of other elements; or something fits
     candidate = rung.candidate
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
     sp = bool(candidate.point.get("sp", False))
-    result = wanted(kept, _sources(candidate), parameters, order=order, sp=sp)
+    result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
     if noted.get("cp_order"):
         result.pop("cp_order", None)
-    tensors = len(kept)
+    proposal = Proposal(result, len(kept), left, len(needs) - len(kept), unexplained)
+    proposal.file = noted.get("file", "")
+    proposal.shaped = len(shaped)
     if averaged is not None:
-        unexplained = ""
-        tensors += averaged.tensors
-        if averaged.gradients:
-            result["gradients"] = {"mean": list(averaged.gradients)}
-        if averaged.loss:
-            said = result.get("loss", {})
-            result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
-    return Proposal(
-        result,
-        tensors,
-        left,
-        len(needs) - len(kept),
-        unexplained,
-        noted.get("file", ""),
-        averaged.gradients if averaged is not None else (),
-    )
+        proposal.tensors += averaged.tensors
+        proposal.means = averaged.gradients
+        _declare(result, averaged)
+    return proposal
+
+
+def _declare(result: Wanted, averaged: Means) -> None:
+    """Add means to the annotations that are wanted."""
+    if averaged.gradients:
+        result["gradients"] = {"mean": list(averaged.gradients)}
+    if averaged.loss:
+        said = result.get("loss", {})
+        result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
 
 
 def _noted(candidate: Trace) -> dict[str, str]:
@@ -308,22 +309,23 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         near += f" gives the reference but for this: {inferred.trouble}"
     else:
         near += f" leaves an error of {inferred.left:.2g} of its norm"
-    if id.kind == "param" and _cut_by_shape(rung, id) is not None:
-        near += f". {_initialized_whole(rung, id)}"
     return near
 
 
-def _initialized_whole(rung: Rung, id: TensorId) -> str:
-    """What to do about parameters that were filled as if every rank held them whole."""
-    same = [i for i in rung.reference.ids() if i.kind == "param" and i.step == id.step]
-    cuts = {i.path: dim for i in same if (dim := _cut_by_shape(rung, i)) is not None}
-    named = ", ".join(f"{path}: {{tp_dim: {dim}}}" for path, dim in [*cuts.items()][:MOST_CUTS])
-    more = f", and {len(cuts) - MOST_CUTS} more" if len(cuts) > MOST_CUTS else ""
-    return (
-        "All ranks hold the same values, as ctx.initialize gives to parameters that it takes for "
-        "whole. Give it, and ctx.watch, annotations that say how they are cut; by their shapes: "
-        f"parameters: {{{named}{more}}}"
-    )
+def _shaped(rung: Rung, comparison: Comparison) -> list[Need]:
+    """The cuts of parameters that were filled as if every rank held them whole, by their shapes."""
+    found: list[Need] = []
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
+            continue
+        dim = _cut_by_shape(rung, id)
+        if dim is not None and all(need.name != id.path for need in found):
+            event = rung.candidate.holders(id)[0][1]
+            cut = (Shard(dim, "tp"),)
+            source, ndim = event.layout_source, len(event.shape)
+            found.append(Need("parameters", id.path, "", event.layout, cut, source, ndim))
+    return found
 
 
 def _cut_by_shape(rung: Rung, id: TensorId) -> int | None:

@@ -17,9 +17,7 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
     """
     rows: list[Row] = []
     if proposal.wanted:
-        count = proposal.tensors
-        lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"
-        rows.append(("annotate", f"{lack} an annotation, or part of one: {_then(proposal)}", True))
+        rows.append(("annotate", _lead(proposal), True))
         rows += [("", line, False) for line in render(proposal.wanted).splitlines()]
         where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
         rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
@@ -44,6 +42,21 @@ def _of_means(axes: Sequence[str]) -> str:
         f"whole step's until the reduction averages them over {over}; where it sums, a division "
         "is missing"
     )
+
+
+def _lead(proposal: Proposal) -> str:
+    if proposal.shaped:
+        some = f"by their shapes {proposal.shaped} parameters are cut, and were"
+        if proposal.shaped == 1:
+            some = "by its shape 1 parameter is cut, and was"
+        return (
+            f"{some} filled as if every rank held the whole. With what follows, given to "
+            "ctx.initialize and ctx.watch, they start as the reference's do; what else is to be "
+            "annotated the next run tells"
+        )
+    count = proposal.tensors
+    lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"
+    return f"{lack} an annotation, or part of one: {_then(proposal)}"
 
 
 def _then(proposal: Proposal) -> str:

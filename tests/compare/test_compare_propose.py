@@ -195,19 +195,29 @@ def test_sums_of_gradients_under_sp_are_proposed(bench: Bench) -> None:
     assert proposed(rung).wanted == {"parameters": {"norm.weight": {"sequence_parallel": True}}}
 
 
-def test_without_a_program_s_shard_the_hint_is_to_initialize_with_annotations(
-    bench: Bench,
-) -> None:
+def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         initial = record.id.kind == "param" and record.id.step == INITIAL
         return part * 0 + 1 if initial and record.id.path == "fc1.weight" else part
 
     found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
-    assert "fc1.weight: no layout explains it; the nearest is dimension 0 cut" in found.unexplained
-    assert "as ctx.initialize gives to parameters that it takes for whole" in found.unexplained
-    assert found.unexplained.endswith("parameters: {fc1.weight: {tp_dim: 0}}")
+    assert (found.shaped, found.unexplained) == (1, "")
     # The others hold their own parts, and are offered as such.
-    assert found.wanted["parameters"].keys() == {"fc1.bias", "fc2.weight"}
+    assert found.wanted["parameters"] == ALL["parameters"]
+    rows = proposal_rows(found)
+    assert rows[0][1].startswith("by its shape 1 parameter is cut, and was filled as if every rank")
+    assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
+
+
+def test_values_that_differ_between_ranks_are_offered_by_no_shape(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        return part * 0 + at["tp"] if initial and record.id.path == "fc1.weight" else part
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
+    assert found.shaped == 0
+    assert "fc1.weight" not in found.wanted["parameters"]
+    assert "fc1.weight: no layout explains it; the nearest is dimension 0 cut" in found.unexplained
 
 
 @pytest.mark.parametrize("edit", [healthy, scaled])

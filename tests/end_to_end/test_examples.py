@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import inner_pytest
+import yaml
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
 
@@ -36,6 +37,24 @@ def test_a_model_with_parallelism_of_its_own_passes(tmp_path: Path) -> None:
     done = run(copied(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
+
+
+def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
+    """First by the shapes of parameters, then, with these filled right, by values."""
+    folder = copied(tmp_path)
+    layouts = folder / "layouts.yaml"
+    whole = yaml.safe_load(layouts.read_text())
+    layouts.write_text("")
+    options = ("--trainsafe-sweep", "tp=2", "dp=1", "--trainsafe-annotate")
+
+    first = inner_pytest.flat(run(folder, *options).stdout)
+    assert "by their shapes 6 parameters are cut, and were filled as if every rank held" in first
+    assert "not localised" not in first
+    assert yaml.safe_load(layouts.read_text()) == {"parameters": whole["parameters"]}
+    second = inner_pytest.flat(run(folder, *options).stdout)
+    assert "4 tensors lack an annotation, or part of one: with what follows all" in second
+    assert yaml.safe_load(layouts.read_text()) == whole
+    assert "1 passed" in run(folder, *options).stdout
 
 
 def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:

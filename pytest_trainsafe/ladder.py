@@ -20,6 +20,7 @@ from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
+from pytest_trainsafe.compare.misdeclared import misdeclared
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
 from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
@@ -109,7 +110,7 @@ class _Ladder:
         return comparison.failed
 
     def explain(self, shadowed: bool) -> None:
-        """Look for the annotations that a failed rung lacks, or else for the code at fault."""
+        """Look for annotations that a failed rung lacks or that are wrong, or the code at fault."""
         failed, rung = self.judged[-1], self._rung
         assert rung is not None
         case = self.candidate.case
@@ -120,6 +121,9 @@ class _Ladder:
             failed.advice.extend(_advice(case, self.candidate, proposal))
             if proposal is not None and (proposal.left is None or proposal.shaped):
                 return
+        if told := misdeclared(rung, failed.comparison):
+            failed.advice.append(("declared", told, True))
+            return
         if case.settings.localize:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)

@@ -165,7 +165,7 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
         if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
             continue  # the output's own layout may settle its gradient too
         axes = ("tp",) if id.kind in ("param", "param_grad") else AXES
-        inferred = infer_all(list(_samples(rung, id)), rung.candidate.sizes, axes)
+        inferred = infer_all(list(samples(rung, id)), rung.candidate.sizes, axes)
         need = _need(rung, id, inferred)
         if need is not None:
             found.append(need)
@@ -209,7 +209,7 @@ def _open(candidate: Trace, id: TensorId) -> bool:
     return any(candidate.sizes[axis] > 1 and axis not in said for axis in AXES)
 
 
-def _samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
+def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
     """This tensor and others of its name and step, with what rounding allows of each."""
     named = [
         other

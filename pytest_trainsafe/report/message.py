@@ -122,7 +122,8 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
             lines += _row(label, text)
         if located.source:
             source, what = located.source, located.what
-    if source:
+    explained = {label for label, _, _ in judged.advice} & {"annotate", "declared"}
+    if source and (located is not None or not explained):
         lines += _row("look at", f"{relative(source)} ({what})")
     return lines
 

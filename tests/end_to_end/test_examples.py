@@ -57,6 +57,20 @@ def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
     assert "1 passed" in run(folder, *options).stdout
 
 
+def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
+    folder = copied(tmp_path)
+    layouts = folder / "layouts.yaml"
+    text = layouts.read_text()
+    layouts.write_text(text.replace("up: {output: {tp_dim: -1}}", "up: {output: {tp_dim: 1}}"))
+
+    told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=2", "dp=1").stdout)
+
+    assert "declared modules: up says dimension 1 cut over tp, which the parts of" in told
+    assert "they fit dimension 2 cut over tp" in told
+    assert "faulty" not in told
+    assert "look at" not in told
+
+
 def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     model = folder / "model.py"

@@ -1,0 +1,85 @@
+"""A layout that is declared wrongly is told with what fits; code that is wrong is not excused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+import torch
+from compare_traces import Bench, Edit, Record, healthy
+
+from pytest_trainsafe.align.layout import Layout, Shard
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.misdeclared import misdeclared
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import INITIAL
+
+POINT = Point.of(tp=2)
+
+
+def declared(rung: Rung, path: str, layout: Layout, source: str) -> Rung:
+    """The rung if `source` said this of all tensors of this path."""
+    ranks = []
+    for rank in rung.candidate.ranks:
+        tensors = {
+            id: msgspec.structs.replace(event, layout=layout, layout_source=source)
+            if id.path == path
+            else event
+            for id, event in rank.tensors.items()
+        }
+        ranks.append(dataclasses.replace(rank, tensors=tensors))
+    trace = rung.candidate
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
+
+
+def told(rung: Rung) -> str:
+    comparison = compare(rung)
+    assert comparison.failed
+    return misdeclared(rung, comparison)
+
+
+@pytest.mark.parametrize(
+    ("path", "layout", "source", "fits"),
+    [
+        ("fc1.output", (Shard(0, "tp"),), "modules: fc1", "dimension 1 cut over tp"),
+        ("norm.output", (Shard(0, "tp"),), "modules: norm", "whole on every rank"),
+        ("fc2.weight", (Shard(0, "tp"),), "parameters: fc2.weight", "dimension 1 cut over tp"),
+        ("norm.weight", (Shard(0, "tp"),), "attribute", "whole on every rank"),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_the_layout_that_fits_is_told(
+    bench: Bench, path: str, layout: Layout, source: str, fits: str, dtype: str
+) -> None:
+    text = told(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
+    assert text.startswith(f"{source} says dimension 0 cut over tp, which the parts of {path} do")
+    assert f"they fit {fits}." in text
+
+
+def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    later = record.id.step != INITIAL and record.id.path == "fc1.output"
+    return part * 1.5 if later else part
+
+
+def cut_short(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return part[:-1].clone() if record.id.path == "fc1.output" else part
+
+
+@pytest.mark.parametrize(
+    ("edit", "layout", "source"),
+    [
+        (wrong, (Shard(1, "tp"),), "modules: fc1"),
+        (wrong, (Shard(0, "tp"),), "modules: fc1"),
+        (cut_short, (Shard(1, "tp"),), "modules: fc1"),
+        (healthy, (Shard(0, "tp"),), "dtensor"),
+    ],
+    ids=["values", "values beside a wrong declaration", "a row short", "not by hand"],
+)
+def test_nothing_is_told_of_what_no_layout_explains(
+    bench: Bench, edit: Edit, layout: Layout, source: str
+) -> None:
+    rung = declared(bench.rung(POINT, edit, dtype="float64"), "fc1.output", layout, source)
+    assert told(rung) == ""

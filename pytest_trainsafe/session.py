@@ -304,7 +304,12 @@ class Session:
     ) -> None:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
-        self.notes: dict[str, None] = {}
+        self.notes = dict.fromkeys(
+            f"trainsafe_cache_inputs: {pattern} matches no file, so no reference depends on it"
+            for pattern in settings.cache_inputs
+            if not pattern.startswith("$")
+            and not any(glob.iglob(pattern, recursive=True, include_hidden=True))
+        )
         #: The programs that are known to make decisions.
         self.deciding: set[tuple[str, str]] = set()
         self.launchers = Launchers(

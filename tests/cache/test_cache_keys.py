@@ -13,6 +13,8 @@ import pytest
 from pytest_trainsafe import fingerprint
 from pytest_trainsafe.fingerprint import Key, make_key
 from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sources import sources
 
 PROGRAM = """
@@ -164,6 +166,16 @@ def test_declared_files_and_variables_change_the_key(
     assert after.digest != before.digest
     monkeypatch.setenv("LAYERS", "8")
     assert key(inputs=declared).digest != after.digest
+
+
+def test_a_declared_pattern_that_matches_no_file_is_told(project: Path, tmp_path: Path) -> None:
+    declared = (f"{project}/data/*", f"{project}/date/*", "$LAYERS")
+    session = Session(Settings(cache_inputs=declared), tmp_path)
+    session.close()
+    told = (
+        f"trainsafe_cache_inputs: {project}/date/* matches no file, so no reference depends on it"
+    )
+    assert list(session.notes) == [told]
 
 
 def test_a_program_without_a_source_file_has_no_key() -> None:

@@ -71,7 +71,8 @@ class RankWriter:
         self._keep = keep
         self._sketches: list[npt.NDArray[np.float64]] = []
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
-        self._placed: dict[bytes, tuple[str, int]] = {}
+        #: Where the sketches are that are pending, by their identity.
+        self._placed: dict[int, int] = {}
         self._ids: set[TensorId] = set()
         #: Of the lines that are written, and of the files of sketches.
         self._hash = xxhash.xxh3_128()
@@ -160,7 +161,8 @@ class RankWriter:
             master_copy,
         )
         self._ids.add(id)
-        self.add(event)
+        self._unwritten.append(event)
+        self._count += 1
         if self._pending_bytes >= FLUSH_BYTES:
             self.flush()
         return event
@@ -174,12 +176,10 @@ class RankWriter:
     def _hold_sketch(self, taken: Taken) -> tuple[str, int]:
         """The file and the place of a sketch; equal tensors share one."""
         assert taken.sketch is not None
-        content = xxhash.xxh3_128_digest(taken.sketch.data)
-        known = self._placed.get(content)
-        if known is None:
-            known = self._placed[content] = _sketches_name(self._files), len(self._sketches)
+        place = self._placed.setdefault(id(taken.sketch), len(self._sketches))
+        if place == len(self._sketches):
             self._sketches.append(taken.sketch)
-        return known
+        return _sketches_name(self._files), place
 
     def flush(self) -> None:
         """Write what is pending: the tensors and sketches as a file each, then the events."""
@@ -214,6 +214,7 @@ class RankWriter:
             _replace(self.directory / name, content)
             self._sketches.clear()
             self._sketched.clear()
+            self._placed.clear()
         self._files += 1
         self._pending.clear()
         self._pending_bytes = 0
@@ -252,10 +253,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+@functools.lru_cache(maxsize=4)
 def _payload_name(number: int) -> str:
     return f"payload-{number:05d}.safetensors"
 
 
+@functools.lru_cache(maxsize=4)
 def _sketches_name(number: int) -> str:
     return f"sketches-{number:05d}.safetensors"
 

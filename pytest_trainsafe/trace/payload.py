@@ -8,7 +8,7 @@ any safetensors reader reads these files.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,6 +30,9 @@ NAMES = {
     torch.float8_e4m3fn: "F8_E4M3",
     torch.float8_e5m2: "F8_E5M2",
 }
+
+#: The name of the entry of sketches.
+SKETCHES = "sketches"
 
 _LENGTH = struct.Struct("<Q")
 #: Loaded tensors lie in the file's memory, and complex128 arithmetic crashes off its alignment.
@@ -54,23 +57,22 @@ class _Entry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def encode(tensors: Sequence[Held]) -> bytes:
-    """A payload file's content; the entries are named by their place in `tensors`."""
+def encode(tensors: Mapping[str, Held]) -> bytes:
+    """A payload file's content, an entry for each tensor."""
     # Wide elements first, as the format wants it: then every entry is aligned to its elements.
-    order = sorted(range(len(tensors)), key=lambda i: -tensors[i].dtype.itemsize)
+    order = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     entries, end = {}, 0
-    for place in order:
-        held = tensors[place]
+    for name, held in order:
         start, end = end, end + len(held.data)
         native = held.dtype in NAMES
-        entries[str(place)] = _Entry(
+        entries[name] = _Entry(
             NAMES[held.dtype] if native else "U8",
             held.shape if native else (len(held.data),),
             (start, end),
         )
     header = msgspec.json.encode(entries)
     header += b" " * (-(_LENGTH.size + len(header)) % _ALIGNMENT)
-    return b"".join([_LENGTH.pack(len(header)), header, *(tensors[i].data for i in order)])
+    return b"".join([_LENGTH.pack(len(header)), header, *(held.data for _, held in order)])
 
 
 class Payload:
@@ -110,16 +112,17 @@ class Payload:
             raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}") from error
 
     def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:
-        """The float64 tensor that is the file's only entry, an unknown number of `shape`.
+        """The float64 tensor of the entry "sketches", an unknown number of `shape`.
 
-        `digest` is the hash of the whole file; "" where it was never said.
+        `digest` is the hash of its bytes; "" where it was never said.
         """
-        if digest and xxhash.xxh3_128_hexdigest(self._view) != digest:
-            raise PayloadError("it does not have its recorded hash")
-        entry = self._entries.get("0")
-        if entry is None or len(self._entries) > 1 or entry.shape[1:] != shape:
-            raise PayloadError(f"it does not hold rows of shape {list(shape)} alone")
+        entry = self._entries.get(SKETCHES)
+        if entry is None or entry.shape[1:] != shape:
+            raise PayloadError(f"it holds no sketches of shape {list(shape)}")
+        start, end = (self._start + offset for offset in entry.data_offsets)
+        if digest and xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
+            raise PayloadError("its sketches do not have their recorded hash")
         try:
-            return self._bytes[self._start :].view(torch.float64).view(entry.shape)
+            return self._bytes[start:end].view(torch.float64).view(entry.shape)
         except RuntimeError as error:
             raise PayloadError(f"it holds no float64 of shape {list(entry.shape)}") from error

@@ -36,7 +36,7 @@ FORMAT = "pytest-trainsafe trace"
 #: Payload files that stay mapped, for each rank: one a step, or one for each 16 MiB of it.
 MAPPED = 3
 
-PAYLOAD_NAME = re.compile(r"(payload|sketches)-\d{5,}\.safetensors")
+PAYLOAD_NAME = re.compile(r"payload-\d{5,}\.safetensors")
 
 
 class TraceError(Exception):
@@ -47,7 +47,7 @@ class TraceError(Exception):
 class RankTrace:
     """What one rank recorded.  `tensors` is in the order of dataflow.
 
-    `sketches` has the hashes of the files of sketches, of a rank that finished.
+    `sketches` has the hashes of the sketches in each file, of a rank that finished.
     """
 
     rank: int

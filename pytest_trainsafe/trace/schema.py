@@ -4,8 +4,9 @@ A trace is a directory:
 
     manifest.json                 one Manifest: what ran, where, and the schema version
     rank0/events.jsonl            one Event a line, appended as things happen
-    rank0/payload-00000.safetensors   the tensors, written whole before the events that name them
-    rank0/sketches-00000.safetensors  sketches of tensors whose values were not kept, likewise
+    rank0/payload-00000.safetensors   the tensors, and in the entry "sketches" those of tensors
+                                  whose values were not kept; written whole before the events
+                                  that name them
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.
@@ -144,7 +145,7 @@ class End(msgspec.Struct, frozen=True, tag="end"):
     """The rank finished its program.
 
     `events` counts the events before this one; `hash` is that of their lines, and `sketches`
-    has those of the files of sketches: a tensor's own hash does not cover its sketch.
+    has those of the sketches of each file: a tensor's own hash does not cover its sketch.
     """
 
     events: int

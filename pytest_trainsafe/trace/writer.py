@@ -19,7 +19,7 @@ import torch
 import xxhash
 
 from pytest_trainsafe.align.layout import REPLICATED, Layout
-from pytest_trainsafe.trace.payload import Held, encode
+from pytest_trainsafe.trace.payload import SKETCHES, Held, encode
 from pytest_trainsafe.trace.schema import (
     INITIAL,
     End,
@@ -28,7 +28,7 @@ from pytest_trainsafe.trace.schema import (
     TensorEvent,
     TensorId,
 )
-from pytest_trainsafe.trace.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, SIZE, Sketcher
 from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
 
 #: Bytes of tensors held back before a payload file is written.  Writing copies them once more, to
@@ -74,7 +74,7 @@ class RankWriter:
         #: Where the sketches are that are pending, by their identity.
         self._placed: dict[int, int] = {}
         self._ids: set[TensorId] = set()
-        #: Of the lines that are written, and of the files of sketches.
+        #: Of the lines that are written, and of the sketches in each file.
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
         self._failure: str | None = None
@@ -179,7 +179,7 @@ class RankWriter:
         place = self._placed.setdefault(id(taken.sketch), len(self._sketches))
         if place == len(self._sketches):
             self._sketches.append(taken.sketch)
-        return _sketches_name(self._files), place
+        return _payload_name(self._files), place
 
     def flush(self) -> None:
         """Write what is pending: the tensors and sketches as a file each, then the events."""
@@ -204,17 +204,16 @@ class RankWriter:
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
     def _write_payload(self) -> None:
-        if self._pending:
-            _replace(self.directory / _payload_name(self._files), encode(self._pending))
+        name = _payload_name(self._files)
+        entries = {str(place): held for place, held in enumerate(self._pending)}
         if self._sketches:
-            sketches = np.stack(self._sketches)
-            held = Held(torch.float64, sketches.shape, sketches.tobytes())
-            name, content = _sketches_name(self._files), encode([held])
-            self._hashes[name] = xxhash.xxh3_128_hexdigest(content)
-            _replace(self.directory / name, content)
-            self._sketches.clear()
-            self._sketched.clear()
-            self._placed.clear()
+            data = b"".join(sketch.data for sketch in self._sketches)
+            entries[SKETCHES] = Held(torch.float64, (len(self._sketches), ROWS, COLUMNS), data)
+            self._hashes[name] = xxhash.xxh3_128_hexdigest(data)
+        _replace(self.directory / name, encode(entries))
+        self._sketches.clear()
+        self._sketched.clear()
+        self._placed.clear()
         self._files += 1
         self._pending.clear()
         self._pending_bytes = 0
@@ -256,11 +255,6 @@ def _name(dtype: torch.dtype) -> str:
 @functools.lru_cache(maxsize=4)
 def _payload_name(number: int) -> str:
     return f"payload-{number:05d}.safetensors"
-
-
-@functools.lru_cache(maxsize=4)
-def _sketches_name(number: int) -> str:
-    return f"sketches-{number:05d}.safetensors"
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -19,6 +19,11 @@ def held(tensor: torch.Tensor) -> Held:
     return Held(tensor.dtype, tuple(tensor.shape), data)
 
 
+def entries(*made: Held) -> dict[str, Held]:
+    """The entries of a payload, by their place."""
+    return {str(place): each for place, each in enumerate(made)}
+
+
 def digest(of: Held) -> str:
     return xxhash.xxh3_128_hexdigest(of.data)
 
@@ -38,7 +43,7 @@ def test_any_safetensors_reader_reads_a_payload(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = tensors()
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode([held(tensor) for tensor in made]))
+    path.write_bytes(encode(entries(*map(held, made))))
     loaded = load_file(path)
     assert len(loaded) == len(made)
     for place, tensor in enumerate(made):
@@ -51,7 +56,7 @@ def test_entries_come_back_with_their_dtype_and_shape(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = [*tensors(), torch.complex(torch.ones(3), torch.zeros(3))]
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode([held(tensor) for tensor in made]))
+    path.write_bytes(encode(entries(*map(held, made))))
     payload = Payload(path)
     for place, tensor in enumerate(made):
         wanted = held(tensor)
@@ -63,7 +68,7 @@ def test_entries_come_back_with_their_dtype_and_shape(tmp_path: Path) -> None:
 def test_what_is_done_to_a_loaded_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
-    path.write_bytes(encode([wanted]))
+    path.write_bytes(encode(entries(wanted)))
     before = path.read_bytes()
     Payload(path).load("0", wanted.dtype, wanted.shape, digest(wanted)).zero_()
     assert path.read_bytes() == before
@@ -75,7 +80,7 @@ def test_what_is_done_to_a_loaded_tensor_does_not_reach_the_file(tmp_path: Path)
 )
 def test_a_cut_payload_is_refused(tmp_path: Path, keep: int, words: str) -> None:
     path = tmp_path / "payload.safetensors"
-    path.write_bytes(encode([held(torch.arange(4.0))])[:keep])
+    path.write_bytes(encode(entries(held(torch.arange(4.0))))[:keep])
     with pytest.raises(PayloadError, match=words):
         Payload(path)
 
@@ -83,7 +88,7 @@ def test_a_cut_payload_is_refused(tmp_path: Path, keep: int, words: str) -> None
 def test_an_entry_that_does_not_fit_its_event_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
-    path.write_bytes(encode([wanted]))
+    path.write_bytes(encode(entries(wanted)))
     payload = Payload(path)
     with pytest.raises(PayloadError, match="no entry 1"):
         payload.load("1", wanted.dtype, wanted.shape, digest(wanted))

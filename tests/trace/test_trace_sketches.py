@@ -113,13 +113,13 @@ def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
 
 def test_a_changed_value_of_a_sketch_is_found_when_it_is_loaded(tmp_path: Path) -> None:
     recorded(tmp_path, {named("large"): torch.randn(40, 50)})
-    file = tmp_path / "rank0/sketches-00000.safetensors"
+    file = tmp_path / "rank0/payload-00000.safetensors"
     data = bytearray(file.read_bytes())
-    data[-1] ^= 1
+    data[-1] ^= 1  # the only entry
     file.write_bytes(data)
     trace = Trace.open(tmp_path)
 
-    with pytest.raises(TraceError, match=r"sketches-00000.* does not have its recorded hash"):
+    with pytest.raises(TraceError, match=r"payload-00000.*its sketches do not have their"):
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
 
 

@@ -73,7 +73,6 @@ class RankWriter:
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
         #: Where the sketches are that are pending, by their identity.
         self._placed: dict[int, int] = {}
-        self._ids: set[TensorId] = set()
         #: Of the lines that are written, and of the sketches in each file.
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
@@ -112,7 +111,7 @@ class RankWriter:
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
         # Another Run may follow a decision.
-        kept = host.nbytes <= SIZE or id in self._keep or id.kind == "decision"
+        kept = host.nbytes <= SIZE or id.kind == "decision" or (self._keep and id in self._keep)
         if self._sketcher is not None and not kept:
             array = as_array(host)
             digest = xxhash.xxh3_128_hexdigest(array.data)
@@ -137,7 +136,6 @@ class RankWriter:
     ) -> TensorEvent:
         """Record what was taken of a tensor under `id`, once, and return its event."""
         self._check()
-        assert id not in self._ids, f"{id} was recorded twice on rank {self.rank}"
         file, key, place = "", "", -1
         if taken.data is None:
             file, place = self._hold_sketch(taken)
@@ -160,7 +158,6 @@ class RankWriter:
             taken.logical,
             master_copy,
         )
-        self._ids.add(id)
         self._unwritten.append(event)
         self._count += 1
         if self._pending_bytes >= FLUSH_BYTES:

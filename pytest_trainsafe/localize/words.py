@@ -148,13 +148,13 @@ class _Words:
         if fault.target == PROGRAM:
             return _line_of(program), "the program"
         if fault.phase == "reduction" and self.made:
-            return self.reduction(fault)
+            return self.reduction()
         cls, source = self.module(fault)
         if fault.phase not in ("forward", "backward", "weights") or not source:
             return "", ""
         return source, f"module class {cls}"
 
-    def reduction(self, fault: Fault) -> tuple[str, str]:
+    def reduction(self) -> tuple[str, str]:
         """The line of the reduction over the axis at which a gradient is wrong, or of the first."""
         axes = {f.pattern.axis for f in self.found() if f.pattern and f.where and f.where.path}
         made = next((made for made in self.made if axes & {*made.axes}), self.made[0])

@@ -52,8 +52,8 @@ from pytest_trainsafe.trace.writer import write_manifest
 class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
-    `filed` is the key under which the Run is cached, "" for none; `reused` says that it was
-    there already.
+    `filed` is the key under which the Run was looked for in the cache, "" for none; `reused`
+    says that it was there.
     """
 
     trace: Trace
@@ -78,6 +78,8 @@ class Traces:
     publish: Callable[[PointSummary], None] | None = None
     reused: dict[str, bool] = field(default_factory=dict)
     more: list[Traces] = field(default_factory=list)
+    #: Whether any of the Runs was asked for.
+    looked_at: bool = False
     extra: set[RunKey] = field(default_factory=set)
     _spent: dict[RunKey, Mapping[str, float]] = field(default_factory=dict)
 
@@ -90,11 +92,6 @@ class Traces:
         run = self._run(key)
         self._spent[key] = run.seconds
         return run.trace
-
-    @property
-    def looked_at(self) -> bool:
-        """Whether any of the Runs was asked for."""
-        return bool(self._spent)
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -189,6 +186,7 @@ class Traces:
         return self.case.program.path, self.case.program.file
 
     def _run(self, key: RunKey) -> Run:
+        self.looked_at = True
         run = self.session.run(key).result()
         if run.filed:
             self.reused[run.filed] = run.reused
@@ -330,7 +328,7 @@ class Session:
         self._last: tuple[threading.Event, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunKey] = set()
-        self._parsed: set[tuple[str, str, tuple[str, ...] | None]] = set()
+        self._parsed: set[tuple[str, str, tuple[str, ...]]] = set()
         self._count = 0
         self._lock = threading.Lock()
 
@@ -426,7 +424,7 @@ class Session:
             order.run.add_done_callback(self._delete)
 
     def _delete(self, dropped: Future[Run]) -> None:
-        if dropped.exception() is not None:
+        if dropped.exception() is not None or self.settings.keep_traces:
             return
         trace = dropped.result().trace.path
         if self.cache is None or not trace.is_relative_to(self.cache.directory):

@@ -114,17 +114,18 @@ def _any(trace: Trace, id: TensorId) -> bool:
 
 
 def _moved(comparison: Comparison) -> Guard:
-    if comparison.compared["param_grad"] and not comparison.compared["main_grad"]:
+    compared = comparison.compared
+    if compared["update"]:
+        if not comparison.moved and (compared["main_grad"] or compared["param_grad"]):
+            yield "moved", "no parameter of the reference moved in any step"
+    elif compared["main_grad"]:
+        yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
+    elif compared["param_grad"]:
         text = (
-            "no gradient as the optimizer is given it was compared, and no update: a reduction "
-            "that is missing would not show; give ctx.watch the optimizer"
+            "no update was compared, and no gradient as the optimizer is given it, so a reduction "
+            "that is missing would not show: no optimizer was watched, or these are not recorded"
         )
         yield "moved", text
-    if not comparison.moved and comparison.compared["main_grad"]:
-        if comparison.compared["update"]:
-            yield "moved", "no parameter of the reference moved in any step"
-        else:
-            yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
 
 
 def _inputs(candidate: Trace) -> Guard:

@@ -123,7 +123,22 @@ def test_a_model_without_its_optimizer(bench: Bench) -> None:
     kinds = ("param", "main_grad", "optimizer_state")
     found = doubts(pair(bench, [r for r in training() if r.id.kind not in kinds]))
     assert list(found) == ["moved"]
-    assert found["moved"].endswith("give ctx.watch the optimizer")
+    assert "no optimizer was watched, or these are not recorded" in found["moved"]
+
+
+def test_an_optimizer_that_is_not_watched_but_steps(bench: Bench) -> None:
+    kinds = ("main_grad", "optimizer_state")
+    assert doubts(pair(bench, [r for r in training() if r.id.kind not in kinds])) == {}
+
+
+def test_nothing_steps_and_no_optimizer_is_watched(bench: Bench) -> None:
+    start = {r.id.path: r.tensor for r in training() if r.id.step == INITIAL}
+    still = [
+        Record(r.id, start[r.id.path], r.layout) if r.id.kind == "param" else r
+        for r in training()
+        if r.id.kind not in ("main_grad", "optimizer_state")
+    ]
+    assert list(doubts(pair(bench, still))) == ["moved"]
 
 
 def test_dp_ranks_that_saw_the_same_data(bench: Bench) -> None:

@@ -143,6 +143,22 @@ def test_third(candidate_trace, reference_trace):
     assert trained(tmp_path).count("first single") == 2  # with noise, and without
 
 
+def test_kept_traces_stay_though_another_environment_needs_others(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        """
+@marked()
+def test_second(candidate_trace, reference_trace, monkeypatch):
+    monkeypatch.setenv("UNKNOWN", "b")
+    assert_trainsafe(candidate_trace, reference_trace)
+""",
+        *("--trainsafe-keep-traces", "kept"),
+    )
+    assert done.returncode == 0, done.stdout
+    kept = list((tmp_path / "kept").glob("trainsafe/*/trace/manifest.json"))
+    assert len(kept) == 2 * 3  # of each test a candidate, a reference, and that under noise
+
+
 def test_what_a_test_does_after_its_assertion_reaches_no_run_of_the_next(tmp_path: Path) -> None:
     done = run(
         tmp_path,

@@ -15,6 +15,18 @@ def train(ctx):
     raise AssertionError("nothing is trained here")
 """
 
+#: Looks at a Run that fails.
+FAILS = """
+from pytest_trainsafe.launch import GroupFailure
+
+@swept
+def test_it({names}):
+    {more}
+    with pytest.raises(GroupFailure, match="nothing is trained here"):
+        candidate_trace.at("float64")
+"""
+DYNAMIC = "candidate_trace = request.getfixturevalue('candidate_trace')"
+
 WARNING = (
     "*test_it?tp1? is marked trainsafe and looked at no Run, so it could not fail; call assert*"
 )
@@ -53,11 +65,13 @@ def test_a_test_that_looks_at_nothing_is_warned_of(outcome, source):
     [
         ("@swept\ndef test_it(trainsafe): assert trainsafe.point", {"passed": 1}),
         ("@swept\ndef test_it(torchrun_group): pass", {"passed": 1}),
+        (FAILS.format(names="candidate_trace", more=""), {"passed": 1}),
+        (FAILS.format(names="request, trainsafe", more=DYNAMIC), {"passed": 1}),
         ("def test_it(): pass", {"passed": 1}),
         ("@swept\ndef test_it(candidate_trace): pytest.skip('not now')", {"skipped": 1}),
         ("@swept\ndef test_it(candidate_trace): raise AssertionError", {"failed": 1}),
     ],
-    ids=["its point", "a group", "unmarked", "skips", "fails"],
+    ids=["its point", "a group", "a failure", "asked for", "unmarked", "skips", "fails"],
 )
 def test_no_other_test_is_warned_of(outcome, source, expected):
     result = outcome(source, warnings=0, **expected)

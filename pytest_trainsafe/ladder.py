@@ -20,7 +20,7 @@ from pytest_trainsafe.compare.checks import require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
-from pytest_trainsafe.compare.misdeclared import misdeclared
+from pytest_trainsafe.compare.misdeclared import misdeclared, misfits
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
 from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
@@ -29,7 +29,7 @@ from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
-from pytest_trainsafe.report.proposal import proposal_rows
+from pytest_trainsafe.report.proposal import misdeclared_rows, proposal_rows
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -113,22 +113,36 @@ class _Ladder:
         """Look for annotations that a failed rung lacks or that are wrong, or the code at fault."""
         failed, rung = self.judged[-1], self._rung
         assert rung is not None
+        failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
-        if lacks(rung, failed.comparison):
-            whole = _in_full(failed.dtype, self.candidate, self.reference, shadowed)
-            known = None if whole else failed.comparison
-            proposal = _propose(whole or rung, known, self.loosen)
-            failed.advice.extend(_advice(case, self.candidate, proposal))
-            if proposal is not None and (proposal.left is None or proposal.shaped):
-                return
-        if told := misdeclared(rung, failed.comparison):
-            failed.advice.append(("declared", told, True))
+        if failed.explained:
             return
         if case.settings.localize:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
+
+    def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
+        """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
+        lacking, unfit = lacks(rung, failed.comparison), misfits(rung, failed.comparison)
+        if not lacking and not unfit:
+            return False
+        comparison = failed.comparison
+        whole = _in_full(failed.dtype, self.candidate, self.reference, shadowed)
+        if whole is not None:
+            rung, comparison = whole, _compare(whole, self.loosen)
+        wrong = proposal = None
+        with _one_thread():
+            if unfit:
+                wrong = misdeclared(rung, comparison, self.loosen)
+            if lacking:
+                proposal = propose(rung, comparison, self.loosen)
+        if wrong is not None:
+            failed.advice.extend(misdeclared_rows(wrong))
+        failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))
+        declared = wrong is not None and wrong.left is None
+        return declared or (proposal is not None and proposal.settles)
 
     def summary(self, left_out: Sequence[str]) -> PointSummary:
         """What the terminal's summary is told of this Point."""
@@ -155,14 +169,6 @@ def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -
     if candidate.case.settings.record == "full":
         return None
     return make_rung(dtype, candidate.in_full(), reference.in_full(), shadowed)
-
-
-def _propose(
-    rung: Rung, comparison: Comparison | None, loosen: Sequence[Loosen]
-) -> Proposal | None:
-    """The annotations that would explain what failed; without a comparison it is made first."""
-    with _one_thread():
-        return propose(rung, comparison or compare(rung, loosen), loosen)
 
 
 def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Row]:
@@ -278,8 +284,11 @@ def judge_pair(
     if not judged.failed:
         return ""
     if comparison.failed and lacks(rung, comparison):
-        proposal = _propose(rung, comparison, loosen)
-        judged.advice.extend(proposal_rows(proposal) if proposal is not None else [])
+        with _one_thread():
+            proposal = propose(rung, comparison, loosen)
+        if proposal is not None:
+            judged.advice.extend(proposal_rows(proposal))
+            judged.explained = proposal.settles
     return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
 
 

@@ -15,6 +15,8 @@ import yaml
 
 #: What YAML reads as a plain string, and a reader too.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+#: Keys whose lists are sets of axes.
+_SETS = {"mean", "partial", "local"}
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
@@ -32,8 +34,8 @@ def render(wanted: Mapping[str, Any]) -> str:
 def extend(text: str, wanted: Mapping[str, Any]) -> str:
     """The text of a file with what it lacks of `wanted`.
 
-    A key that is there stays with its value; a pattern "*" goes before the others, which win
-    over it.  `text` must be a valid annotation file.
+    A key that is there stays with its value, a list of axes in brackets with those it lacks; a
+    pattern "*" goes before the others, which win over it.  `text` must be a valid annotation file.
     """
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
@@ -69,6 +71,8 @@ def _missing(
     for key, item in value.items():
         if key in there and isinstance(item, Mapping):
             edits += _missing(text, there[key][1], item, there[key][0].start_mark.column + 2)
+        elif key in there and isinstance(item, list) and key in _SETS:
+            edits += _lacking(text, there[key][1], item)
     fresh = {key: item for key, item in value.items() if key not in there}
     if not fresh:
         return edits
@@ -93,6 +97,16 @@ def _missing(
         end = _end(text, node.value[-1])
         edits.append((end, "".join(f"\n{pad}{line}" for line in _entries(last))))
     return edits
+
+
+def _lacking(text: str, node: yaml.Node, items: list[str]) -> list[tuple[int, str]]:
+    """The insertion that gives a list in brackets the items it lacks."""
+    if not isinstance(node, yaml.SequenceNode) or not node.flow_style:
+        return []
+    fresh = [item for item in items if item not in {each.value for each in node.value}]
+    tail = text[: node.end_mark.index - 1].rstrip()
+    lead = "" if not node.value else " " if tail.endswith(",") else ", "
+    return [(len(tail), lead + ", ".join(map(_flow, fresh)))] if fresh else []
 
 
 def _column(node: yaml.MappingNode) -> int:

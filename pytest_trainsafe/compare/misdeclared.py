@@ -1,74 +1,124 @@
 """Tells a declaration that is wrong from code that is.  Called by the ladder after a failure.
 
 What is declared is taken for right until its parts do not even fit together.  Then the layouts
-that the values, or a parameter's shape, allow are looked at, as if nothing had been declared.
+that the values, or a parameter's shape, allow are looked at, as if nothing had been declared,
+and tried on the whole candidate.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, infer_all
-from pytest_trainsafe.align.layout import Layout, Shard
+from pytest_trainsafe.align.layout import Layout
+from pytest_trainsafe.align.suggest import Need
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.propose import samples
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.propose import cut_by_shape, samples
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
-from pytest_trainsafe.trace.schema import INITIAL
+from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
 
 #: What parts look like that do not fit together.
 _UNFIT = frozenset({"hole", "overlap", "shape", "layout"})
 
 #: Where a user declares layouts.
-_BY_HAND = ("parameters", "modules", "loss", "attribute")
+_BY_HAND = ("parameters", "modules", "attribute")
+
+#: Declarations told, and tensors looked at.
+MOST_TOLD = 3
+MOST_NAMES = 100
 
 
-def misdeclared(rung: Rung, comparison: Comparison) -> str:
-    """What is declared wrongly of the first wrong tensor, and what would fit; "" for nothing."""
-    first = next((f for f in comparison.findings if f.verdict == "fail"), None)
-    if first is None or first.where is None or first.check not in _UNFIT:
-        return ""
-    holders = rung.candidate.holders(first.where)
-    event = holders[0][1]
-    if not event.layout_source.startswith(_BY_HAND) or not event.layout:
-        return ""
-    fits = _by_shape(rung, first) if first.where.kind == "param" else _by_values(rung, first)
-    if not fits:
-        return ""
-    who = event.layout_source
-    return (
-        f"{who} says {describe(event.layout)}, which the parts of {first.where.path} do not fit; "
-        f"they fit {' or '.join(fits)}. Correct the declaration, or the code that cuts it so"
+@dataclasses.dataclass(frozen=True, slots=True)
+class Misdeclared:
+    """What is declared wrongly, a sentence each; `left` is the first that is wrong all the same."""
+
+    told: list[str]
+    left: Finding | None
+
+
+def misfits(rung: Rung, comparison: Comparison) -> bool:
+    """Whether parts do not fit together as somebody declared."""
+    return next(_misfits(rung, comparison), None) is not None
+
+
+def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
+    """The declarations that do not fit, and what would; None where nothing does."""
+    needs: list[Need] = []
+    told: dict[tuple[str, str, str], str] = {}
+    shaped: set[TensorId] = set()
+    for id, event in _misfits(rung, comparison):
+        fits = _by_shape(rung, id) if id.kind == "param" else _by_values(rung, id)
+        if fits is None:
+            continue
+        key = event.layout_source, describe(event.layout), describe(fits)
+        told.setdefault(key, id.path)
+        if id.kind == "param":
+            shaped.add(id)
+        else:
+            place = id.name
+            if id.kind == "activation_grad":
+                place = place.replace("output", "output_grad", 1)
+            ndim = len(event.shape)
+            needs.append(Need("modules", id.module, place, (), fits, event.layout_source, ndim))
+    if not told:
+        return None
+    # Parameters were filled by what is declared: what they hold shows no more.
+    left = _first_left(comparison, shaped)
+    if needs:
+        trace = adopt(rung.candidate, needs)
+        left = _first_left(compare(dataclasses.replace(rung, candidate=trace), loosen), shaped)
+    return Misdeclared(
+        [
+            f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
+            for (source, said, fits), path in list(told.items())[:MOST_TOLD]
+        ],
+        left,
     )
 
 
-def _by_values(rung: Rung, finding: Finding) -> list[str]:
-    """The layout with which the parts are the reference."""
-    assert finding.where is not None
+def _first_left(comparison: Comparison, explained: set[TensorId]) -> Finding | None:
+    failing = (f for f in comparison.findings if f.verdict == "fail")
+    return next((f for f in failing if f.where not in explained), None)
+
+
+def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, TensorEvent]]:
+    """The first tensor of every name whose parts do not fit as they are declared by hand."""
+    seen: set[tuple[str, str, str]] = set()
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or finding.check not in _UNFIT or id is None:
+            continue
+        kind = "activation" if id.kind == "activation_grad" else id.kind
+        key = (kind, id.module, id.name)  # a gradient lies as its output does, which comes first
+        holders = rung.candidate.holders(id)
+        if key in seen or len(seen) >= MOST_NAMES or not holders:
+            continue
+        event = holders[0][1]
+        if event.layout and event.layout_source.startswith(_BY_HAND):
+            seen.add(key)
+            yield id, event
+
+
+def _by_values(rung: Rung, id: TensorId) -> Layout | None:
+    """The one layout with which the parts are the reference."""
     asked = [
-        replace(sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts])
-        for sample in samples(rung, finding.where)
+        dataclasses.replace(
+            sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]
+        )
+        for sample in samples(rung, id)
     ]
-    if not asked:
-        return []
-    return [describe(layout) for layout in infer_all(asked, rung.candidate.sizes, AXES).telling()]
+    fits = infer_all(asked, rung.candidate.sizes, AXES).telling() if asked else []
+    return fits[0] if len(fits) == 1 else None
 
 
-def _by_shape(rung: Rung, finding: Finding) -> list[str]:
+def _by_shape(rung: Rung, id: TensorId) -> Layout | None:
     """The cut of a parameter that its shape shows; it was filled by what is declared."""
-    assert finding.where is not None
-    if finding.where.step != INITIAL or not rung.reference.holders(finding.where):
-        return []
-    part = rung.candidate.holders(finding.where)[0][1].shape
-    whole = rung.reference.holders(finding.where)[0][1].shape
-    if len(part) != len(whole):
-        return []
-    cut = [dim for dim, length in enumerate(part) if length != whole[dim]]
-    tp = rung.candidate.sizes["tp"]
-    if len(cut) == 1 and part[cut[0]] == -(-whole[cut[0]] // tp):
-        layout: Layout = (Shard(cut[0], "tp"),)
-        return [describe(layout)]
-    return [describe(())] if not cut else []
+    return cut_by_shape(rung, id) if id.step == INITIAL else None

@@ -17,7 +17,7 @@ import torch
 
 from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, Inferred, Sample, infer_all
-from pytest_trainsafe.align.layout import Shard, axes_of
+from pytest_trainsafe.align.layout import Layout, Shard, axes_of
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, wanted
 from pytest_trainsafe.align.words import describe
@@ -55,7 +55,7 @@ class Proposal:
     `left` is the first failing finding with everything adopted, None where nothing fails then;
     `withheld` counts the sums that are not offered because something does.  `unexplained` says
     of the first tensor without a layout what is nearest.  `file` is the annotation file that the
-    program read, "" for none.  `means` has the axes over which gradients are yet to be averaged;
+    program read, "" for none.  `means` is what is yet to be averaged;
     `shaped` counts the parameters among `wanted` of which the shapes alone tell that they are cut.
     """
 
@@ -65,8 +65,13 @@ class Proposal:
     withheld: int = 0
     unexplained: str = ""
     file: str = ""
-    means: tuple[str, ...] = ()
+    means: Means | None = None
     shaped: int = 0
+
+    @property
+    def settles(self) -> bool:
+        """Whether nothing is left that another fault would have to explain."""
+        return self.left is None or bool(self.shaped)
 
 
 def lacks(rung: Rung, comparison: Comparison) -> bool:
@@ -77,7 +82,12 @@ def lacks(rung: Rung, comparison: Comparison) -> bool:
 
 
 def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Proposal | None:
-    """Find the layouts that a failed comparison lacked; None where it lacked none."""
+    """Find the layouts that a failed comparison lacked; None where it lacked none.
+
+    Where some tensors could not be judged, for want of values, nothing can be tried.
+    """
+    if comparison.suspects:
+        return None
     noted = _noted(rung.candidate)
     order = noted.get("cp_order", "")
     needs: dict[tuple[str, str, str], Need] = {}
@@ -120,14 +130,18 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
     result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
     if noted.get("cp_order"):
         result.pop("cp_order", None)
-    proposal = Proposal(result, len(kept), left, len(needs) - len(kept), unexplained)
-    proposal.file = noted.get("file", "")
-    proposal.shaped = len(shaped)
     if averaged is not None:
-        proposal.tensors += averaged.tensors
-        proposal.means = averaged.gradients
         _declare(result, averaged)
-    return proposal
+    return Proposal(
+        result,
+        len(kept) + (averaged.tensors if averaged is not None else 0),
+        left,
+        len(needs) - len(kept),
+        unexplained,
+        noted.get("file", ""),
+        averaged,
+        len(shaped),
+    )
 
 
 def _declare(result: Wanted, averaged: Means) -> None:
@@ -319,26 +333,35 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[Need]:
         id = finding.where
         if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
             continue
-        dim = _cut_by_shape(rung, id)
-        if dim is not None and all(need.name != id.path for need in found):
+        if any(need.name == id.path for need in found) or not _filled_as_whole(rung, id):
+            continue
+        cut = cut_by_shape(rung, id)
+        if cut:
             event = rung.candidate.holders(id)[0][1]
-            cut = (Shard(dim, "tp"),)
             source, ndim = event.layout_source, len(event.shape)
             found.append(Need("parameters", id.path, "", event.layout, cut, source, ndim))
     return found
 
 
-def _cut_by_shape(rung: Rung, id: TensorId) -> int | None:
-    """The one dimension that tp cuts by the shape of a parameter of equal values on all ranks."""
+def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
+    """Whether all ranks hold the same values of a parameter of which more could be declared."""
     if not rung.candidate.holders(id) or not _open(rung.candidate, id):
-        return None
+        return False
     first, *others = (part.tensor for part in parts_of(rung.candidate, id))
-    if not all(o.shape == first.shape and torch.equal(o, first) for o in others):
+    return all(o.shape == first.shape and torch.equal(o, first) for o in others)
+
+
+def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
+    """The layout over tp that a parameter's shape shows; None where it shows none."""
+    there = rung.reference.holders(id)
+    if not there:
         return None
-    whole = rung.reference.holders(id)[0][1].shape
+    part, whole = rung.candidate.holders(id)[0][1].shape, there[0][1].shape
     tp = rung.candidate.sizes["tp"]
-    if first.ndim != len(whole):
+    if len(part) != len(whole):
         return None
-    cut = [dim for dim, length in enumerate(first.shape) if length != whole[dim]]
-    fits = len(cut) == 1 and first.shape[cut[0]] == -(-whole[cut[0]] // tp)
-    return cut[0] if fits else None
+    cut = [dim for dim, length in enumerate(part) if length != whole[dim]]
+    if not cut:
+        return ()
+    fits = len(cut) == 1 and part[cut[0]] == -(-whole[cut[0]] // tp)
+    return (Shard(cut[0], "tp"),) if fits else None

@@ -36,14 +36,15 @@ _GROUPS = {
 Row = tuple[str, str, bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Judged:
     """One rung as judged: its comparison, and what stays in doubt.
 
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
     candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
-    what the comparison did not look at, `advice` the annotations that would explain what failed.
+    what the comparison did not look at, `advice` is on annotations that lack or are wrong, and
+    `explained` says that they explain all that failed.
     """
 
     dtype: str
@@ -56,6 +57,7 @@ class Judged:
     reference: str = "a single device"
     unseen: list[str] = field(default_factory=list)
     advice: list[Row] = field(default_factory=list)
+    explained: bool = False
 
     @property
     def failed(self) -> bool:
@@ -122,8 +124,7 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
             lines += _row(label, text)
         if located.source:
             source, what = located.source, located.what
-    explained = {label for label, _, _ in judged.advice} & {"annotate", "declared"}
-    if source and (located is not None or not explained):
+    if source and not judged.explained:
         lines += _row("look at", f"{relative(source)} ({what})")
     return lines
 

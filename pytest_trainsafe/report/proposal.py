@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from pytest_trainsafe.align.extend import render
+from pytest_trainsafe.compare.averaged import Means
+from pytest_trainsafe.compare.misdeclared import Misdeclared
 from pytest_trainsafe.compare.propose import Proposal
 from pytest_trainsafe.report.message import Row
 
@@ -21,7 +22,7 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
         rows += [("", line, False) for line in render(proposal.wanted).splitlines()]
         where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
         rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
-    if proposal.means:
+    if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
@@ -34,14 +35,33 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
     return rows
 
 
-def _of_means(axes: Sequence[str]) -> str:
-    over = " and ".join(axes)
-    times = "·".join(axes)
-    return (
-        f"a rank's loss is a mean over its own share, so its gradients are {times} times the "
-        f"whole step's until the reduction averages them over {over}; where it sums, a division "
-        "is missing"
+def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
+    """The rows on declarations that do not fit."""
+    rows: list[Row] = [
+        ("" if number else "declared", text, True) for number, text in enumerate(wrong.told)
+    ]
+    if wrong.left is None:
+        then = "either the declaration is wrong or the code that cuts; nothing else is"
+    else:
+        where = wrong.left.where
+        then = f"so declared, {where or wrong.left.message} is wrong all the same"
+    return [*rows, ("", then, True)]
+
+
+def _of_means(means: Means) -> str:
+    if not means.gradients:
+        return (
+            f"what ctx.loss is given is a mean over a rank's own share, as the gradients' loss is: "
+            f"{means.loss[0]} times the whole step's"
+        )
+    text = (
+        f"a rank's loss is a mean over its own share, so its gradients are "
+        f"{'·'.join(means.gradients)} times the whole step's until the reduction averages them "
+        f"over {' and '.join(means.gradients)}; where it sums, a division is missing"
     )
+    if means.alike:
+        text += f". It may be {means.alike}, which has as many ranks here: another Point tells"
+    return text
 
 
 def _lead(proposal: Proposal) -> str:

@@ -73,6 +73,15 @@ def test_what_is_said_otherwise_is_not_overwritten() -> None:
     assert extend(text, wanted) == text
 
 
+@pytest.mark.parametrize("axes", ["[]", "[cp]", "[ cp, ]", "[dp]", "[cp, dp]"])
+def test_a_list_gets_the_items_it_lacks(axes: str) -> None:
+    text = f"loss: {{mean: {axes}}}  # as it is\n"
+    extended = extend(text, {"loss": {"mean": ["dp"]}})
+    before = yaml.safe_load(axes)
+    assert yaml.safe_load(extended)["loss"]["mean"] == [*before, *({"dp"} - {*before})]
+    assert extended.endswith("# as it is\n")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -95,7 +95,7 @@ def training(
             records += _microbatch(step, index, noisy)
         for name, (shape, _) in PARAMETERS.items():
             total = sum(draw(f"grad {step} {i} {name}", shape) for i in range(MICROBATCHES))
-            records.append(Record(parameter("main_grad", name, step), noisy(total / MICROBATCHES)))
+            records.append(Record(parameter("main_grad", name, step), noisy(total)))
         for name, (shape, _) in PARAMETERS.items():
             values[name] = values[name] - 0.01 * noisy(draw(f"update {step} {name}", shape))
             records.append(Record(parameter("param", name, step), values[name]))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
+import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record
+from compare_traces import Bench, Edit, Record, training, write
 
+from pytest_trainsafe.align.layout import Layout, Partial, Scaled
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.propose import lacks, propose
+from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.reader import Trace
 
 BEFORE = ("activation_grad", "param_grad")
 
@@ -36,9 +43,8 @@ def times(factor: float, *kinds: str) -> Edit:
             ("loss", *BEFORE),
             {"gradients": {"mean": ["dp"]}, "loss": {"mean": ["dp"]}},
         ),
-        (Point.of(dp=2), 2, ("loss",), {"loss": {"mean": ["dp"]}}),
     ],
-    ids=["dp", "beside tp", "cp", "dp and cp", "with the loss", "the loss alone"],
+    ids=["dp", "beside tp", "cp", "dp and cp", "with the loss"],
 )
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_what_the_reduction_averages_is_offered_as_a_mean(
@@ -64,10 +70,14 @@ def test_what_the_reduction_averages_is_offered_as_a_mean(
         (Point.of(dp=2), 2, (*BEFORE, "main_grad")),
         (Point.of(dp=2), 3, BEFORE),
         (Point.of(dp=2), 2, ("param_grad",)),
+        (Point.of(dp=2), 2, ("loss",)),
         (Point.of(dp=2), 2, (*BEFORE, "activation")),
         (Point.of(tp=2), 2, BEFORE),
     ],
-    ids=["not averaged", "another factor", "some kinds", "more than gradients", "over tp"],
+    ids=[
+        *("not averaged", "another factor", "some kinds", "the loss alone"),
+        *("more than gradients", "over tp"),
+    ],
 )
 def test_no_mean_is_offered_for_what_it_leaves_wrong(
     bench: Bench, point: Point, factor: float, kinds: tuple[str, ...]
@@ -76,6 +86,78 @@ def test_no_mean_is_offered_for_what_it_leaves_wrong(
     comparison = compare(rung)
     assert comparison.failed
     assert propose(rung, comparison, ()) is None
+
+
+def test_no_mean_is_offered_where_the_optimizer_is_given_something_else(bench: Bench) -> None:
+    """Of clipped or normalised gradients a sum and a mean are the same."""
+    rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
+    half = [
+        Record(r.id, r.tensor / 2 if r.id.kind == "main_grad" else r.tensor, r.layout)
+        for r in training()
+    ]
+    clipped = dataclasses.replace(
+        rung,
+        reference=write(bench.path(), half),
+        perturbed=write(bench.path(), half),
+        candidate=write(bench.path(), half, Point.of(dp=2), "float64", times(2, *BEFORE)),
+    )
+    comparison = compare(clipped)
+    assert comparison.failed
+    assert propose(clipped, comparison, ()) is None
+
+
+def test_no_mean_is_offered_while_some_tensors_could_not_be_judged(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
+    comparison = compare(rung)
+    comparison.suspects.append(next(rung.reference.ids()))
+    assert not lacks(rung, comparison)
+    assert propose(rung, comparison, ()) is None
+
+
+def test_of_axes_of_one_size_the_other_is_named(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2, cp=2), times(2, *BEFORE), dtype="float64")
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {"gradients": {"mean": ["dp"]}}
+    assert "It may be cp, which has as many ranks here" in proposal_rows(found)[-1][1]
+
+
+def declared(rung: Rung, kinds: Sequence[str], layout: Layout) -> Rung:
+    """The rung if the candidate's tensors of these kinds were declared so."""
+    trace = rung.candidate
+    ranks = [
+        dataclasses.replace(
+            rank,
+            tensors={
+                id: msgspec.structs.replace(event, layout=layout) if id.kind in kinds else event
+                for id, event in rank.tensors.items()
+            },
+        )
+        for rank in trace.ranks
+    ]
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
+
+
+def test_where_gradients_are_declared_means_the_loss_is_offered_as_one(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2), times(2, "loss", *BEFORE), dtype="float64")
+    rung = declared(rung, BEFORE, (Scaled("dp"),))
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {"loss": {"mean": ["dp"]}}
+    assert "what ctx.loss is given is a mean over" in proposal_rows(found)[-1][1]
+
+
+def test_gradients_are_means_over_what_the_loss_is_declared_a_mean_over(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "loss":
+            return record.tensor.to(part.dtype)
+        return part * 2 if record.id.kind in BEFORE else part
+
+    rung = bench.rung(Point.of(dp=2, cp=2), edit, dtype="float64")
+    rung = declared(rung, ("loss",), (Partial("cp", "avg"),))
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {"gradients": {"mean": ["cp"]}}
 
 
 def test_the_report_says_what_a_mean_means(bench: Bench) -> None:

@@ -311,12 +311,12 @@ def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench
 
 
 def test_unreduced_gradient_is_an_align_finding_and_a_partial_sum(bench: Bench) -> None:
-    """Each dp rank keeps the mean over its own micro-batches, halved as for an all-reduce."""
+    """Each dp rank keeps the sum over its own micro-batches."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id == parameter("main_grad", "norm.weight", 0):
             own = [draw(f"grad 0 {i} norm.weight", (8,)) for i in (2 * at["dp"], 2 * at["dp"] + 1)]
-            return (sum(own) / 4).to(part.dtype)
+            return sum(own).to(part.dtype)
         return part
 
     found = compare(bench.rung(POINT, edit))
@@ -334,7 +334,7 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     def stale(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id == parameter("main_grad", "norm.weight", 1) and at["tp"] == 1:
             grads = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
-            return (sum(grads) / 4).to(part.dtype)
+            return sum(grads).to(part.dtype)
         return part
 
     finding = only_failure(compare(bench.rung(POINT, stale)))
@@ -348,7 +348,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "main_grad" and record.id.path == "fc2.weight":
             kept = [draw(f"grad {record.id.step} {i} fc2.weight", (8, 16)) for i in range(3)]
-            return (sum(kept) / 4)[:, 8 * at["tp"] :][:, :8].to(part.dtype)
+            return sum(kept)[:, 8 * at["tp"] :][:, :8].to(part.dtype)
         return part
 
     finding = failing(compare(bench.rung(POINT, edit)))[0]

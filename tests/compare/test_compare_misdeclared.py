@@ -11,8 +11,9 @@ from compare_traces import Bench, Edit, Record, healthy
 
 from pytest_trainsafe.align.layout import Layout, Shard
 from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.misdeclared import misdeclared
+from pytest_trainsafe.compare.misdeclared import Misdeclared, misdeclared, misfits
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.report.proposal import misdeclared_rows
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL
@@ -35,10 +36,12 @@ def declared(rung: Rung, path: str, layout: Layout, source: str) -> Rung:
     return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
-def told(rung: Rung) -> str:
+def found(rung: Rung) -> Misdeclared | None:
     comparison = compare(rung)
     assert comparison.failed
-    return misdeclared(rung, comparison)
+    wrong = misdeclared(rung, comparison, ())
+    assert wrong is None or misfits(rung, comparison)
+    return wrong
 
 
 @pytest.mark.parametrize(
@@ -54,9 +57,27 @@ def told(rung: Rung) -> str:
 def test_the_layout_that_fits_is_told(
     bench: Bench, path: str, layout: Layout, source: str, fits: str, dtype: str
 ) -> None:
-    text = told(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
-    assert text.startswith(f"{source} says dimension 0 cut over tp, which the parts of {path} do")
-    assert f"they fit {fits}." in text
+    wrong = found(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
+    assert wrong is not None
+    does = f"{source} says dimension 0 cut over tp, which the parts of {path} do not fit"
+    assert wrong.told == [f"{does}; they fit {fits}"]
+    assert wrong.left is None
+    [first, last] = misdeclared_rows(wrong)
+    assert first == ("declared", wrong.told[0], True)
+    assert "nothing else is" in last[1]
+
+
+def test_what_is_wrong_besides_is_told_with_it(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        id = record.id
+        return part * 2 if (id.kind, id.path) == ("main_grad", "norm.weight") else part
+
+    rung = bench.rung(POINT, edit, dtype="float64")
+    wrong = found(declared(rung, "fc1.output", (Shard(0, "tp"),), "modules: fc1"))
+    assert wrong is not None
+    assert wrong.left is not None
+    assert str(wrong.left.where).startswith("norm.weight · main_grad")
+    assert "so declared, norm.weight · main_grad" in misdeclared_rows(wrong)[-1][1]
 
 
 def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -82,4 +103,4 @@ def test_nothing_is_told_of_what_no_layout_explains(
     bench: Bench, edit: Edit, layout: Layout, source: str
 ) -> None:
     rung = declared(bench.rung(POINT, edit, dtype="float64"), "fc1.output", layout, source)
-    assert told(rung) == ""
+    assert found(rung) is None

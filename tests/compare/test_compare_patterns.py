@@ -327,6 +327,18 @@ def test_another_mask_is_told_by_what_neither_masks() -> None:
     )
 
 
+def test_rows_that_are_masked_otherwise_are_named_by_their_numbers() -> None:
+    """As padding of another length is: nothing is drawn there."""
+    reference = with_rows(reference_tensor(), 20, 24, torch.zeros(24, 16, dtype=torch.float64))
+
+    def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
+        return with_rows(reference_tensor(), 18, 22, torch.zeros_like(r))
+
+    found = explain(wrong_tensor(reference, view, kind="activation"))
+    assert found is not None
+    assert found.name == "confined"
+
+
 def test_tensors_of_many_zeros_are_not_taken_for_masked_ones() -> None:
     reference = reference_tensor() * (like("few", reference_tensor()) > 1)
 

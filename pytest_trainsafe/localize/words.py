@@ -147,7 +147,7 @@ class _Words:
         """Where to look, and what is there; of a step nothing is known."""
         if fault.target == PROGRAM:
             return _line_of(program), "the program"
-        if fault.phase == "reduction" and self.made:
+        if fault.phase == "reduction":
             return self.reduction()
         cls, source = self.module(fault)
         if fault.phase not in ("forward", "backward", "weights") or not source:
@@ -155,10 +155,11 @@ class _Words:
         return source, f"module class {cls}"
 
     def reduction(self) -> tuple[str, str]:
-        """The line of the reduction over the axis at which a gradient is wrong, or of the first."""
-        axes = {f.pattern.axis for f in self.found() if f.pattern and f.where and f.where.path}
-        made = next((made for made in self.made if axes & {*made.axes}), self.made[0])
-        return made.site, f"{made}{_called(made)}"
+        """The line of a reduction over the axis at which a gradient is wrong; not of what lacks."""
+        patterns = [f.pattern for f in self.found() if f.pattern and f.where is not None]
+        axes = {pattern.axis for pattern in patterns if pattern.name != "partial sum"}
+        made = next((made for made in self.made if axes & {*made.axes}), None)
+        return (made.site, f"{made}{_called(made)}") if made is not None else ("", "")
 
     def module(self, fault: Fault) -> tuple[str, str]:
         """The class and source of a fault's module, or of the nearest of the user's own."""

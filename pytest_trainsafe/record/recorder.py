@@ -124,7 +124,8 @@ class Recorder:
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
         self.parameters.initial()
-        listen(Reductions(self.clock, self.writer, self.spec.at).heard)
+        reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
+        listen(reductions.heard)
 
     def step(self) -> Iterator[int]:
         """The body of `ctx.step()`.  A step that an exception ends leaves no StepEvent."""

@@ -6,9 +6,9 @@ of torch's DistributedDataParallel).
 
 from __future__ import annotations
 
-import math
 import os
 import sys
+from collections.abc import Iterable
 from types import FrameType
 
 import msgspec
@@ -17,6 +17,7 @@ import torch
 from pytest_trainsafe.launch.collective import Collective
 from pytest_trainsafe.launch.passing import is_stdlib, passes_on
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
@@ -46,17 +47,24 @@ class Reduction(msgspec.Struct, frozen=True):
 
 
 class Reductions:
-    """Each different reduction once, as a note."""
+    """Each different reduction once, as a note.  `parameters` are those that are trained.
 
-    def __init__(self, clock: Clock, writer: RankWriter, point: Point) -> None:
+    Taken for reductions of gradients are calls with a tensor that is one, that has as many
+    elements as a parameter (a copy of its gradient), or as many as the largest (a bucket).
+    """
+
+    def __init__(
+        self, clock: Clock, writer: RankWriter, point: Point, parameters: Iterable[torch.Tensor]
+    ) -> None:
         self._clock = clock
         self._writer = writer
         self._point = point
+        self._sizes = {local_values(parameter).numel() for parameter in parameters}
         self._told: set[Reduction] = set()
 
     def heard(self, call: Collective) -> None:
         """A collective is about to run."""
-        if self._clock.step is None or call.op not in _SUMS or not self._of_tensors(call):
+        if self._clock.step is None or call.op not in _SUMS or not self._of_gradients(call):
             return
         axes = self._axes(call.ranks)
         # Within a micro-batch the model communicates too, but never over dp alone.
@@ -69,10 +77,14 @@ class Reductions:
             self._told.add(made)
             self._writer.add(NoteEvent("reduction", msgspec.json.encode(made).decode()))
 
-    def _of_tensors(self, call: Collective) -> bool:
-        """Whether it may be of gradients: a number alone is a norm, a loss, or a flag."""
+    def _of_gradients(self, call: Collective) -> bool:
+        if call.numel is None:  # several tensors at once
+            return True
+        if call.name.endswith(".grad"):
+            return True
         floating = call.dtype.startswith(("float", "bfloat"))
-        return call.shape is None or (floating and math.prod(call.shape) > 1)
+        fits = call.numel in self._sizes or call.numel >= max(self._sizes, default=0)
+        return floating and call.numel > 1 and fits
 
     def _axes(self, ranks: tuple[int, ...]) -> list[str]:
         places = [self._point.coordinates(rank) for rank in ranks]

@@ -88,6 +88,23 @@ def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in told
 
 
+def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) -> None:
+    """The reduction is missing; what is there adds up the losses, for a log."""
+    folder = copied(tmp_path)
+    program = folder / "train.py"
+    text = program.read_text()
+    reduction = 'dist.all_reduce(parameter.grad, group=ctx.group("dp"))'
+    logged = 'dist.all_reduce(torch.stack([loss.detach()] * 2), group=ctx.group("dp"))'
+    assert reduction in text
+    program.write_text(text.replace(reduction, logged))
+
+    told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=1", "dp=2").stdout)
+
+    assert "the gradient reduction is wrong of 15 parameters" in told
+    assert "reduced by" not in told
+    assert "train.py:" not in told.partition("look at")[2]
+
+
 def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     program = folder / "train.py"

@@ -8,6 +8,7 @@ from pathlib import Path
 import collective_wrapper
 import msgspec
 import pytest
+import torch
 
 from pytest_trainsafe.launch.collective import Collective
 from pytest_trainsafe.record.clock import Clock
@@ -17,6 +18,8 @@ from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 POINT = Point.of(tp=2, dp=2)
+#: Of 4, 6 and 20 elements.
+PARAMETERS = [torch.ones(4), torch.ones(2, 3), torch.ones(20)]
 TP, DP, WORLD = (0, 1), (0, 2), (0, 1, 2, 3)
 
 
@@ -46,7 +49,7 @@ def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) ->
 def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT)
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
     for each in (call(), call(), call(WORLD), call(TP, "reduce_scatter_tensor", site="fit.py:9")):
         reductions.heard(each)
     assert [(str(made), made.site) for made in noted.found] == [
@@ -63,17 +66,30 @@ def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
         call(op="all_gather_into_tensor"),
         call(dtype="int64"),
         call(shape=(1,)),
+        call(shape=(7,)),
         call((0,)),
     ],
-    ids=["broadcast", "gather", "counts", "a number", "alone"],
+    ids=["broadcast", "gather", "counts", "a number", "no parameter's size", "alone"],
 )
 def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
     clock = Clock()
-    reductions = Reductions(clock, noted, POINT)
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
     reductions.heard(call())  # before the first step
     clock.start_step()
     reductions.heard(other)
     assert noted.found == []
+
+
+@pytest.mark.parametrize(
+    "of",
+    [{"shape": (2, 3)}, {"shape": (31,)}, {"shape": (7,), "name": "w.grad"}, {"shape": None}],
+    ids=["a copy", "a bucket", "a gradient", "several"],
+)
+def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) -> None:
+    clock = Clock()
+    clock.start_step()
+    Reductions(clock, noted, POINT, PARAMETERS).heard(call(**of))  # type: ignore[arg-type]
+    assert len(noted.found) == 1
 
 
 def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
@@ -81,7 +97,7 @@ def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
     clock.start_microbatch(0)
-    reductions = Reductions(clock, noted, POINT)
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
     for ranks in (TP, WORLD, DP):
         reductions.heard(call(ranks))
     assert [made.axes for made in noted.found] == [("dp",)]
@@ -90,7 +106,7 @@ def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
 def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT)
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
     line = sys._getframe().f_lineno + 1
     collective_wrapper.reduce(lambda site: reductions.heard(call(site=site)))
     [made] = noted.found

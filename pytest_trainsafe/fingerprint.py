@@ -23,7 +23,7 @@ import msgspec
 
 import pytest_trainsafe
 from pytest_trainsafe.launch.surroundings import Surroundings
-from pytest_trainsafe.sources import Sources, content_hash, is_project, sources
+from pytest_trainsafe.sources import Sources, content_hash, is_project, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
 #: OMP_NUM_THREADS is not one of them: launchers set it, to the same number always.
@@ -53,26 +53,25 @@ def make_key(
     module: str,
     device: str,
     surroundings: Surroundings,
+    search: Sequence[str] = (),
     inputs: Sequence[str] = (),
-    search: Sequence[str] | None = None,
 ) -> Key | None:
     """The key of a run on one device; None where not all that determines it can be known.
 
     `run` says what is run, as plain data: program, arguments, Point, dtype, seed and so on.
     `file` is where the program is defined, as the module `module`.  `inputs` holds patterns of
-    files, and environment variables as "$NAME".  `surroundings` are those of the ranks; `search`
-    is their module search path where it is another.
+    files, and environment variables as "$NAME".  `surroundings` are those of the ranks, and
+    `search` is their module search path where it is another than they say.
     """
     hardware = _hardware(device)
     if not os.path.isfile(file) or hardware is None:
         return None
-    environ = surroundings.environ
     parts = {
         "run": dict(run),
         "cwd": surroundings.cwd,
-        "code": _code(file, module, tuple(surroundings.sys_path if search is None else search)),
-        "inputs": _inputs(inputs, environ),
-        "environment": _environment(environ),
+        "code": _code(file, module, tuple(search) or surroundings.sys_path),
+        "inputs": _inputs(inputs, surroundings),
+        "environment": _environment(surroundings.environ),
         "hardware": hardware,
     }
     data = msgspec.json.encode(parts, order="deterministic")
@@ -91,11 +90,11 @@ def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
     asked = (file, module, search)
     if asked in _known:
         state, code = _known[asked]
-        if all(_state(path) == before for path, before in state.items()):
+        if all(state_of(path) == before for path, before in state.items()):
             return code
     found = sources(Path(file), module, search)
     files = sorted(map(str, {*found.files, *_own_files()}))
-    state = {path: _state(path) for path in (*files, *found.folders)}
+    state = {**found.states, **{str(path): state_of(str(path)) for path in _own_files()}}
     code = {
         "files": {path: content_hash(Path(path)) for path in files},
         "installed": _versions(found),
@@ -103,14 +102,6 @@ def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
     }
     _known[asked] = (state, code)
     return code
-
-
-def _state(path: str) -> object:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ()
-    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _contents(files: Iterable[Path]) -> dict[str, str]:
@@ -152,14 +143,15 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _inputs(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _inputs(patterns: Sequence[str], around: Surroundings) -> dict[str, str]:
     """What `trainsafe_cache_inputs` names: hashes of files, values of variables."""
     found = {}
     for pattern in patterns:
         if pattern.startswith("$"):
-            found[pattern] = environ.get(pattern[1:], "")
+            found[pattern] = around.environ.get(pattern[1:], "")
             continue
-        paths = glob.glob(pattern, recursive=True, include_hidden=True)
+        below = os.path.join(glob.escape(around.cwd), pattern)
+        paths = glob.glob(below, recursive=True, include_hidden=True)
         found[pattern] = ""
         found |= _contents(Path(path) for path in paths if os.path.isfile(path))
     return found

@@ -600,7 +600,8 @@ class Session:
 def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
     """The file of a Run's program, the module it is, and its ranks' module search path."""
     if key.script:
-        return key.script, "__main__", (str(Path(key.script).parent), *around.sys_path)
+        script = os.path.join(around.cwd, key.script)
+        return script, "__main__", (os.path.dirname(script), *around.sys_path)
     return key.file, key.program.partition(":")[0], around.sys_path
 
 

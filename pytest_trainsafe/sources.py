@@ -29,14 +29,15 @@ class Sources:
     """What a program imports.
 
     `files` are the project's; `installed` has the other top-level names with the file of one of
-    their modules; `missing` the names that lead nowhere now, and may later.  `folders` are those
-    that modules were looked for in: a file that comes into one may change what a name leads to.
+    their modules; `missing` the names that lead nowhere now, and may later.  `states` has the
+    state of every file, before it was read, and of every folder, before modules were looked for
+    in it: while all are as they were, all would be found again.
     """
 
     files: set[Path] = field(default_factory=set)
     installed: dict[str, Path] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
-    folders: set[str] = field(default_factory=set)
+    states: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,16 @@ class _Walk:
             if path in self.found.files:
                 continue
             self.found.files.add(path)
+            self._note(str(path))
             if path.suffix == ".py":
                 is_package = path.name == "__init__.py"
                 for imported in _imports(_read(path)):
                     self._follow(imported, name, is_package)
         return self.found
+
+    def _note(self, path: str) -> None:
+        if path not in self.found.states:
+            self.found.states[path] = state_of(path)
 
     def _follow(self, imported: _Import, importer: str, is_package: bool) -> None:
         base = imported.module
@@ -108,7 +114,10 @@ class _Walk:
             if above is None or above.submodule_search_locations is None or not _entered(above):
                 return self.specs.setdefault(name, None)
             path = list(above.submodule_search_locations)
-        self.found.folders.update(sys.path if path is None else path)
+        for entry in sys.path if path is None else path:
+            self._note(entry)
+            if os.path.isdir(below := _below(entry, name)):  # a file in it makes it a package
+                self._note(below)
         spec = self.specs[name] = _find_spec(name, path)
         if spec is None:
             if required:
@@ -120,6 +129,15 @@ class _Walk:
             elif not _is_standard(file):
                 self.found.installed.setdefault(name.partition(".")[0], file)
         return spec
+
+
+def state_of(path: str) -> object:
+    """What changes when a file or a folder is written; () where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _find_spec(name: str, path: list[str] | None) -> importlib.machinery.ModuleSpec | None:

@@ -17,7 +17,7 @@ _TEST = "PYTEST_CURRENT_TEST"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Surroundings:
-    """Environment, working directory and module search path (absolute).
+    """Environment, working directory and module search path, whose folders are absolute.
 
     Equal where a program could see no difference, but for the name of the current test.
     """
@@ -33,7 +33,7 @@ class Surroundings:
         environ = dict(os.environ)
         test = environ.pop(_TEST, None)
         cwd = os.getcwd()
-        path = tuple(entry or cwd for entry in sys.path)
+        path = tuple(_absolute(entry, cwd) for entry in sys.path)
         return cls(frozenset(environ.items()), cwd, path, test)
 
     @property
@@ -41,3 +41,9 @@ class Surroundings:
         """The environment, as a mapping."""
         told = {} if self.test is None else {_TEST: self.test}
         return dict(self.variables) | told
+
+
+def _absolute(entry: str, cwd: str) -> str:
+    """An entry of the search path that does not hang on the working directory; hooks stay."""
+    found = os.path.join(cwd, entry) if entry else cwd
+    return found if os.path.exists(found) else entry

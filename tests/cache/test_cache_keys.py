@@ -142,6 +142,31 @@ def test_the_search_path_and_the_folder_are_those_the_ranks_will_have(
     assert key(surroundings=then) == before
 
 
+def test_a_folder_that_becomes_a_package_changes_the_key(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = project / "first"
+    (first / "package").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(first))
+    before = key()
+    (first / "package/__init__.py").write_text("x = 1\n")
+    assert key().digest != before.digest
+
+
+def test_relative_places_are_those_below_the_folder_of_then(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+    elsewhere = [entry for entry in sys.path if entry != str(project)]
+    monkeypatch.setattr(sys, "path", ["package", "no such folder", "", *elsewhere])
+    then = Surroundings.now()
+    assert then.sys_path[:3] == (f"{project}/package", "no such folder", str(project))
+    before = key(surroundings=then, inputs=["data/*"])
+    assert f"{project}/data/tokens.txt" in before.parts["inputs"]
+    monkeypatch.chdir(project / "data")
+    assert key(surroundings=then, inputs=["data/*"]) == before
+
+
 def test_arguments_of_the_run_change_the_key(key: Callable[..., Key]) -> None:
     assert key(run={"seed": 1}).digest != key(run={"seed": 0}).digest
 

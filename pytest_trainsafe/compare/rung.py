@@ -10,6 +10,10 @@ from pytest_trainsafe.compare.screen import same
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
+#: Flaws of a shadow.  Master copies, of which float64 has none, are another start too.
+OTHER_START = "starts from other parameters"
+OTHER_DRAWS = "draws other random numbers"
+
 #: What is wrong with a shadow of a reference, by their serials: every candidate asks.
 _flaws: dict[tuple[int, int], str] = {}
 
@@ -44,9 +48,9 @@ class Rung:
         pair = self.reference.serial, self.shadow.serial
         if pair not in _flaws:
             if not self._starts_alike(self.shadow):
-                _flaws[pair] = "starts from other parameters"
+                _flaws[pair] = OTHER_START
             elif not self._draws_alike(self.shadow):
-                _flaws[pair] = "draws other random numbers"
+                _flaws[pair] = OTHER_DRAWS
             else:
                 _flaws[pair] = ""
         return _flaws[pair]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import local_name
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.rung import OTHER_DRAWS, Rung
 from pytest_trainsafe.compare.vacuity import COVERED
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
@@ -31,10 +31,10 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
         "module by it"
         for pattern in sorted(set.intersection(*patterns))
     ]
-    if flaw := rung.shadow_flaw():
+    if rung.shadow_flaw() == OTHER_DRAWS:
         told.append(
             f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
-            f"float64: the reference {flaw} in float64"
+            f"float64: the reference {OTHER_DRAWS} in float64"
         )
     if comparison.turned:
         told.append(

@@ -88,11 +88,7 @@ class ReferenceCache:
             trace = _sound(entry, key)
             reused = trace is not None
             try:
-                if trace is None and _is_read(entry):
-                    make(own)
-                    return Entry(Trace.open(own), False)
                 if trace is None:
-                    self._clear(key.digest)
                     if not self._make(entry, key, make, current, own):
                         return Entry(Trace.open(own), False)
                     trace = Trace.open(entry / "trace")
@@ -121,7 +117,11 @@ class ReferenceCache:
         current: Callable[[], Key | None],
         own: Path,
     ) -> bool:
-        """Record the entry, and say so; a run that is not of its key any more is left in `own`."""
+        """Record the entry, and say so; a run that cannot be it is left in `own`."""
+        if _is_read(entry):  # an unsound one
+            make(own)
+            return False
+        self._clear(key.digest)
         folder = Path(tempfile.mkdtemp(prefix=f"{MAKING}{key.digest}-", dir=self.directory))
         try:
             loaded = {*make(folder / "trace")} - set(key.parts.get("code", {}).get("files", ()))

@@ -6,34 +6,40 @@ Whether a proposal is right is seen by judging the whole candidate with it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from pytest_trainsafe.align.layout import Layout, Partial, Scaled
-from pytest_trainsafe.align.suggest import Need
+from pytest_trainsafe.align.suggest import Need, place_of
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent, TensorId
 
 #: What says where a layout comes from that nobody declared.
 PROPOSED = "a proposal"
 
+Tensors = dict[TensorId, TensorEvent]
+
 
 def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
     """The same trace, its files shared, with the layouts of `needs` in its events."""
     by_key = {(need.section, need.name, need.place): need for need in needs}
-    ranks = [_adopt_rank(rank, by_key) for rank in trace.ranks]
-    return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
+    return _with_tensors(trace, lambda rank: _needed(rank, by_key))
 
 
 def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
     """The same trace, if gradients before the reduction, and losses, are means over these axes."""
+    return _with_tensors(
+        trace,
+        lambda rank: {id: _mean(id, e, gradients, loss) for id, e in rank.tensors.items()},
+    )
+
+
+def _with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
     ranks = []
     for rank in trace.ranks:
         adopted = copy.copy(rank)
-        adopted.tensors = {
-            id: _mean(id, event, gradients, loss) for id, event in rank.tensors.items()
-        }
+        adopted.tensors = tensors(rank)
         ranks.append(adopted)
     return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
 
@@ -51,18 +57,17 @@ def _mean(
     return msgspec.structs.replace(event, layout=(*event.layout, *added), layout_source=PROPOSED)
 
 
-def _adopt_rank(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> RankTrace:
-    adopted = copy.copy(rank)
+def _needed(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> Tensors:
     whole = {
         id.path: event.shape for id, event in rank.tensors.items() if id.kind in ("param", "update")
     }
-    adopted.tensors = {}
+    tensors = {}
     for id, event in rank.tensors.items():
         layout = _layout(id, event, needs, whole)
         if layout is not None:
             event = msgspec.structs.replace(event, layout=layout, layout_source=PROPOSED)
-        adopted.tensors[id] = event
-    return adopted
+        tensors[id] = event
+    return tensors
 
 
 def _layout(
@@ -77,7 +82,7 @@ def _layout(
         return need.layout if need else None
     if id.kind in ("activation", "activation_grad"):
         if id.kind == "activation_grad":
-            own = needs.get(("modules", id.module, id.name.replace("output", "output_grad", 1)))
+            own = needs.get(("modules", id.module, place_of(id)))
             if own is not None:
                 return own.layout
         need = needs.get(("modules", id.module, id.name))

@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_trainsafe.align.annotations import matches
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.trace.schema import TensorId
 
 Wanted = dict[str, Any]
 
@@ -44,6 +45,12 @@ class Need:
     def sums(self) -> bool:
         """Whether the ranks hold terms, as they also do where a reduction was forgotten."""
         return any(isinstance(placement, Partial) for placement in self.added)
+
+
+def place_of(id: TensorId) -> str:
+    """The key of an output, or of its gradient, in its module's entry."""
+    gradient = id.kind == "activation_grad"
+    return id.name.replace("output", "output_grad", 1) if gradient else id.name
 
 
 def inexpressible(need: Need, order: str) -> str:

@@ -86,13 +86,15 @@ def _ways(
     loss = ("dp",) if wrong["loss"] else ()
     if not axes or not {*loss} <= {*axes}:
         return
+    declared = _declared(candidate)
     if not wrong["activation_grad"] + wrong["param_grad"]:
         # A loss alone is wrong, unless it is known that gradients are means.
-        if loss and _declared(candidate):
+        if loss and declared:
             yield (), loss
-    elif not _declared(candidate):
+    elif not declared:
+        told = _loss_means(candidate)
         for over in dict.fromkeys([(axes[0],), tuple(axes), (axes[-1],)]):
-            if not {*_loss_means(candidate)} - {*over}:
+            if told <= {*over}:
                 yield over, loss
 
 

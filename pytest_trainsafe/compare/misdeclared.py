@@ -15,18 +15,18 @@ import msgspec
 from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, infer_all
 from pytest_trainsafe.align.layout import Layout
-from pytest_trainsafe.align.suggest import Need
+from pytest_trainsafe.align.suggest import Need, place_of
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen
-from pytest_trainsafe.compare.propose import cut_by_shape, samples
+from pytest_trainsafe.compare.propose import LAYOUT_CHECKS, cut_by_shape, samples
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
 
 #: What parts look like that do not fit together.
-_UNFIT = frozenset({"hole", "overlap", "shape", "layout"})
+_UNFIT = LAYOUT_CHECKS - {"replicas"}
 
 #: Where a user declares layouts.
 _BY_HAND = ("parameters", "modules", "attribute")
@@ -55,7 +55,10 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
     told: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
-        fits = _by_shape(rung, id) if id.kind == "param" else _by_values(rung, id)
+        if id.kind == "param":  # it was filled by what is declared, so its shape alone tells
+            fits = cut_by_shape(rung, id) if id.step == INITIAL else None
+        else:
+            fits = _by_values(rung, id)
         if fits is None:
             continue
         key = event.layout_source, describe(event.layout), describe(fits)
@@ -63,14 +66,10 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
         if id.kind == "param":
             shaped.add(id)
         else:
-            place = id.name
-            if id.kind == "activation_grad":
-                place = place.replace("output", "output_grad", 1)
-            ndim = len(event.shape)
-            needs.append(Need("modules", id.module, place, (), fits, event.layout_source, ndim))
+            source, ndim = event.layout_source, len(event.shape)
+            needs.append(Need("modules", id.module, place_of(id), (), fits, source, ndim))
     if not told:
         return None
-    # Parameters were filled by what is declared: what they hold shows no more.
     left = _first_left(comparison, shaped)
     if needs:
         trace = adopt(rung.candidate, needs)
@@ -117,8 +116,3 @@ def _by_values(rung: Rung, id: TensorId) -> Layout | None:
     ]
     fits = infer_all(asked, rung.candidate.sizes, AXES).telling() if asked else []
     return fits[0] if len(fits) == 1 else None
-
-
-def _by_shape(rung: Rung, id: TensorId) -> Layout | None:
-    """The cut of a parameter that its shape shows; it was filled by what is declared."""
-    return cut_by_shape(rung, id) if id.step == INITIAL else None

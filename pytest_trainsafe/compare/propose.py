@@ -19,7 +19,7 @@ from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, Inferred, Sample, infer_all
 from pytest_trainsafe.align.layout import Layout, Shard, axes_of
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
-from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, wanted
+from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, place_of, wanted
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.compare.averaged import Means, may_be_means, means
 from pytest_trainsafe.compare.comparison import Comparison
@@ -290,10 +290,7 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred) -> Need | None:
     if id.kind == "param_grad":
         need = Need("parameters", id.path, "", known, added, event.layout_source, ndim)
         return need if need.sums else None
-    place = id.name
-    if id.kind == "activation_grad":
-        place = place.replace("output", "output_grad", 1)
-    return Need("modules", id.module, place, known, added, event.layout_source, ndim)
+    return Need("modules", id.module, place_of(id), known, added, event.layout_source, ndim)
 
 
 def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:

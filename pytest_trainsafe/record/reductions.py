@@ -93,9 +93,10 @@ class Reductions:
 
 def _called_at(site: str) -> str:
     """file:line of the nearest caller of `site`, a file:line on the stack, in another file."""
-    file = site.rpartition(":")[0]
+    file, _, line = site.rpartition(":")
+    at_site = (file, int(line))
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and f"{frame.f_code.co_filename}:{frame.f_lineno}" != site:
+    while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != at_site:
         frame = frame.f_back
     while frame is not None:
         at = frame.f_code.co_filename

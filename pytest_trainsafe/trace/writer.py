@@ -179,7 +179,7 @@ class RankWriter:
         return _payload_name(self._files), place
 
     def flush(self) -> None:
-        """Write what is pending: the tensors and sketches as a file each, then the events."""
+        """Write what is pending: the tensors and sketches as a file, then the events."""
         self._check()
         try:
             if self._pending or self._sketches:

@@ -22,8 +22,13 @@ def command(folder: Path, source: str, *options: str) -> list[str]:
 
 def run(folder: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
     """Run the written test; its output is captured."""
+    return captured(command(folder, source, *options), folder)
+
+
+def captured(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in a folder; its output is captured."""
     return subprocess.run(
-        command(folder, source, *options),
+        command,
         cwd=folder,
         capture_output=True,
         text=True,

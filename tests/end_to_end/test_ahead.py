@@ -31,6 +31,14 @@ def test_first(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 """
 
+#: A second test in another environment.
+ELSEWHERE = """
+@marked()
+def test_second(candidate_trace, reference_trace, monkeypatch):
+    monkeypatch.setenv("UNKNOWN", "b")
+    assert_trainsafe(candidate_trace, reference_trace)
+"""
+
 
 def run(
     folder: Path, source: str, *options: str, first: str = FIRST
@@ -126,12 +134,8 @@ def test_third(candidate_trace, reference_trace):
 def test_references_that_are_given_up_stay_in_the_cache(tmp_path: Path) -> None:
     done = run(
         tmp_path,
-        """
-@marked()
-def test_second(candidate_trace, reference_trace, monkeypatch):
-    monkeypatch.setenv("UNKNOWN", "b")
-    assert_trainsafe(candidate_trace, reference_trace)
-
+        ELSEWHERE
+        + """
 @marked()
 def test_third(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -146,12 +150,7 @@ def test_third(candidate_trace, reference_trace):
 def test_kept_traces_stay_though_another_environment_needs_others(tmp_path: Path) -> None:
     done = run(
         tmp_path,
-        """
-@marked()
-def test_second(candidate_trace, reference_trace, monkeypatch):
-    monkeypatch.setenv("UNKNOWN", "b")
-    assert_trainsafe(candidate_trace, reference_trace)
-""",
+        ELSEWHERE,
         *("--trainsafe-keep-traces", "kept"),
     )
     assert done.returncode == 0, done.stdout

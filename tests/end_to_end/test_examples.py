@@ -15,14 +15,9 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     quick = ("--trainsafe-dtype=float64", "-p", "no:cacheprovider")
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", f"--basetemp={folder.parent}/base", *quick, *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    base = f"--basetemp={folder.parent}/base"
+    command = [sys.executable, "-m", "pytest", base, *quick, *options]
+    return inner_pytest.captured(command, folder)
 
 
 def copied(tmp_path: Path) -> Path:

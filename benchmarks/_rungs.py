@@ -63,11 +63,6 @@ def rungs(opened: Session, one: Case, dtypes: Sequence[str] = DTYPES) -> Iterato
     opened.discard(candidate)
 
 
-def measures(rung: Rung) -> list[Trace]:
-    """The Runs that measure a rung's rounding."""
-    return [trace for trace in (rung.perturbed, rung.usable_shadow()) if trace is not None]
-
-
 def values(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wide | None:
     """A logical tensor as a wide array; None where its parts do not fit together."""
     tensor = logical_tensor(trace, id, shape).tensor

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from _measure import finish, machine, median, options, show
 from _plot import MODEL_COLOURS, panels, plain_ticks, save
-from _rungs import DTYPES, case, measures, relative, rungs, session, whole
+from _rungs import DTYPES, case, relative, rungs, session, whole
 
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.settings import Settings
@@ -65,7 +65,7 @@ def errors(rung: Rung, kind: str) -> dict[str, list[float]]:
     for _, id in by_layer:
         reference = whole(rung.reference, id)
         candidate = whole(rung.candidate, id, reference.shape)
-        responses = [whole(trace, id) - reference for trace in measures(rung)]
+        responses = [whole(trace, id) - reference for trace in rung.measures()]
         unit = float(torch.finfo(getattr(torch, rung.dtype)).eps)
         estimated = max(relative(response, reference) for response in responses)
         found["estimated"].append(estimated / unit)

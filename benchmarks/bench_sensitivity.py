@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from _measure import finish, machine, median, options, show
 from _plot import DTYPE_COLOURS, panels, save
-from _rungs import DTYPES, case, measures, rungs, session, whole
+from _rungs import DTYPES, case, rungs, session, whole
 
 from pytest_trainsafe.align.indices import index_arrays
 from pytest_trainsafe.compare.errors import Wide, norm
@@ -92,7 +92,7 @@ def judged(rung: Rung) -> dict[str, Any]:
             continue
         reference = whole(rung.reference, id)
         candidate = whole(rung.candidate, id, reference.shape)
-        others = [whole(trace, id) for trace in measures(rung) if trace.holders(id)]
+        others = [whole(trace, id) for trace in rung.measures() if trace.holders(id)]
         allowed = allowance_by(reference, others, rung.dtype, loosened=1.0, least=0.0)
         ratio = judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
         room[id.kind] = max(room[id.kind], (ratio, str(id)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.misdeclared import misdeclared, misfits
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
+from pytest_trainsafe.compare.resample import ROUNDS, needs_samples
 from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
@@ -91,6 +93,8 @@ class _Ladder:
         self.located: Located | None = None
         self.seconds = {"compare": 0.0}
         self._rung: Rung | None = None
+        #: Samples of noise that the failed rung was judged by.
+        self._samples = 1
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
         """Judge the next rung; whether it fails."""
@@ -99,12 +103,21 @@ class _Ladder:
             if last or self.candidate.foreseen():
                 self.candidate.session.look_ahead()
 
-        rung = make_rung(dtype, self.candidate, self.reference, shadowed, ahead)
+        candidate, reference, screened = self.candidate, self.reference, None
+        self._samples = 1
+        rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)
         if comparison.suspects:
-            kept = self.candidate.keeping(to_keep(comparison.suspects, rung.candidate))
-            rung = make_rung(dtype, kept, self.reference.in_full(), shadowed)
-            comparison = self._compare(rung, comparison)
+            candidate = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            reference, screened = reference.in_full(), comparison
+            rung = make_rung(dtype, candidate, reference, shadowed)
+            comparison = self._compare(rung, screened)
+        for samples in ROUNDS:
+            if not needs_samples(comparison):
+                break
+            self._samples = samples
+            rung = more_samples(rung, dtype, reference, samples)
+            comparison = self._compare(rung, screened)
         self.judged.append(_judged(dtype, rung, comparison, self.accepted))
         self._rung = rung
         return comparison.failed
@@ -129,7 +142,7 @@ class _Ladder:
         if not lacking and not unfit:
             return False
         comparison = failed.comparison
-        whole = _in_full(failed.dtype, self.candidate, self.reference, shadowed)
+        whole = self._in_full(failed.dtype, shadowed)
         if whole is not None:
             rung, comparison = whole, _compare(whole, self.loosen)
         wrong = proposal = None
@@ -143,6 +156,14 @@ class _Ladder:
         failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
+
+    def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
+        """The rung with every tensor's values, where only sketches of most were kept."""
+        if self.candidate.case.settings.record == "full":
+            return None
+        reference = self.reference.in_full()
+        rung = make_rung(dtype, self.candidate.in_full(), reference, shadowed)
+        return more_samples(rung, dtype, reference, self._samples)
 
     def summary(self, left_out: Sequence[str]) -> PointSummary:
         """What the terminal's summary is told of this Point."""
@@ -162,13 +183,6 @@ class _Ladder:
         comparison = _compare(rung, self.loosen, screened)
         self.seconds["compare"] += time.perf_counter() - began
         return comparison
-
-
-def _in_full(dtype: str, candidate: Traces, reference: Traces, shadowed: bool) -> Rung | None:
-    """The rung with every tensor's values, where only sketches of most were kept."""
-    if candidate.case.settings.record == "full":
-        return None
-    return make_rung(dtype, candidate.in_full(), reference.in_full(), shadowed)
 
 
 def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Row]:
@@ -208,6 +222,14 @@ def make_rung(
     if launched is not None:
         launched()
     return Rung(reference.rounding(dtype), candidate.at(dtype), trusted, perturbed, shadow)
+
+
+def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
+    """The rung with rounding measured by so many samples of noise in all."""
+    measured = reference.replaying(reference.decided(dtype))
+    measured.prefetch_perturbed(dtype, range(1, samples))
+    resampled = tuple(measured.perturbed(dtype, sample) for sample in range(1, samples))
+    return replace(rung, resampled=resampled)
 
 
 def _localize(
@@ -335,6 +357,7 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
         cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),
         unseen=unseen(rung, comparison),
+        samples=1 + len(rung.resampled),
     )
 
 

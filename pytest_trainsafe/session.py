@@ -14,7 +14,7 @@ import os
 import platform
 import shutil
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -102,11 +102,22 @@ class Traces:
                 total[stage] = total.get(stage, 0.0) + spent
         return total
 
-    def perturbed(self, dtype: str) -> Trace:
-        """The reference's response to noise of the size of rounding in `dtype`."""
+    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
+        """The reference's response to noise of the size of rounding in `dtype`.
+
+        Every `sample` is a response to other noise of that size.
+        """
+        return self._run(self._noisy(dtype, sample)).trace
+
+    def prefetch_perturbed(self, dtype: str, samples: Iterable[int]) -> None:
+        """Launch what `perturbed` will ask for, without waiting for it."""
+        for sample in samples:
+            self.session.run(self._noisy(dtype, sample))
+
+    def _noisy(self, dtype: str, sample: int) -> RunKey:
         assert self.role == "reference", self.role
         narrowed = replace(self, replay=None).rounding(dtype)
-        return self._run(self._key(dtype, EPSILON[narrowed])).trace
+        return replace(self._key(dtype, EPSILON[narrowed]), sample=sample)
 
     def rounding(self, dtype: str) -> str:
         """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
@@ -251,6 +262,7 @@ class RunKey:
     record_modules: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     rewrite: str = ""
+    sample: int = 0
 
     @property
     def told(self) -> str:
@@ -566,6 +578,7 @@ class Session:
             kinds=key.record_kinds,
             modules=key.record_modules,
             perturbation=key.perturbation,
+            sample=key.sample,
             watch_casts=key.watch_casts,
             record=key.record,
             keep=key.keep,

@@ -19,6 +19,7 @@ CHECKS = (
     "skipped-step",
     "dropout",
     "sensitive",
+    "zeros",
     "measured",
     "sketched",
     "reference",

@@ -20,7 +20,8 @@ class Comparison:
     that have no counterpart, and `local` those that are known to have none at this Point.
     `turned` of all `choices` of decisions are others than the reference's, within rounding.
     `worst` is the largest error over its allowance of all tensors, at `worst_id`.
-    `insensitive` lists the tensors whose allowance is as large as themselves,
+    `insensitive` lists the tensors whose allowance is as large as themselves, `zero` counts
+    those of the reference that are zero throughout, by kind,
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
@@ -36,6 +37,7 @@ class Comparison:
     worst: float = 0.0
     worst_id: TensorId | None = None
     insensitive: list[TensorId] = field(default_factory=list)
+    zero: Counter[str] = field(default_factory=Counter)
     moved: int = 0
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)

@@ -7,6 +7,7 @@ Called by the ladder.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -120,10 +121,10 @@ class _Judge:
 
     def take_over(self, screened: Comparison) -> None:
         """Go on from a comparison that left suspects."""
-        self.result = screened
+        self.result = copy.deepcopy(screened)
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
         self.wanted = {*screened.suspects, *self.counted}
-        screened.suspects = []
+        self.result.suspects = []
 
     def annotations(self) -> None:
         """An annotation that matches nothing on any rank is a mistake, not a choice."""
@@ -280,6 +281,7 @@ class _Judge:
         if not found.cleared:
             return False
         self.count(id)
+        self.result.zero[id.kind] += reference is not None and not reference.values.any()
         if loosened is not None:
             self.result.loosened.append((id, loosened))
         if found.ratio > self.result.worst:
@@ -396,7 +398,7 @@ class _Judge:
             # One turned element is more than a slice of an update is allowed.
             whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
         )
-        self.note(id, mark, judged)
+        self.note(id, mark, judged, merged.tensor)
         if judged.passed:
             return True
         self.fail_judged(order, id, merged, reference, judged)
@@ -442,15 +444,23 @@ class _Judge:
             self.count(id)
         return True
 
-    def note(self, id: TensorId, mark: Mark, judged: TensorJudgement) -> None:
-        """Take a judgement into the result."""
+    def note(
+        self,
+        id: TensorId,
+        mark: Mark,
+        judged: TensorJudgement,
+        candidate: torch.Tensor | None = None,
+    ) -> None:
+        """Take a judgement into the result; `candidate` is None where it equals its reference."""
         loosened = self.loosening(id)
         if loosened is not None:
             self.result.loosened.append((id, loosened))
         if mark.undetermined is not None:
             before = self.undetermined.get(id.path)
-            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before)
+            own = mark.rounding_of_zero(candidate) if candidate is not None else None
+            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before, own)
         self.count(id)
+        self.result.zero[id.kind] += mark.size == 0.0
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
         if judged.passed and judged.allowed >= 1 and id.kind != "update":

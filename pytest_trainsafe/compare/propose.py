@@ -254,8 +254,8 @@ class _Ratio:
         self.others = []
         if id.kind == "param":
             return  # parameters start equal, bit by bit
-        for trace in (rung.perturbed, rung.usable_shadow()):
-            if trace is not None and trace.holders(id):
+        for trace in rung.measures():
+            if trace.holders(id):
                 other = logical_tensor(trace, id).tensor
                 if other is not None and other.shape == reference.shape and finite(other.numpy()):
                     self.others.append(other.numpy())

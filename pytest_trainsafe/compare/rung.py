@@ -22,8 +22,9 @@ _flaws: dict[tuple[int, int], str] = {}
 class Rung:
     """One candidate and what it is judged by.
 
-    `perturbed` is the reference under noise of the size of rounding, `shadow` the reference in
-    float64.  Without both, only equal bits are known to be right.
+    `perturbed` is the reference under noise of the size of rounding, `resampled` the same with
+    other samples of the noise, and `shadow` the reference in float64.  Without any of them, only
+    equal bits are known to be right.
     """
 
     dtype: str
@@ -31,6 +32,12 @@ class Rung:
     reference: Trace
     perturbed: Trace | None = None
     shadow: Trace | None = None
+    resampled: tuple[Trace, ...] = ()
+
+    def measures(self) -> list[Trace]:
+        """The traces that measure rounding: each sample of noise, and a usable shadow."""
+        traces = (self.perturbed, *self.resampled, self.usable_shadow())
+        return [trace for trace in traces if trace is not None]
 
     def usable_shadow(self) -> Trace | None:
         """The shadow, if it had the reference's own parameters and random numbers.

@@ -25,6 +25,10 @@ MOST_INSENSITIVE = 0.5
 #: More than this share of a kind's tensors without a counterpart leaves the kind unchecked.
 MOST_UNCOVERED = 0.5
 
+#: Zeros stay zeros whatever multiplies, sums or permutes them: more than this share of the
+#: activations leaves the forward pass unchecked.
+MOST_ZERO = 0.75
+
 #: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
 #: state as they like, and master copies and the gradient's norm are not kept by all.
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
@@ -57,6 +61,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _skipped(rung),
         _dropout(rung.candidate),
         _sensitive(comparison),
+        _zeros(comparison),
         _measured(rung),
         _decided(comparison),
     )
@@ -265,6 +270,16 @@ def _sensitive(comparison: Comparison) -> Guard:
                 f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
             )
             yield "sensitive", text
+
+
+def _zeros(comparison: Comparison) -> Guard:
+    zero, compared = comparison.zero["activation"], comparison.compared["activation"]
+    if zero > MOST_ZERO * compared:
+        text = (
+            f"{zero} of {compared} forward activations of the reference are zero throughout, so a "
+            "layer that is wrong would not show. Initialize the parameters (ctx.initialize does)"
+        )
+        yield "zeros", text
 
 
 def _measured(rung: Rung) -> Guard:

@@ -12,6 +12,7 @@ from typing import overload
 
 import numpy as np
 import torch
+import xxhash
 
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.gradient_norm import response_of_norm
@@ -46,7 +47,8 @@ class Mark:
     `size` is its norm, `moves` whether any element is not zero.  `unmeasured` says that none of
     the runs which measure rounding has a usable value of it.  Where `allowed` is None, only
     equal values are right.  `undetermined` marks the elements of a main gradient whose sign
-    rounding may turn.
+    rounding may turn, and `zero` those that are zero in the reference and in every run that
+    measures; None where there are none.
     """
 
     finite: bool
@@ -56,11 +58,23 @@ class Mark:
     unmeasured: bool
     allowed: Allowance | None
     undetermined: torch.Tensor | None = None
+    zero: torch.Tensor | None = None
+
+    def rounding_of_zero(self, candidate: torch.Tensor) -> torch.Tensor | None:
+        """Where a candidate's gradient is rounding of a zero; None for nowhere.
+
+        Terms that cancel exactly in one order of summation may leave rounding in another, and
+        Adam makes a step of it.
+        """
+        if self.zero is None or candidate.shape != self.zero.shape:
+            return None
+        rounding = self.zero & (candidate != 0)
+        return rounding if bool(rounding.any()) else None
 
 
 def _bytes(mark: Mark) -> int:
     slices = sum(each.nbytes for each in mark.allowed.slices) if mark.allowed else 0
-    marked = mark.undetermined.nbytes if mark.undetermined is not None else 0
+    marked = sum(each.nbytes for each in (mark.undetermined, mark.zero) if each is not None)
     return 600 + slices + marked
 
 
@@ -73,8 +87,7 @@ class Yardstick:
     def __init__(self, rung: Rung) -> None:
         self.dtype = rung.dtype
         self.reference = Values(rung.reference)
-        measures = (rung.perturbed, rung.usable_shadow())
-        traces = [trace for trace in measures if trace is not None]
+        traces = rung.measures()
         self.measures = [Values(trace) for trace in traces]
         serials = [rung.reference.serial, *(trace.serial for trace in traces)]
         self._key = rung.dtype, *serials
@@ -136,7 +149,7 @@ class Yardstick:
 
         It is `expected` where the caller has it at hand; None where the reference has none.
         """
-        key = *self._key, id, loosened, undetermined.steps if undetermined else ()
+        key = *self._key, id, loosened, undetermined.key if undetermined else ()
         found = _marks.get(key)
         if found is None:
             if expected is None:
@@ -179,12 +192,12 @@ class Yardstick:
         number = own.dtype.kind in "fc"
         is_finite = finite(own)
         usable = [o for o in others if o.shape == reference.shape and finite(o.numpy())]
-        allowed = undetermined = None
+        allowed = undetermined = zero = None
         if is_finite and number and usable and own.size:
             arrays = [other.numpy() for other in usable]
             allowed = allowance_by(own, arrays, self.dtype, loosened=loosened, least=least)
             if gradient:
-                undetermined = _undetermined(reference, usable, allowed.norm)
+                undetermined, zero = _undetermined(reference, usable, allowed.norm)
         return Mark(
             finite=is_finite,
             elements=own.size,
@@ -193,22 +206,37 @@ class Yardstick:
             unmeasured=number and bool(self.measures) and not usable,
             allowed=allowed,
             undetermined=undetermined,
+            zero=zero,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """The elements of a parameter whose gradients had no certain sign in some `steps`."""
+    """The elements of a parameter whose gradients had no certain sign in some steps.
+
+    `key` says which steps, and which elements of them stem from the candidate: equal keys of one
+    reference and parameter are equal masks.
+    """
 
     mask: torch.Tensor
-    steps: tuple[int, ...]
+    key: tuple[int, ...]
 
     @classmethod
-    def of(cls, mask: torch.Tensor, step: int, before: Undetermined | None) -> Undetermined:
-        """Those of one step, and of the steps before."""
+    def of(
+        cls,
+        mask: torch.Tensor,
+        step: int,
+        before: Undetermined | None,
+        own: torch.Tensor | None = None,
+    ) -> Undetermined:
+        """Those of one step, and of the steps before; `own` are more, of the candidate alone."""
+        key: tuple[int, ...] = (step,)
+        if own is not None:
+            mask = mask | own
+            key = step, xxhash.xxh3_64_intdigest(own.numpy().tobytes())
         if before is None or before.mask.shape != mask.shape:
-            return cls(mask, (step,))
-        return cls(mask | before.mask, (*before.steps, step))
+            return cls(mask, key)
+        return cls(mask | before.mask, (*before.key, *key))
 
 
 def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Tensor:
@@ -220,12 +248,13 @@ def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Te
 
 def _undetermined(
     gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
-) -> torch.Tensor:
-    """The elements of a gradient that rounding may turn around.
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The elements of a gradient that rounding may turn around, and those that stay zero.
 
     Adam's step is close to the gradient's sign: where the gradient is within rounding of
     zero, the update may have either sign in a correct program, in this step and, through
-    the moments, in later ones.  A gradient that is zero however it is computed stays so.
+    the moments, in later ones.  One that is zero in every run here is likely to stay so: that
+    of a row which no token chose.
     """
     root = gradient.numel() ** 0.5
     limit = max(UNDETERMINED * rounding / root, NEARLY_ZERO * norm(gradient.numpy()) / root)
@@ -233,7 +262,7 @@ def _undetermined(
     certain = marked & (gradient == 0)
     for other in others if bool(certain.any()) else ():
         certain &= other == 0
-    return marked ^ certain
+    return marked ^ certain, certain if bool(certain.any()) else None
 
 
 def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:

@@ -57,8 +57,8 @@ class Inputs:
         reference = logical_tensor(self.rung.reference, id).tensor
         if reference is None or not finite(reference.numpy()):
             return True
-        traces = (self.rung.perturbed, self.rung.usable_shadow())
-        measured = [logical_tensor(t, id).tensor for t in traces if t and t.holders(id)]
+        traces = self.rung.measures()
+        measured = [logical_tensor(t, id).tensor for t in traces if t.holders(id)]
         others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
         parts = parts_of(self.rung.candidate, id)
         sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)

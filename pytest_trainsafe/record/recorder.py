@@ -93,7 +93,9 @@ class Recorder:
         self.writer.add(NoteEvent("annotations", annotations.told()))
         for text in contradictions(parameters, self.spec.at, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
-        noise = Noise(self.spec.perturbation, self.spec.seed) if self.spec.perturbation else None
+        noise = (
+            Noise(self.spec.perturbation, self.spec.noise_seed) if self.spec.perturbation else None
+        )
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)

@@ -9,6 +9,9 @@ import msgspec
 from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.trace.schema import TensorId
 
+#: Added to the seed for each further sample of noise: seeds that users choose are small.
+SAMPLE_STRIDE = 2**40
+
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     """What to rewrite one tensor with: a normal distribution on the logical `shape`.
@@ -30,10 +33,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `program` is a task's target ("package.module:function") and `file` where it is defined, for
     modules that cannot be imported by name; where `script` is set, `program` is only a name and
     the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the
-    noise injected into every leaf module's output and gradient (0 for none); only references are
-    perturbed.  `watch_casts` notes casts out of float64 and to FP8.  `modules` are `fnmatch`
-    patterns; a module that matches none leaves no activations.  `record` says what is kept of a
-    tensor's values: all ("full") or, unless `keep` names it or it is small, a sketch.
+    noise injected into every leaf module's output and gradient (0 for none), and `sample` says
+    which noise that is; only references are perturbed.  `watch_casts` notes casts out of float64
+    and to FP8.  `modules` are `fnmatch` patterns; a module that matches none leaves no
+    activations.  `record` says what is kept of a tensor's values: all ("full") or, unless `keep`
+    names it or it is small, a sketch.
     `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).  `replay` is
     the trace whose decisions are used in the place of this Run's own, "" for none.
     """
@@ -51,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     kinds: tuple[str, ...] = ()
     modules: tuple[str, ...] = ("*",)
     perturbation: float = 0.0
+    sample: int = 0
     watch_casts: bool = False
     record: Literal["full", "sketch"] = "full"
     keep: tuple[TensorId, ...] = ()
@@ -60,6 +65,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def at(self) -> Point:
         return Point.of(self.point)
+
+    @property
+    def noise_seed(self) -> int:
+        """The seed of the noise: another for every sample."""
+        return self.seed + self.sample * SAMPLE_STRIDE
 
     def records(self, kind: str) -> bool:
         """Whether tensors of this kind are recorded; an empty selection records all."""

@@ -43,7 +43,8 @@ class Judged:
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
     candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
-    what the comparison did not look at, `advice` is on annotations that lack or are wrong, and
+    what the comparison did not look at, `samples` counts the samples of noise that measured its
+    rounding, `advice` is on annotations that lack or are wrong, and
     `explained` says that they explain all that failed.
     """
 
@@ -58,6 +59,7 @@ class Judged:
     unseen: list[str] = field(default_factory=list)
     advice: list[Row] = field(default_factory=list)
     explained: bool = False
+    samples: int = 1
 
     @property
     def failed(self) -> bool:
@@ -232,6 +234,9 @@ def _context(judged: Sequence[Judged]) -> list[str]:
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
                 f"narrows at {relative(where) or 'a place unknown'}",
             )
+        if entry.samples > 1:
+            text = f"in {entry.dtype} measured by {entry.samples} samples of noise"
+            lines += _row("rounding", text)
     for text in dict.fromkeys(text for entry in judged for text in entry.unseen):
         lines += _row("unseen", text)
     accepted = {f.check: f for entry in judged for f in entry.accepted}

@@ -255,6 +255,33 @@ def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: 
     assert "row 3 of dimension 0" in finding.pattern.text
 
 
+def test_update_of_a_zero_gradient_that_the_candidate_rounds_is_not_judged_there(
+    bench: Bench,
+) -> None:
+    """Terms that cancel in one order leave 1e-19 in another, and Adam makes a step of that."""
+
+    def records(rounding: float, step: float) -> list[Record]:
+        gradient, start = draw("cancelled", (8,)), draw("start", (8,))
+        gradient[3] = rounding
+        update = 0.01 * gradient.sign()
+        update[3] = step
+        return [
+            Record(parameter("param", "fc1.bias", INITIAL), start),
+            Record(parameter("main_grad", "fc1.bias", 0), gradient),
+            Record(parameter("param", "fc1.bias", 0), start - update),
+        ]
+
+    reference = write(bench.path(), records(0, 0))
+    candidate = write(bench.path(), records(1e-19, 1e-6))
+    found = compare(Rung("float64", candidate, reference, reference))
+    assert found.findings == []
+    assert found.compared["update"] == 1
+    moved = write(bench.path(), records(0, 1e-6))
+    finding = only_failure(compare(Rung("float64", moved, reference, reference)))
+    assert finding.where is not None
+    assert finding.where.kind == "update"
+
+
 def with_masters(records: Sequence[Record], lag: bool = False) -> list[Record]:
     """bfloat16 parameters with float32 master copies, which the writer keeps as they are."""
     found: list[Record] = []

@@ -62,8 +62,11 @@ class Runs:
         self.asked.append(dtype)
         return self.candidates[dtype] if self.candidates else self.bench.measures(dtype)[0]
 
-    def perturbed(self, dtype: str) -> Trace:
+    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
         return self.bench.measures(dtype)[1]
+
+    def prefetch_perturbed(self, dtype: str, samples: range) -> None:
+        pass
 
     def rounding(self, dtype: str) -> str:
         return dtype

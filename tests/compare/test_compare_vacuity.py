@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -251,6 +252,19 @@ def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
     rung = Rung("float32", bench.rung(POINT).candidate, reference, loud)
     found = doubts(rung)
     assert "are allowed an error as large as themselves" in found["sensitive"]
+
+
+def test_model_whose_activations_are_all_zero(bench: Bench) -> None:
+    def silenced(record: Record) -> Record:
+        zeros = torch.zeros_like(record.tensor)
+        return replace(record, tensor=zeros) if record.id.kind == "activation" else record
+
+    silent = [silenced(record) for record in training()]
+    reference = write(bench.path(), silent)
+    candidate = write(bench.path(), silent, POINT)
+    found = doubts(Rung("float64", candidate, reference, reference))
+    assert list(found) == ["zeros"]
+    assert "24 of 24 forward activations of the reference are zero" in found["zeros"]
 
 
 def test_few_insensitive_tensors_are_no_doubt(bench: Bench) -> None:

@@ -1,0 +1,74 @@
+"""A failure that one small sample of rounding may explain is measured again, then reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compare_traces import SINGLE, Bench, Edit, only, training, write
+from test_compare_ladder import POINT, Runs
+
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.trace.reader import Trace
+
+#: The tensor whose first sample of rounding is small.
+GRADIENT = "norm.weight"
+
+
+class Sampled(Runs):
+    """A reference of which one tensor's first sample of noise is small by luck."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench, {}, ())
+        self.samples: list[int] = []
+
+    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
+        self.samples.append(sample)
+        key = f"{dtype} {sample}"
+        if key not in self.bench.measured:
+            edit = self._response(dtype, 0.01 if sample == 0 else 100)
+            records = training(dtype, EPSILON[dtype], 10 + sample)
+            trace = write(self.bench.path(), records, SINGLE, dtype, edit)
+            self.bench.measured[key] = (trace, trace, None)
+        return self.bench.measured[key][0]
+
+    def _response(self, dtype: str, epsilons: float) -> Edit:
+        """Replaces a tensor by the reference's own, so many epsilons away."""
+        own = {r.id: r.tensor for r in training(dtype, EPSILON[dtype], 1)}
+        factor = 1 + epsilons * EPSILON[dtype]
+        return only("main_grad", GRADIENT, lambda record, at, part: own[record.id] * factor)
+
+
+def climbed(bench: Bench, edit: Edit) -> tuple[str, list[int]]:
+    """The report on a candidate with this fault, and the samples of noise that were asked for."""
+    candidate: Any = Runs(bench, {"float64": bench.rung(POINT, edit, "float64").candidate}, ())
+    reference: Any = Sampled(bench)
+    return climb(candidate, reference, [], ()), sorted(set(reference.samples))
+
+
+def scaled(error: float) -> Edit:
+    return only("main_grad", GRADIENT, lambda r, at, p: p * (1 + error))
+
+
+def test_error_above_one_small_sample_passes_where_others_allow_it(bench: Bench) -> None:
+    report, samples = climbed(bench, scaled(500 * EPSILON["float64"]))
+    assert (report, samples) == ("", [0, 1, 2])
+
+
+def test_error_above_every_sample_fails_after_all_were_taken(bench: Bench) -> None:
+    report, samples = climbed(bench, scaled(1e5 * EPSILON["float64"]))
+    assert f"{GRADIENT} · main_grad · step 0" in report
+    assert "measured by 8 samples of noise" in report
+    assert samples == list(range(8))
+
+
+def test_error_far_above_its_allowance_is_reported_at_once(bench: Bench) -> None:
+    report, samples = climbed(bench, scaled(1e-6))
+    assert f"{GRADIENT} · main_grad · step 0" in report
+    assert "samples of noise" not in report
+    assert samples == [0]
+
+
+def test_candidate_within_its_allowance_takes_one_sample(bench: Bench) -> None:
+    report, samples = climbed(bench, scaled(0))
+    assert (report, samples) == ("", [0])

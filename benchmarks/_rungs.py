@@ -13,7 +13,7 @@ import numpy as np
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.compare.errors import Wide
 from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.ladder import make_rung
+from pytest_trainsafe.ladder import make_rung, more_samples
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
@@ -49,17 +49,21 @@ def case(
     return Case(point, resolve(module.train), settings, both, {**both, **(candidate or {})})
 
 
-def rungs(opened: Session, one: Case, dtypes: Sequence[str] = DTYPES) -> Iterator[tuple[str, Rung]]:
+def rungs(
+    opened: Session, one: Case, dtypes: Sequence[str] = DTYPES, samples: int = 1
+) -> Iterator[tuple[str, Rung]]:
     """Run a case in each dtype, as the ladder does; the candidate's traces go when all are judged.
 
-    Raises GroupFailure where ranks did not finish.
+    Rounding is measured by so many samples of noise.  Raises GroupFailure where ranks did not
+    finish.
     """
     reference, candidate = opened.reference(one), opened.candidate(one)
     for dtype in dtypes:
         reference.prefetch(dtype)
         candidate.prefetch(dtype)
     for dtype in dtypes:
-        yield dtype, make_rung(dtype, candidate, reference, shadowed=dtype != "float64")
+        rung = make_rung(dtype, candidate, reference, shadowed=dtype != "float64")
+        yield dtype, more_samples(rung, dtype, reference, samples)
     opened.discard(candidate)
 
 

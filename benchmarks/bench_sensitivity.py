@@ -3,14 +3,16 @@
 One clean candidate (tp=2 cp=2 sp, 4 ranks) of the reference GPT in each dtype.  Three faults are
 put into its tensors of the first step, each a factor 1 + d on what one mistake would scale: the
 main gradient of a parameter, one token's row of a module's output, what one rank holds of a
-module's output.  The smallest d that is judged wrong is the sensitivity there.  The room is how
-near the clean candidate came to its allowance.
+module's output.  The smallest d that is judged wrong is the sensitivity there, once all samples of
+noise are taken; what one sample would have caught stands beside it.  The room is how near the
+clean candidate came to its allowance by one sample.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from _rungs import DTYPES, case, rungs, session, whole
 from pytest_trainsafe.align.indices import index_arrays
 from pytest_trainsafe.compare.errors import Wide, norm
 from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.resample import ROUNDS
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import allowance_by, judge_allowed
 from pytest_trainsafe.compare.tolerance import Allowance
@@ -79,31 +82,35 @@ def measure(layers: int) -> Iterator[dict[str, Any]]:
     settings = Settings(timeout=3600, record_kinds=DEEP_KINDS if deep else ())
     arguments = {"layers": layers, "microbatches": 2, "steps": 1 if deep else 2}
     with session(settings) as opened:
-        for dtype, rung in rungs(opened, case("gpt", POINT, settings, arguments)):
+        one = case("gpt", POINT, settings, arguments)
+        for dtype, rung in rungs(opened, one, samples=ROUNDS[-1]):
             yield {"layers": layers, "dtype": dtype, **judged(rung)}
 
 
 def judged(rung: Rung) -> dict[str, Any]:
     """What is caught on this rung, and what a clean candidate leaves of its allowance."""
     caught: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
+    at_once: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
+    first = replace(rung, resampled=())
     room: dict[str, tuple[float, str]] = defaultdict(lambda: (0.0, ""))
     for id in rung.reference.ids():
         if id.kind in JUDGED_BY_UPDATE:
             continue
         reference = whole(rung.reference, id)
         candidate = whole(rung.candidate, id, reference.shape)
-        others = [whole(trace, id) for trace in rung.measures() if trace.holders(id)]
-        allowed = allowance_by(reference, others, rung.dtype, loosened=1.0, least=0.0)
-        ratio = judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
+        allowed, once = (_allowed(each, id, reference) for each in (rung, first))
+        ratio = judge_allowed(candidate, reference, once, norm(reference), rung.dtype).ratio
         room[id.kind] = max(room[id.kind], (ratio, str(id)))
         for fault, region in faults(rung, id, reference.shape).items():
-            smallest = smallest_caught(candidate, reference, allowed, rung.dtype, region)
             name = f"micro-batch {id.microbatch}" if fault == "loss" else id.path
-            caught[fault][name] = smallest
-    comparison = compare(rung)
+            for found, limit in ((caught, allowed), (at_once, once)):
+                smallest = smallest_caught(candidate, reference, limit, rung.dtype, region)
+                found[fault][name] = smallest
+    comparison = compare(first)
     room["as judged, updates included"] = (comparison.worst, str(comparison.worst_id))
     return {
         "caught": {fault: summary(each) for fault, each in caught.items()},
+        "caught_at_once": {fault: summary(each) for fault, each in at_once.items()},
         "worst_clean_ratio": {kind: ratio for kind, (ratio, _) in room.items()},
         "worst_clean_at": {kind: where for kind, (_, where) in room.items()},
         "false_alarms": [
@@ -112,6 +119,11 @@ def judged(rung: Rung) -> dict[str, Any]:
             if finding.verdict == "fail"
         ],
     }
+
+
+def _allowed(rung: Rung, id: TensorId, reference: Wide) -> Allowance:
+    others = [whole(trace, id) for trace in rung.measures() if trace.holders(id)]
+    return allowance_by(reference, others, rung.dtype, loosened=1.0, least=0.0)
 
 
 def faults(rung: Rung, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -172,10 +184,12 @@ def show_caught(runs: list[dict[str, Any]]) -> None:
                 f"{one['caught'][fault]['median']:.1e}",
                 f"{one['caught'][fault]['worst']:.1e}",
                 one["caught"][fault]["worst_at"],
+                *(f"{one['caught_at_once'][fault][key]:.1e}" for key in ("median", "worst")),
             ]
             for one in runs
         ]
         columns = ["smallest error caught", "tensors", "median", "worst", "worst at"]
+        columns += ["by one sample", "worst"]
         show(f"Scaling {words}, step 0, {POINT}", columns, rows)
 
 

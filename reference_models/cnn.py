@@ -5,9 +5,11 @@ Importing this module imports no torch, for pytest imports it to collect the tes
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.reference_models.rules import only_data_parallel
+from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -16,7 +18,20 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-@requires(divides("microbatches", "dp"), only_data_parallel)
+def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str | None:
+    """Group normalisation needs several values in a group."""
+    channels, size = int(str(arguments["channels"])), int(str(arguments["size"]))
+    if channels < 2 or channels % 2:
+        return f"channels={channels} are not an even number of at least 2, for two groups"
+    if size < 3 and channels == 2 and int(str(arguments["batch_size"])) == 1:
+        return (
+            f"size={size} leaves one value a group to normalise, with channels=2 and batch_size=1; "
+            "one of them must be larger"
+        )
+    return None
+
+
+@requires(divides("microbatches", "dp"), only_data_parallel, _normalised_in_groups)
 def train(
     ctx: Context,
     channels: int = 8,

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.reference_models.config import VOCABULARY, GPTConfig
 from pytest_trainsafe.reference_models.rules import (
     layers_for_stages,
     microbatches_interleave,
     sequence_in_chunks,
+    sizes_of,
+    torch_schedules_fit,
     vocabulary_over_tp,
 )
 from pytest_trainsafe.sweep.validity import divides, requires
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     sequence_in_chunks,
     layers_for_stages,
     microbatches_interleave,
+    torch_schedules_fit,
+    sizes_of(GPTConfig),
 )
 def train(
     ctx: Context,
@@ -39,6 +44,7 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    vocabulary: int = VOCABULARY,
     tied: bool = False,
     schedule: str = "1f1b",
     cp_method: str = "all_gather",
@@ -54,13 +60,12 @@ def train(
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all
-    through).  `tied` shares the weight of the embedding with the output layer.  `schedule` is
-    one of `parallel/schedules.py`, for pipelines.
+    through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of the
+    embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for pipelines.
     `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
-    from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import (
@@ -70,7 +75,7 @@ def train(
     from pytest_trainsafe.reference_models.parallel.tied import with_embedding_group
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
-    config = GPTConfig(layers, hidden, heads, seq_len, tied=tied)
+    config = GPTConfig(layers, hidden, heads, seq_len, vocabulary, tied=tied)
     techniques = Techniques(
         cp_method=cp_method,
         tp_overlap=tp_overlap,
@@ -84,6 +89,6 @@ def train(
     if tied:
         axes = with_embedding_group(ctx, axes)
     total = microbatches_of(ctx, microbatches)
-    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule, vocabulary)
     model = parallel_gpt(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("gpt", config))

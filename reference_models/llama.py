@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.reference_models.config import VOCABULARY, LlamaConfig
 from pytest_trainsafe.reference_models.rules import (
     layers_for_stages,
     microbatches_interleave,
     sequence_in_chunks,
+    sizes_of,
+    torch_schedules_fit,
     vocabulary_over_tp,
 )
 from pytest_trainsafe.sweep.validity import divides, requires
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     sequence_in_chunks,
     layers_for_stages,
     microbatches_interleave,
+    torch_schedules_fit,
+    sizes_of(LlamaConfig),
 )
 def train(
     ctx: Context,
@@ -43,6 +48,7 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    vocabulary: int = VOCABULARY,
     schedule: str = "1f1b",
     cp_method: str = "all_gather",
     tp_overlap: bool = False,
@@ -58,11 +64,10 @@ def train(
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
     microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries;
     `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
-    all through).  `cp_method` ("all_gather" or "ring") and the arguments after it
-    are those of `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
+    all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
+    ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
-    from pytest_trainsafe.reference_models.config import LlamaConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import (
@@ -71,7 +76,7 @@ def train(
     )
     from pytest_trainsafe.reference_models.training import Recipe, train_language_model
 
-    config = LlamaConfig(layers, hidden, heads, seq_len, kv_heads=kv_heads, ffn=ffn)
+    config = LlamaConfig(layers, hidden, heads, seq_len, vocabulary, kv_heads, ffn)
     techniques = Techniques(
         cp_method=cp_method,
         tp_overlap=tp_overlap,
@@ -83,6 +88,6 @@ def train(
     )
     axes = Axes.of(ctx, bug, techniques)
     total = microbatches_of(ctx, microbatches)
-    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule)
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, schedule, vocabulary)
     model = parallel_llama(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("llama", config))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.rules import only_data_parallel
+from pytest_trainsafe.reference_models.config import VOCABULARY
+from pytest_trainsafe.reference_models.rules import known_vocabulary, only_data_parallel
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-@requires(divides("microbatches", "dp"), only_data_parallel)
+@requires(divides("microbatches", "dp"), only_data_parallel, known_vocabulary)
 def train(
     ctx: Context,
     layers: int = 2,
@@ -27,6 +28,7 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    vocabulary: int = VOCABULARY,
     bucket: int = 0,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
@@ -35,7 +37,8 @@ def train(
     """Train an LSTM for `steps` optimizer steps of `microbatches` micro-batches each.
 
     On one rank it is the single-device model, unchanged.  Axes: dp, zero, microbatches and dtype.
-    `clip` is the largest gradient norm let through (0 lets all through).  `bucket` and the
+    `clip` is the largest gradient norm let through (0 lets all through).  There are
+    `vocabulary` tokens, at most 256.  `bucket` and the
     arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
     that concerns them.
     """
@@ -57,7 +60,7 @@ def train(
     plan = Plan(batch_size * seq_len, total, steps, learning_rate, clip)
 
     def batch(number: int) -> tuple[Tensor, Tensor]:
-        return text.batch(number, batch_size, seq_len, ctx.seed)
+        return text.batch(number, batch_size, seq_len, ctx.seed, vocabulary)
 
-    model = LSTM(layers, hidden)
+    model = LSTM(layers, hidden, vocabulary)
     train_supervised(ctx, model, Axes.of(ctx, bug, techniques), plan, batch)

@@ -15,11 +15,11 @@ class LSTM(nn.Module):
     outputs [batch, sequence, hidden], the last states [layers, batch, hidden].
     """
 
-    def __init__(self, layers: int, hidden: int) -> None:
+    def __init__(self, layers: int, hidden: int, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, hidden)
+        self.embedding = nn.Embedding(vocabulary, hidden)
         self.lstm = nn.LSTM(hidden, hidden, layers, batch_first=True)
-        self.output_layer = nn.Linear(hidden, VOCABULARY)
+        self.output_layer = nn.Linear(hidden, vocabulary)
         self.cross_entropy = CrossEntropy()
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.rules import sequence_in_chunks, vocabulary_over_tp
+from pytest_trainsafe.reference_models.config import VOCABULARY, MoEConfig
+from pytest_trainsafe.reference_models.rules import (
+    sequence_in_chunks,
+    sizes_of,
+    vocabulary_over_tp,
+)
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
@@ -44,6 +49,7 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     sequence_in_chunks,
     _experts_over_dp_and_cp,
     _whole_layers_at_hand,
+    sizes_of(MoEConfig),
 )
 def train(
     ctx: Context,
@@ -62,6 +68,7 @@ def train(
     steps: int = 2,
     learning_rate: float = 1e-3,
     clip: float = 0.0,
+    vocabulary: int = VOCABULARY,
     bug: str = "",
 ) -> None:
     """Train a mixture of experts for `steps` optimizer steps of `microbatches` micro-batches each.
@@ -72,11 +79,11 @@ def train(
     micro-batch, 0 drops nothing.  `balance` is the coefficient of the balancing loss, which is
     part of the loss.  Capacity and balance are those of one micro-batch over all its ranks, so
     they mean the same at every Point.
-    `clip` is the largest gradient norm let through (0 lets all through).  `bug` plants one of
+    `clip` is the largest gradient norm let through (0 lets all through).  There are `vocabulary`
+    tokens, at most 256.  `bug` plants one of
     `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
-    from pytest_trainsafe.reference_models.config import MoEConfig
     from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
     from pytest_trainsafe.reference_models.parallel.expert_axes import axes_with_experts
     from pytest_trainsafe.reference_models.parallel.techniques import microbatches_of
@@ -87,6 +94,7 @@ def train(
         hidden,
         heads,
         seq_len,
+        vocabulary,
         kv_heads=kv_heads,
         ffn=ffn,
         experts=experts,
@@ -96,6 +104,6 @@ def train(
     )
     axes = axes_with_experts(ctx, bug)
     total = microbatches_of(ctx, microbatches)
-    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip)
+    recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, vocabulary=vocabulary)
     model = parallel_moe(config, axes)
     train_language_model(ctx, model, axes, recipe, activation_annotations("moe", config))

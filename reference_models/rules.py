@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
-from pytest_trainsafe.reference_models.config import VOCABULARY
+from pytest_trainsafe.reference_models.config import VOCABULARY, TransformerConfig
+from pytest_trainsafe.reference_models.parallel.schedules import TORCHS
 from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.validity import Rule
 
 #: What is no parallelism: the values of each axis that change nothing about how a model is trained.
 _TRIVIAL: dict[str, tuple[object, ...]] = {
@@ -26,11 +29,35 @@ def only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | 
     return None
 
 
-def vocabulary_over_tp(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """The vocabulary is cut over tp."""
-    if VOCABULARY % point.size("tp"):
-        return f"the vocabulary of {VOCABULARY} is not divisible by tp={point.size('tp')}"
+def sizes_of(config: type[TransformerConfig]) -> Rule:
+    """A rule: the sizes among a program's arguments make a model of this configuration."""
+    names = [field.name for field in fields(config)]
+
+    def rule(_point: Point, arguments: Mapping[str, object]) -> str | None:
+        given = {name: arguments[name] for name in names if name in arguments}
+        try:
+            config(**given)  # type: ignore[arg-type]  # the program's parameters have these types
+        except ValueError as error:
+            return str(error)
+        return None
+
+    return rule
+
+
+def known_vocabulary(_point: Point, arguments: Mapping[str, object]) -> str | None:
+    """Tokens are bytes, or several bytes are one token."""
+    size = int(str(arguments.get("vocabulary", VOCABULARY)))
+    if not 1 <= size <= VOCABULARY:
+        return f"vocabulary={size} is not from 1 to {VOCABULARY}, as tokens are bytes"
     return None
+
+
+def vocabulary_over_tp(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """The vocabulary is cut over tp."""
+    size = int(str(arguments.get("vocabulary", VOCABULARY)))
+    if size % point.size("tp"):
+        return f"the vocabulary of {size} is not divisible by tp={point.size('tp')}"
+    return known_vocabulary(point, arguments)
 
 
 def sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | None:
@@ -51,13 +78,36 @@ def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | No
 
 
 def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """The interleaved schedule takes pp micro-batches at a time."""
+    """The interleaved schedules take pp micro-batches at a time."""
     pp, total = point.size("pp"), int(str(arguments["microbatches"]))
-    schedule = arguments.get("schedule")
+    schedule, each = arguments.get("schedule"), total // point.size("dp")
     if int(point.get("vpp", 1)) == 1 or schedule == "gpipe":
         return None
     if schedule == "torch-gpipe":
         return "torch's GPipe has one chunk a rank, and vpp has several"
-    if total // point.size("dp") % pp:
-        return f"microbatches/dp={total // point.size('dp')} is not divisible by pp={pp}"
+    if each % pp:
+        return f"microbatches/dp={each} is not divisible by pp={pp}"
+    return None
+
+
+def torch_schedules_fit(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """What the schedules of torch.distributed.pipelining need beside `microbatches_interleave`."""
+    pp, schedule = point.size("pp"), str(arguments.get("schedule", ""))
+    if pp == 1 or schedule not in TORCHS:
+        return None
+    recompute = point.get("recompute", "none")
+    if recompute not in (False, "none"):
+        return (
+            f"recompute={recompute} is not possible with schedule={schedule!r}, which "
+            "differentiates with torch.autograd.grad; use schedule='1f1b' or 'gpipe'"
+        )
+    each = int(str(arguments["microbatches"])) // point.size("dp")
+    if schedule == "torch-1f1b" and each < pp:
+        return f"microbatches/dp={each} is less than pp={pp}, and schedule={schedule!r} needs pp"
+    if schedule == "torch-zero-bubble" and each % max(1, each // pp):
+        rounds = each // pp
+        return (
+            f"microbatches/dp={each} cannot be divided into {rounds} equal rounds, as "
+            f"schedule={schedule!r} needs at pp={pp}; use a multiple of pp"
+        )
     return None

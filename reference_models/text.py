@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pytest_trainsafe.reference_models.config import VOCABULARY
+
 #: Small modules that every supported Python has as a single file.
 MODULES = (
     "abc",
@@ -37,11 +39,14 @@ MODULES = (
 SEED_STRIDE = 1009
 
 
-def batch(index: int, batch_size: int, seq_len: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def batch(
+    index: int, batch_size: int, seq_len: int, seed: int = 0, vocabulary: int = VOCABULARY
+) -> tuple[Tensor, Tensor]:
     """The tokens and targets, int64 [batch_size, seq_len], of micro-batch number `index`.
 
     The text is cut into windows; every index has windows of its own until the text is used up
     (some 10 000 windows of 32 tokens), then they come again.  A target is the next token.
+    With a smaller `vocabulary`, neighbouring bytes are one token.
     """
     text = corpus()
     windows = (len(text) - 1) // seq_len
@@ -52,6 +57,8 @@ def batch(index: int, batch_size: int, seq_len: int, seed: int = 0) -> tuple[Ten
         )
     first = index * batch_size + seed * SEED_STRIDE
     starts = [(first + row) % windows * seq_len for row in range(batch_size)]
+    if vocabulary != VOCABULARY:
+        text = text * vocabulary // VOCABULARY
     tokens = torch.stack([text[start : start + seq_len] for start in starts])
     targets = torch.stack([text[start + 1 : start + seq_len + 1] for start in starts])
     return tokens, targets

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models import text
+from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.reference_models.llama_model import Llama
 from pytest_trainsafe.reference_models.model import GPT
 from pytest_trainsafe.reference_models.parallel.axes import Axes
@@ -40,6 +41,7 @@ class Recipe:
     learning_rate: float
     clip: float = 0.0
     schedule: str = "1f1b"
+    vocabulary: int = VOCABULARY
 
     @property
     def tokens_in_step(self) -> int:
@@ -110,6 +112,8 @@ def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tenso
 
     Under cp, every input is cut the same way before the model sees it.
     """
-    tokens, targets = text.batch(number, recipe.batch_size, recipe.seq_len, ctx.seed)
+    tokens, targets = text.batch(
+        number, recipe.batch_size, recipe.seq_len, ctx.seed, recipe.vocabulary
+    )
     positions = torch.arange(recipe.seq_len)[None]
     return [take_part(whole, axes.cp).to(ctx.device) for whole in (tokens, positions, targets)]

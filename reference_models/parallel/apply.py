@@ -150,7 +150,12 @@ def check_sizes(config: AnyConfig, axes: Axes) -> None:
         ("kv_heads", config.kv_heads, tp, heads),
         ("ffn", config.ffn, tp, "tp: the MLP is cut over its width"),
         ("vocabulary", config.vocabulary, tp, "tp: the embedding is cut over the vocabulary"),
-        ("seq_len", config.seq_len, 2 * cp, "2 * cp: a rank holds two chunks of the sequence"),
+        (
+            "seq_len",
+            config.seq_len,
+            2 * cp if cp > 1 else 1,
+            "2 * cp: a rank holds two chunks of the sequence",
+        ),
         ("seq_len / cp", config.seq_len // cp, tp if axes.sp else 1, "tp: sp cuts the sequence"),
     ):
         if value % divisor:

@@ -1,0 +1,111 @@
+"""Judges a Case at every rung, as a test does with the default settings, and gives rows of data.
+
+A test stops at the first rung that fails; here every rung is judged.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.compare import judge
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.vacuity import guard
+from pytest_trainsafe.ladder import make_rung
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.sweep.case import Case
+
+#: Findings that a row keeps of a failed rung.
+MOST_FINDINGS = 5
+
+Row = dict[str, Any]
+
+
+def judged_rows(session: Session, case: Case) -> Iterator[Row]:
+    """A row of each rung; what goes wrong in one is its row's "error", and the others go on."""
+    candidate, reference = session.candidate(case), session.reference(case)
+    try:
+        for dtype in case.rungs:
+            candidate.prefetch(dtype)
+            reference.prefetch(dtype)
+        for dtype in case.rungs:
+            began = time.perf_counter()
+            row: Row = {"dtype": dtype}
+            try:
+                shadowed = dtype != "float64"
+                row |= judged_row(make_rung(dtype, candidate, reference, shadowed))
+            except GroupFailure as failure:
+                row |= {"verdict": "error", "error": str(failure)}
+            except Exception:  # a benchmark's row must say what the tool could not do
+                row |= {"verdict": "error", "error": traceback.format_exc()}
+            yield {**row, "seconds": round(time.perf_counter() - began, 3)}
+    finally:
+        session.discard(candidate)
+
+
+def judged_row(rung: Rung) -> Row:
+    """The verdict of a rung, and what led to it."""
+    ratios: dict[str, tuple[float, str]] = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the ladder does
+    try:
+        with _ratios(ratios):
+            comparison = judge.compare(rung)
+        doubts = [] if comparison.failed else guard(rung, comparison)
+    finally:
+        torch.set_num_threads(threads)
+    doubts += [finding for finding in comparison.findings if finding.verdict == "inconclusive"]
+    failed = [finding for finding in comparison.findings if finding.verdict == "fail"]
+    return {
+        "rounding": rung.dtype,
+        "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
+        "tensors": sum(comparison.compared.values()),
+        "findings": [_line(finding) for finding in failed[:MOST_FINDINGS]],
+        "inconclusive": sorted({finding.check for finding in doubts}),
+        "doubts": [_line(finding) for finding in doubts[:MOST_FINDINGS]],
+        "worst": {kind: {"ratio": ratio, "id": id} for kind, (ratio, id) in ratios.items()},
+    }
+
+
+def _line(finding: Any) -> str:
+    where = f"{finding.where}: " if finding.where is not None else ""
+    measured = ""
+    if finding.error is not None and finding.allowed is not None:
+        measured = f" (error {finding.error:.3g}, allowed {finding.allowed:.3g})"
+    return f"{where}{finding.check}{measured} {finding.message}".partition("\n")[0]
+
+
+@contextmanager
+def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
+    """Note the worst error over its allowance of each kind of tensor that the judge judges."""
+    original = judge._Judge.note
+
+    def note(self: Any, id: Any, *arguments: Any, **named: Any) -> Any:
+        for each in (*arguments, *named.values()):
+            ratio = getattr(each, "ratio", None)
+            if isinstance(ratio, float) and ratio >= worst.get(id.kind, (0.0, ""))[0]:
+                worst[id.kind] = ratio, str(id)
+        return original(self, id, *arguments, **named)
+
+    judge._Judge.note = note  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        judge._Judge.note = original  # type: ignore[method-assign]
+
+
+def worst_of(row: Row) -> tuple[float, str]:
+    """The largest error over its allowance of a row, and the tensor that has it."""
+    found = [(entry["ratio"], entry["id"]) for entry in row.get("worst", {}).values()]
+    return max(found, default=(0.0, ""))
+
+
+def count(rows: Sequence[Row], verdict: str) -> int:
+    """How many rows have a verdict."""
+    return sum(row["verdict"] == verdict for row in rows)

@@ -1,0 +1,229 @@
+"""Random clean Points: any reference model, any of its axes, ways and dtypes, at awkward sizes.
+
+Drawn from a seed and an index alone, on any machine.  What is drawn is valid by the programs' own
+rules; what they reject is drawn again, and counted by rule.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.product import cells
+
+MOST_RANKS = 4
+
+#: The lowest rung of a Point; all rungs above it are judged, too.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+Random = random.Random
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A random Point: everything that its Case is made of.
+
+    `axes` are those of the Point that are not trivial, its dtype among them, and `pipeline` the
+    stages of the reference (1: a single device).
+    """
+
+    index: int
+    program: str
+    axes: Values
+    arguments: Values
+    pipeline: int
+    seed: int
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in {**self.axes, **self.arguments}.items()]
+        reference = f", reference pp={self.pipeline}" if self.pipeline > 1 else ""
+        return f"{self.index}: {self.program} {' '.join(words)}{reference}, seed {self.seed}"
+
+
+def draw(seed: int, index: int, rejected: Counter[str]) -> Drawn:
+    """The random Point of a number; `rejected` counts what the rules refused on the way to it."""
+    generator = Random(f"{seed} {index}")
+    program = generator.choice(OFTEN)
+    while True:
+        axes, arguments = PROGRAMS[program](generator)
+        axes["dtype"] = generator.choice(DTYPES)
+        # Now and then a plain pipeline is the reference, where the program has pipelines.
+        pipeline = generator.choice((1, 1, 1, 1, 1, 1, 1, 2)) if program in PIPELINED else 1
+        drawn = Drawn(index, program, axes, arguments, pipeline, generator.randrange(1000))
+        _, reason = case_of(drawn, Settings(max_world_size=MOST_RANKS))
+        if reason is None:
+            return drawn
+        rejected[f"{program}: {rule_of(reason)}"] += 1
+
+
+def case_of(drawn: Drawn, settings: Settings) -> tuple[Case, str | None]:
+    """The Case of a random Point, and why it is invalid (None: it is valid)."""
+    module = importlib.import_module(f"pytest_trainsafe.reference_models.{drawn.program}")
+    words: Values = {name: [value] for name, value in drawn.axes.items()}
+    if drawn.pipeline > 1:
+        words["reference"] = {"pp": drawn.pipeline}
+    declared = read_marker([module.train], {**words, "args": drawn.arguments})
+    (cell,) = cells(declared, replace(settings, seed=drawn.seed), lambda *_: None)
+    return cell.case, cell.invalid
+
+
+def rule_of(reason: str) -> str:
+    """The rule behind a reason: the sentence without its numbers."""
+    return re.sub(r"\d+", "N", reason)
+
+
+def _ranks(generator: Random, *names: str) -> Values:
+    """Sizes of mesh axes, 2 to 4 ranks together; the trivial ones are left out.
+
+    On one rank a candidate is its reference, and there is nothing to judge.
+    """
+    drawn = dict.fromkeys(names, 1)
+    for factor in generator.choice(((2,), (2,), (3,), (4,), (2, 2), (2, 2), (2, 2))):
+        drawn[generator.choice(names)] *= factor
+    return {name: size for name, size in drawn.items() if size > 1}
+
+
+def _training(generator: Random) -> Values:
+    """What every program takes; more micro-batches where they are to be divided."""
+    return {
+        "batch_size": generator.choice((1, 1, 2, 3)),
+        "microbatches": generator.choice((1, 2, 2, 3, 4, 4, 6)),
+        "steps": generator.choice((1, 2, 2, 3)),
+        "learning_rate": generator.choice((1e-5, 1e-4, 1e-3, 1e-3, 1e-3, 1e-2, 1e-1, 1.0)),
+        "clip": generator.choice((0.0, 0.0, 0.01, 0.5, 100.0)),
+    }
+
+
+def _buckets(generator: Random) -> Values:
+    return {
+        "bucket": generator.choice((0, 0, 1, 100, 4096)),
+        "overlap_grad_reduce": generator.random() < 0.25,
+        "overlap_param_gather": generator.random() < 0.25,
+    }
+
+
+def _sizes(generator: Random) -> Values:
+    return {
+        "layers": generator.choice((1, 1, 2, 2, 3, 4)),
+        "hidden": generator.choice((1, 2, 3, 4, 6, 8, 8, 12, 16, 20, 24, 64)),
+        "seq_len": generator.choice((1, 2, 3, 4, 5, 7, 8, 8, 12, 16, 24, 32)),
+        "vocabulary": generator.choice((1, 2, 3, 4, 12, 32, 64, 256, 256, 256)),
+    }
+
+
+def _how(generator: Random, axes: Values) -> Values:
+    """Pipelines' schedules, and ways of context and tensor parallelism."""
+    if axes.get("pp", 1) > 1:
+        axes["vpp"] = generator.choice((1, 1, 2))
+    recompute = generator.choice(("none", "none", "none", "selective", "full"))
+    if recompute != "none":
+        axes["recompute"] = recompute
+    schedules = ("1f1b", "1f1b", "gpipe", "torch-1f1b", "torch-gpipe", "torch-zero-bubble")
+    return {
+        "schedule": generator.choice(schedules) if axes.get("pp", 1) > 1 else "1f1b",
+        "cp_method": generator.choice(("all_gather", "ring")),
+        "tp_overlap": generator.random() < 0.25,
+        "recompute_num_layers": generator.choice((1, 1, 2, 3)),
+        "fp8": generator.random() < 0.15,
+        **_buckets(generator),
+    }
+
+
+def _shared(generator: Random, axes: Values) -> None:
+    """The axes that share out the sequence over tp, and the optimizer over dp and cp."""
+    if axes.get("tp", 1) > 1 and generator.random() < 0.5:
+        axes["sp"] = True
+    if (axes.get("dp", 1) > 1 or axes.get("cp", 1) > 1) and generator.random() < 0.4:
+        axes["zero"] = 1
+
+
+def _gpt(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "tp", "cp", "dp", "pp")
+    _shared(generator, axes)
+    arguments = {
+        **_sizes(generator),
+        "heads": generator.choice((1, 2, 2, 3, 4, 4)),
+        **_training(generator),
+        "tied": generator.random() < 0.4,
+        **_how(generator, axes),
+    }
+    return axes, arguments
+
+
+def _llama(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "tp", "cp", "dp", "pp")
+    _shared(generator, axes)
+    arguments = {
+        **_sizes(generator),
+        "heads": generator.choice((1, 2, 2, 3, 4, 4)),
+        "kv_heads": generator.choice((1, 2, 2, 3, 4)),
+        "ffn": generator.choice((1, 2, 3, 4, 8, 12, 16, 96)),
+        **_training(generator),
+        **_how(generator, axes),
+    }
+    return axes, arguments
+
+
+def _moe(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "tp", "cp", "dp")
+    _shared(generator, axes)
+    if generator.random() < 0.6:
+        axes["ep"] = generator.choice((2, 2, 3, 4))
+    if generator.random() < 0.2:
+        axes["recompute"] = "selective"
+    arguments = {
+        **_sizes(generator),
+        "heads": generator.choice((1, 2, 2, 3, 4, 4)),
+        "kv_heads": generator.choice((1, 2, 2, 3, 4)),
+        "ffn": generator.choice((1, 2, 3, 4, 8, 12, 48)),
+        "experts": generator.choice((1, 2, 3, 4, 4, 6)),
+        "top_k": generator.choice((1, 2, 2, 3)),
+        "capacity_factor": generator.choice((0.0, 0.0, 0.5, 1.0, 1.25)),
+        "balance": generator.choice((0.0, 0.01, 0.01, 1.0)),
+        **_training(generator),
+    }
+    return axes, arguments
+
+
+def _cnn(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "dp")
+    _shared(generator, axes)
+    arguments = {
+        "channels": generator.choice((2, 4, 6, 8)),
+        "blocks": generator.choice((1, 1, 2, 3)),
+        "size": generator.choice((1, 2, 3, 5, 8, 16)),
+        **_training(generator),
+        **_buckets(generator),
+    }
+    return axes, arguments
+
+
+def _lstm(generator: Random) -> tuple[Values, Values]:
+    axes = _ranks(generator, "dp")
+    _shared(generator, axes)
+    arguments = {**_sizes(generator), **_training(generator), **_buckets(generator)}
+    return axes, arguments
+
+
+PROGRAMS: dict[str, Callable[[Random], tuple[Values, Values]]] = {
+    "gpt": _gpt,
+    "llama": _llama,
+    "moe": _moe,
+    "cnn": _cnn,
+    "lstm": _lstm,
+}
+
+#: The programs as often as they are drawn: those with most axes most often.
+OFTEN = ("gpt", "gpt", "gpt", "llama", "llama", "moe", "moe", "cnn", "lstm")
+
+#: The programs that can be cut in stages, and so be a pipelined reference, too.
+PIPELINED = ("gpt", "llama")

@@ -16,9 +16,9 @@ import torch
 from pytest_trainsafe.compare import judge
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import guard
-from pytest_trainsafe.ladder import make_rung
+from pytest_trainsafe.ladder import make_rung, measured_again
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.session import Session
+from pytest_trainsafe.session import Session, Traces
 from pytest_trainsafe.sweep.case import Case
 
 #: Findings that a row keeps of a failed rung.
@@ -39,7 +39,8 @@ def judged_rows(session: Session, case: Case) -> Iterator[Row]:
             row: Row = {"dtype": dtype}
             try:
                 shadowed = dtype != "float64"
-                row |= judged_row(make_rung(dtype, candidate, reference, shadowed))
+                rung = make_rung(dtype, candidate, reference, shadowed)
+                row |= judged_row(rung, dtype, reference)
             except GroupFailure as failure:
                 row |= {"verdict": "error", "error": str(failure)}
             except Exception:  # a benchmark's row must say what the tool could not do
@@ -49,14 +50,18 @@ def judged_rows(session: Session, case: Case) -> Iterator[Row]:
         session.discard(candidate)
 
 
-def judged_row(rung: Rung) -> Row:
-    """The verdict of a rung, and what led to it."""
+def judged_row(rung: Rung, dtype: str, reference: Traces) -> Row:
+    """The verdict of a rung, and what led to it.
+
+    The worst ratios are those of the first comparison, by one sample of noise.
+    """
     ratios: dict[str, tuple[float, str]] = {}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the ladder does
     try:
         with _ratios(ratios):
             comparison = judge.compare(rung)
+        rung, comparison = measured_again(rung, comparison, dtype, reference, judge.compare)
         doubts = [] if comparison.failed else guard(rung, comparison)
     finally:
         torch.set_num_threads(threads)
@@ -64,6 +69,7 @@ def judged_row(rung: Rung) -> Row:
     failed = [finding for finding in comparison.findings if finding.verdict == "fail"]
     return {
         "rounding": rung.dtype,
+        "samples": 1 + len(rung.resampled),
         "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
         "tensors": sum(comparison.compared.values()),
         "findings": [_line(finding) for finding in failed[:MOST_FINDINGS]],

@@ -113,6 +113,8 @@ def work(indexes: Any, seed: int, rows: str, until: float) -> None:
                 judge_point(session, draw(seed, index, Counter()), seed, rows)
         finally:
             if session is not None:
+                for note in session.notes:
+                    print(note, file=sys.stderr)
                 session.close()
 
 
@@ -167,11 +169,12 @@ def read(rows: Path) -> list[Row]:
 
 def show_rows(rows: Sequence[Row], rejected: Counter[str]) -> None:
     """The tables of a run."""
-    columns = ["", "judged", "pass", "false alarms", "inconclusive", "errors"]
+    columns = ["", "judged", "pass", "false alarms", "inconclusive", "errors", "measured again"]
     verdicts = ("pass", "fail", "inconclusive", "error")
 
     def counts(name: str, own: Sequence[Row]) -> list[object]:
-        return [name, len(own), *(count(own, verdict) for verdict in verdicts)]
+        again = sum(row.get("samples", 1) > 1 for row in own)
+        return [name, len(own), *(count(own, verdict) for verdict in verdicts), again]
 
     for key, values in (("dtype", DTYPES), ("program", _values(rows, "program"))):
         table = [counts(value, [row for row in rows if row[key] == value]) for value in values]

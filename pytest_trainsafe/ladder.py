@@ -93,8 +93,6 @@ class _Ladder:
         self.located: Located | None = None
         self.seconds = {"compare": 0.0}
         self._rung: Rung | None = None
-        #: Samples of noise that the failed rung was judged by.
-        self._samples = 1
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
         """Judge the next rung; whether it fails."""
@@ -104,7 +102,6 @@ class _Ladder:
                 self.candidate.session.look_ahead()
 
         candidate, reference, screened = self.candidate, self.reference, None
-        self._samples = 1
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)
         if comparison.suspects:
@@ -112,12 +109,9 @@ class _Ladder:
             reference, screened = reference.in_full(), comparison
             rung = make_rung(dtype, candidate, reference, shadowed)
             comparison = self._compare(rung, screened)
-        for samples in ROUNDS:
-            if not needs_samples(comparison):
-                break
-            self._samples = samples
-            rung = more_samples(rung, dtype, reference, samples)
-            comparison = self._compare(rung, screened)
+        rung, comparison = measured_again(
+            rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
+        )
         self.judged.append(_judged(dtype, rung, comparison, self.accepted))
         self._rung = rung
         return comparison.failed
@@ -163,7 +157,8 @@ class _Ladder:
             return None
         reference = self.reference.in_full()
         rung = make_rung(dtype, self.candidate.in_full(), reference, shadowed)
-        return more_samples(rung, dtype, reference, self._samples)
+        assert self._rung is not None
+        return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
     def summary(self, left_out: Sequence[str]) -> PointSummary:
         """What the terminal's summary is told of this Point."""
@@ -222,6 +217,22 @@ def make_rung(
     if launched is not None:
         launched()
     return Rung(reference.rounding(dtype), candidate.at(dtype), trusted, perturbed, shadow)
+
+
+def measured_again(
+    rung: Rung,
+    comparison: Comparison,
+    dtype: str,
+    reference: Traces,
+    judge: Callable[[Rung], Comparison],
+) -> tuple[Rung, Comparison]:
+    """Take more samples of noise, and judge by them, while the failure may be due to too few."""
+    for samples in ROUNDS:
+        if not needs_samples(comparison):
+            break
+        rung = more_samples(rung, dtype, reference, samples)
+        comparison = judge(rung)
+    return rung, comparison
 
 
 def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:

@@ -116,11 +116,12 @@ class Server:
             if child:
                 self.guards.add(child)
                 return
-            os.close(signal.set_wakeup_fd(-1))
             self.listening.close()
             self.learning.close()
-            for fd in close:
-                os.close(fd)
+            for fd in (signal.set_wakeup_fd(-1), *close):
+                # A library that was imported may have taken the wakeup descriptor away.
+                with contextlib.suppress(OSError):
+                    os.close(fd)
             from pytest_trainsafe.launch import warm_group
 
             warm_group.serve(connection, pid, self.base, self._status())

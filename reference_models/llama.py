@@ -64,9 +64,9 @@ def train(
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
     microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries;
     `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
-    all through).  There are `vocabulary` tokens, at most 256.  `cp_method` ("all_gather" or
-    "ring") and the arguments after it are those of `parallel/techniques.py`.  `bug` plants one of
-    `bugs.NAMES`.
+    all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
+    ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.
+    `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama

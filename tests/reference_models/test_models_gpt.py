@@ -112,6 +112,27 @@ def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
         (Point.of(cp=2), {"seq_len": 6}, "seq_len=6 is not divisible by 2*cp=4"),
         (Point.of(cp=2, tp=4, sp=True), {"seq_len": 4}, "seq_len/cp=2 is not divisible by tp=4"),
         (Point.of(dp=2, tp=2, cp=2, sp=True), {}, None),
+        (Point.of(dp=2), {"seq_len": 7}, None),
+        (Point.of(tp=2), {"vocabulary": 3}, "the vocabulary of 3 is not divisible by tp=2"),
+        (Point.of(), {"vocabulary": 257}, "vocabulary=257 is not from 1 to 256"),
+        (Point.of(), {"hidden": 6}, "hidden=6 cannot be divided into heads=4 equal heads"),
+        (Point.of(), {"seq_len": 0}, "seq_len=0 must be at least 1"),
+        (Point.of(pp=2, recompute="full"), {"schedule": "torch-gpipe"}, "recompute=full is not"),
+        (Point.of(pp=2, recompute=True), {"schedule": "torch-1f1b"}, "recompute=True is not"),
+        (Point.of(pp=2, recompute="none"), {"schedule": "torch-1f1b"}, None),
+        (Point.of(pp=2, recompute="full"), {"schedule": "1f1b"}, None),
+        (Point.of(recompute="full"), {"schedule": "torch-1f1b"}, None),
+        (
+            Point.of(pp=2, dp=2),
+            {"schedule": "torch-1f1b"},
+            "microbatches/dp=1 is less than pp=2, and schedule='torch-1f1b' needs pp",
+        ),
+        (
+            Point.of(pp=2),
+            {"schedule": "torch-zero-bubble", "microbatches": 5},
+            "microbatches/dp=5 cannot be divided into 2 equal rounds",
+        ),
+        (Point.of(pp=2), {"schedule": "torch-1f1b"}, None),
     ],
 )
 def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:

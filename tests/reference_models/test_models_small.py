@@ -83,6 +83,27 @@ def test_they_declare_which_points_make_sense(program, point, reason) -> None:
     assert found[0].startswith(reason) if reason else found == [], found
 
 
+@pytest.mark.parametrize(
+    ("program", "arguments", "reason"),
+    [
+        (cnn, {"channels": 3}, "channels=3 are not an even number of at least 2"),
+        (cnn, {"channels": 2, "batch_size": 1, "size": 2}, "size=2 leaves one value a group"),
+        (cnn, {"channels": 2, "batch_size": 1, "size": 3}, None),
+        (cnn, {"channels": 2, "batch_size": 2, "size": 1}, None),
+        (lstm, {"vocabulary": 0}, "vocabulary=0 is not from 1 to 256"),
+        (lstm, {"vocabulary": 1}, None),
+    ],
+)
+def test_they_declare_which_sizes_make_sense(program, arguments, reason) -> None:
+    parameters = list(inspect.signature(program.train).parameters.values())[1:]
+    given = {parameter.name: parameter.default for parameter in parameters} | arguments
+
+    reasons = [rule(Point.of(dp=2), given) for rule in program.train.trainsafe_rules]
+
+    found = [each for each in reasons if each is not None]
+    assert found[0].startswith(reason) if reason else found == [], found
+
+
 def test_importing_the_programs_imports_no_torch() -> None:
     code = (
         "import sys; from pytest_trainsafe.reference_models import cnn, lstm; "

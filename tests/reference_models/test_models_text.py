@@ -43,3 +43,13 @@ def test_every_part_of_the_vocabulary_sees_tokens_in_one_batch(ranks) -> None:
 def test_more_than_there_is_is_refused() -> None:
     with pytest.raises(ValueError, match=r"batch_size=2 .*seq_len=10000000 need more text"):
         text.batch(0, 2, 10_000_000)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 3, 64])
+def test_a_smaller_vocabulary_joins_neighbouring_bytes(vocabulary) -> None:
+    bytes_, _ = text.batch(0, 8, 32)
+    tokens, targets = text.batch(0, 8, 32, vocabulary=vocabulary)
+
+    assert torch.equal(tokens, bytes_ * vocabulary // 256)
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+    assert set(range(min(vocabulary, 3))) <= set(tokens.flatten().tolist()) <= {*range(vocabulary)}

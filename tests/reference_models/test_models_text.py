@@ -52,4 +52,6 @@ def test_a_smaller_vocabulary_joins_neighbouring_bytes(vocabulary) -> None:
 
     assert torch.equal(tokens, bytes_ * vocabulary // 256)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    assert set(range(min(vocabulary, 3))) <= set(tokens.flatten().tolist()) <= {*range(vocabulary)}
+    seen = set(tokens.flatten().tolist())
+    assert seen <= set(range(vocabulary))
+    assert len(seen) > vocabulary // 8

@@ -107,7 +107,7 @@ def show_variants(
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
-    """"3 pass", or each verdict with how often it was given, the guards of a doubt by name."""
+    """ "3 pass", or each verdict with how often it was given, the guards of a doubt by name."""
     counted: dict[str, int] = {}
     for row in rows:
         verdict = row["verdict"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import nn
@@ -70,7 +72,7 @@ def fill(
         local, shape = local_values(parameter), tuple(parameter.shape)
         if not is_dtensor(parameter):
             shape = scale_shape(shape, layout, point.sizes)
-        mean, deviation = std(name, shape)
+        mean, deviation = _statistics(std, name, shape)
         value = consistent_tensor(
             name,
             shape,
@@ -86,6 +88,24 @@ def fill(
         local.copy_(value)
         filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
     return filled
+
+
+def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """What `std` gives for a parameter.  Raises TypeError where it is no such function."""
+    allowed = (
+        "std is a function of a parameter's name and logical shape that returns its mean and "
+        "standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
+    )
+    if not callable(std):
+        raise TypeError(f"ctx.initialize was given std={std!r}; {allowed}")
+    found: Any = std(name, shape)
+    pair = isinstance(found, tuple | list) and len(found) == 2
+    if not pair or not all(isinstance(each, Real) for each in found):
+        raise TypeError(
+            f"the std given to ctx.initialize returned {found!r} for {name} of shape "
+            f"{list(shape)}; {allowed}"
+        )
+    return float(found[0]), float(found[1])
 
 
 def require_filled_as_watched(

@@ -81,3 +81,16 @@ def test_watch_takes_what_initialize_filled(record: Any, how: str) -> None:
 
     record(train, point={"tp": 1 if how == "one rank" else 2})
     assert taken == [how]
+
+
+@pytest.mark.parametrize(
+    ("std", "said"),
+    [
+        (0.02, r"was given std=0\.02; std is a function of a parameter's name .*lambda"),
+        (lambda name, shape: 0.02, r"returned 0\.02 for weight of shape \[4, 3\]; std is a"),
+        (lambda name, shape: ("0", 1.0), r"returned \('0', 1\.0\) for weight"),
+    ],
+)
+def test_a_std_that_is_no_function_to_a_pair_is_refused(std: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        fill(nn.Linear(3, 4), Point.of(), {}, 0, std, Annotations.empty())

@@ -52,6 +52,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "weights x 50": {"scale": 50.0},
     "dynamic range 1e+-4": {"decades": 4.0},
     "log|h|": {"log": True},
+    "lr 10, no norm": {"learning_rate": 10.0, "normed": False},
+    "lr 1e4, no norm": {"learning_rate": 1e4, "normed": False},
+    "weights x 50, no norm": {"scale": 50.0, "normed": False},
+    "dynamic range 1e+-4, no norm": {"decades": 4.0, "normed": False},
+    "log|h|, no norm": {"log": True, "normed": False},
     "0-dim gain": {"gain": 0},
     "1-element gain": {"gain": 1},
     "2-element gain": {"gain": 2},
@@ -78,7 +83,8 @@ class Model(nn.Module):
         self.fc2: nn.Module = (
             RowParallelLinear(width, hidden, axes) if cut else nn.Linear(width, hidden)
         )
-        self.norm = nn.LayerNorm(hidden)
+        if how["normed"]:
+            self.norm = nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, hidden)
         if how["gain"] is not None:
             self.gain = nn.Parameter(torch.ones(()) if not how["gain"] else torch.ones(how["gain"]))
@@ -107,9 +113,11 @@ class Model(nn.Module):
             hidden = hidden * best * (1 + which.to(hidden.dtype))
         if self.how["log"]:
             hidden = hidden.abs().log()
-        hidden = self.norm(hidden)
         if self.how["gain"] is not None:
+            # What follows undoes a factor, so its gradient is little but rounding.
             hidden = hidden * self.gain.mean()
+        if self.how["normed"]:
+            hidden = self.norm(hidden)
         out: Tensor = self.head(hidden)
         return out
 
@@ -139,13 +147,15 @@ def train(
     attention: bool = False,
     log: bool = False,
     gain: int | None = None,
+    normed: bool = True,
 ) -> None:
     """Train for `steps` steps of four micro-batches, two sequences of `length` each.
 
     `scale` multiplies all initial weights, `inputs` and `targets` the data, and `decades` spreads
     the inputs' features over as many powers of ten up and down.  `unmasked` tokens of a
     micro-batch count in the loss (None: all).  `clip` clips to about the gradients' norm.
-    `gain` is the number of elements of a factor, 0 for one without dimensions.
+    `gain` is the number of elements of a factor, 0 for one without dimensions; `normed` has a
+    normalisation before the head.
     """
     axes = Axes.of(ctx)
     how = {
@@ -156,6 +166,7 @@ def train(
         "attention": attention,
         "log": log,
         "gain": gain,
+        "normed": normed,
     }
     model = Model(axes, hidden, width, **how).to(ctx.device, ctx.dtype)
 
@@ -170,7 +181,7 @@ def train(
     if frozen:
         model.get_submodule(frozen).requires_grad_(False)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    stepper = _optimizer(optimizer, trained, learning_rate)
+    stepper = _optimizer(optimizer, trained, learning_rate, ctx.dtype)
     ctx.watch(model, stepper, annotations=ANNOTATIONS)
     for step in range(steps):
         with ctx.step():
@@ -199,10 +210,12 @@ def train(
 
 
 def _optimizer(
-    name: str, parameters: list[nn.Parameter], learning_rate: float
+    name: str, parameters: list[nn.Parameter], learning_rate: float, dtype: torch.dtype
 ) -> torch.optim.Optimizer:
     if name == "adamw":
-        return torch.optim.AdamW(parameters, lr=learning_rate)
+        # The usual 1e-8 is zero in float16, and zero over zero is not a number.
+        epsilon = 1e-4 if dtype == torch.float16 else 1e-8
+        return torch.optim.AdamW(parameters, lr=learning_rate, eps=epsilon)
     if name == "rprop":
         return torch.optim.Rprop(parameters, lr=learning_rate)
     assert name == "sign-sgd", name

@@ -1,0 +1,46 @@
+"""What arithmetic a rank computes with.  Run in the ranks by `bench_numerics.py`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import torch
+
+#: The variables that choose how a CPU computes.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_MAX_CPU_ISA",
+)
+
+
+def probe() -> dict[str, object]:
+    """The capability and threads in effect, the variables, and hashes of what was computed.
+
+    Another hash than on the machine's own setting shows that a setting changes results: `aten`
+    is a sum and elementwise functions, `mkl` products in float32 and float64, `dnnl` products
+    in bfloat16 and a convolution.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(67, 131, generator=generator, dtype=torch.float64)
+    narrow, low = x.float(), x.bfloat16()
+    image, kernel = narrow[None, None], narrow[None, None, :5, :5]
+    return {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "launcher": "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "",
+        "aten": _hash(narrow.sum(), narrow.sum(0), x.exp(), narrow.tanh(), narrow.softmax(-1)),
+        "mkl": _hash(narrow @ narrow.T, x @ x.T, narrow.T @ narrow, x.T @ x),
+        "dnnl": _hash(low @ low.T, torch.conv2d(image, kernel)),
+    }
+
+
+def _hash(*tensors: torch.Tensor) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.double().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -49,10 +49,10 @@ def main() -> None:
         rows = read(asked.show)
     else:
         run(asked)
-        rows = [row for row in read(asked.rows) if row["draw_seed"] == asked.seed]
+        rows = read(asked.rows)
     seconds = time.perf_counter() - began
     if not rows:
-        raise SystemExit(f"there are no rows of --seed {asked.seed} to show")
+        raise SystemExit(f"there are no rows in {asked.show or asked.rows}")
     rejected: Counter[str] = Counter()
     for index in sorted({row["index"] for row in rows}):
         draw(rows[0]["draw_seed"], index, rejected)
@@ -71,10 +71,9 @@ def run(asked: argparse.Namespace) -> None:
     first, _, step = asked.shard.partition("/")
     wanted = range(int(first), asked.count, int(step))
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
-    done = {row["index"] for row in read(asked.rows) if row["draw_seed"] == asked.seed}
     if not asked.resume:
         asked.rows.write_text("")
-        done = set()
+    done = whole_points(asked.rows)
     context = multiprocessing.get_context("spawn")
     indexes: Any = context.Queue()
     for index in wanted:
@@ -92,6 +91,21 @@ def run(asked: argparse.Namespace) -> None:
     indexes.cancel_join_thread()
     if any(worker.exitcode for worker in workers):
         raise SystemExit("a process that judges Points died; the rows say how far it came")
+
+
+def whole_points(file: Path) -> set[int]:
+    """The Points of which every rung is in a file of rows; rows of others are taken out."""
+    judged: dict[int, list[Row]] = {}
+    for row in read(file):
+        judged.setdefault(row["index"], []).append(row)
+    whole = set()
+    for index, rows in judged.items():
+        case, _ = case_of(draw(rows[0]["draw_seed"], index, Counter()), SETTINGS)
+        if [row["dtype"] for row in rows] == list(case.rungs):
+            whole.add(index)
+    kept = [row for index in judged if index in whole for row in judged[index]]
+    file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    return whole
 
 
 def work(indexes: Any, seed: int, rows: str, until: float) -> None:

@@ -6,7 +6,7 @@ Help texts start with a capital and end without a full stop.
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.settings import DEVICES, LAUNCHERS, RECORDINGS, Settings
@@ -100,7 +100,8 @@ def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
     if not any(argument.split("=")[0] == OPTION for argument in arguments):
         return
     here = config.invocation_params.dir
-    taken = gather(arguments, lambda word: (here / Path(word.split("::")[0])).exists())
+    # os.path.exists, unlike Path.exists, is False for a word that is too long for a path.
+    taken = gather(arguments, lambda word: os.path.exists(here / word.split("::")[0]))
     paths: list[str] = config.known_args_namespace.file_or_dir
     for word in taken:
         if word in paths:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
 
 #: Every `check` of an inconclusive finding.
 CHECKS = (
@@ -36,6 +36,6 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     for name in names:
         if name not in CHECKS:
             raise SweepError(
-                f"{source} takes some of {listing(CHECKS)}, not {name!r}{nearest(name, CHECKS)}"
+                f"{source} takes some of {listing(CHECKS)}, not {shown(name)}{nearest(name, CHECKS)}"
             )
     return names

@@ -9,12 +9,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.sweep.errors import SweepError, listing
+from pytest_trainsafe.sweep.errors import SweepError, listing, shown
 from pytest_trainsafe.sweep.point import MESH_AXES, AxisValue
 
 #: From most to least precise, the order in which a precision ladder is climbed.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
+#: The most Points of one test, and so the most values of one axis.
+MOST_POINTS = 10_000
+#: The largest integer, in magnitude, that an axis takes.
+MOST_INTEGER = 2**63 - 1
+#: The most characters of a word that an axis takes.
+MOST_CHARACTERS = 100
+
+_INTEGER = re.compile(r"-?[0-9]+")
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -46,7 +54,7 @@ class Axis:
                 words.append("true or false")
             else:
                 words.append("a word")
-        return " or ".join(words)
+        return " or ".join(words) or "a value"
 
     def check(self, value: object) -> AxisValue:
         """The value itself; SweepError where this axis does not take it."""
@@ -56,24 +64,39 @@ class Axis:
             and (type(value) is not int or self.minimum is None or value >= self.minimum)
         )
         if not good:
-            raise SweepError(f"axis {self.name!r} takes {self.allowed}, not {value!r}")
+            raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(value)}")
         assert isinstance(value, (bool, int, str))
+        if isinstance(value, int) and abs(value) > MOST_INTEGER:
+            raise self._too_large(value)
+        if isinstance(value, str) and not (value.isprintable() and len(value) <= MOST_CHARACTERS):
+            raise SweepError(
+                f"axis {shown(self.name)} takes words of at most {MOST_CHARACTERS} printable "
+                f"characters, not {shown(value)}"
+            )
         return value
 
     def parse(self, text: str) -> AxisValue:
         """The value that a word on the command line stands for."""
         for kind in self.types:
+            if kind is int and _INTEGER.fullmatch(text) and len(text) > len(str(-MOST_INTEGER)):
+                raise self._too_large(text)  # not to be read: the time it takes is quadratic
             value = _read(kind, text)
             if value is not None:
                 return self.check(value)
-        raise SweepError(f"axis {self.name!r} takes {self.allowed}, not {text!r}")
+        raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(text)}")
+
+    def _too_large(self, given: object) -> SweepError:
+        return SweepError(
+            f"axis {shown(self.name)} takes integers of at most 64 bits, from {-MOST_INTEGER} to "
+            f"{MOST_INTEGER}, not {shown(given)}"
+        )
 
 
 def _read(kind: type, text: str) -> AxisValue | None:
     if kind is bool:
         return _BOOLS.get(text.lower())
     if kind is int:
-        return int(text) if re.fullmatch(r"-?[0-9]+", text) else None
+        return int(text) if _INTEGER.fullmatch(text) else None
     return text
 
 
@@ -107,10 +130,15 @@ PROBLEM_AXES = frozenset({"microbatches"})
 def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
     """The values of one axis, each valid and all different; SweepError otherwise."""
     if not values:
-        raise SweepError(f"axis {axis.name!r} has no values; give {axis.allowed}")
+        raise SweepError(f"axis {shown(axis.name)} has no values; give {axis.allowed}")
+    if len(values) > MOST_POINTS:
+        raise SweepError(
+            f"axis {shown(axis.name)} has {len(values)} values; a test has at most {MOST_POINTS} "
+            "points, so give fewer"
+        )
     checked = tuple(axis.check(value) for value in values)
     distinct = set(zip(map(type, checked), checked, strict=True))
     if len(distinct) < len(checked):
-        shown = listing(str(value) for value in checked)
-        raise SweepError(f"axis {axis.name!r} has duplicate values: {shown}")
+        every = listing(str(value) for value in checked)
+        raise SweepError(f"axis {shown(axis.name)} has duplicate values: {every}")
     return checked

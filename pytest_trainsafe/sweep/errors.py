@@ -1,8 +1,25 @@
-"""What a user wrote about a sweep is wrong.  Raised here; `plugin` gives it to pytest."""
+"""What a user wrote about a sweep is wrong.  Raised here; `plugin` gives it to pytest.
+
+Messages quote input through `shown` and `excerpt` only: input may be huge, contain itself, or hold
+characters that a terminal acts on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
+
+#: The most characters of one text that a message quotes, and of a whole collection.
+MOST_SHOWN, _MOST_OF_A_COLLECTION = 100, 300
+#: How many entries of a collection are quoted, and how deep; how many words are listed.
+_ENTRIES, _DEPTH, _MOST_LISTED = 6, 3, 40
+#: A longer word is not a misspelling of a known one.
+_LONGEST_NAME = 100
+#: Integers of more bits are described by their size: CPython refuses to print those of more than
+#: 4 300 digits.
+_MOST_BITS = 256
+
+_BRACKETS = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
 
 
 class SweepError(ValueError):
@@ -11,6 +28,8 @@ class SweepError(ValueError):
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'tp'?` where a known word is close to this one, else nothing."""
+    if len(word) > _LONGEST_NAME:
+        return ""
     import difflib  # only needed on the way to an error
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
@@ -18,5 +37,56 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def listing(words: Iterable[str]) -> str:
-    """Words as a sentence has them: `a, b, c`."""
-    return ", ".join(words)
+    """Words as a sentence has them: `a, b, c`.  Of very many, the first and how many more."""
+    every = list(words)
+    more = [f"and {len(every) - _MOST_LISTED} more"] if len(every) > _MOST_LISTED else []
+    return ", ".join([*map(excerpt, every[:_MOST_LISTED]), *more])
+
+
+def excerpt(text: str) -> str:
+    """A text for a message, without quotes: its start, with unprintable characters escaped."""
+    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:MOST_SHOWN])
+    return start if len(text) <= MOST_SHOWN else f"{start}... ({len(text)} characters)"
+
+
+def shown(value: object) -> str:
+    """`repr(value)` for a message: short, printable, and safe for any value.
+
+    Collections are cut in depth, in width and in length.  An object of a class that is not
+    Python's own is described by its class: its `repr` may be of any length, or raise.
+    """
+    text = _shown(value, _DEPTH)
+    if type(value) not in _BRACKETS or len(text) <= _MOST_OF_A_COLLECTION:
+        return text
+    return f"{text[:_MOST_OF_A_COLLECTION]}..."
+
+
+def _shown(value: object, depth: int) -> str:
+    # By the class itself: a subclass may have a `repr`, a length or an order of its own.
+    kind = type(value)
+    if isinstance(value, (str, bytes)) and kind in (str, bytes):
+        unit = "characters" if kind is str else "bytes"
+        quoted = repr(value[:MOST_SHOWN])
+        return quoted if len(value) <= MOST_SHOWN else f"{quoted}... ({len(value)} {unit})"
+    if isinstance(value, int) and kind is int and value.bit_length() > _MOST_BITS:
+        return f"an integer of about {value.bit_length() * 3 // 10} digits"
+    if value is None or kind in (bool, int, float, complex):
+        return repr(value)
+    if isinstance(value, (list, tuple, set, frozenset, dict)) and kind in _BRACKETS:
+        left, right = _BRACKETS[kind]
+        return f"{left}{_entries(value, depth)}{right}"
+    if issubclass(kind, type):
+        return f"the class {excerpt(getattr(value, '__qualname__', '?'))}"
+    return f"an object of type {excerpt(kind.__qualname__)}"
+
+
+def _entries(value: Iterable[object], depth: int) -> str:
+    """The inside of a collection's brackets."""
+    if depth == 0:
+        return "..."
+    if isinstance(value, dict):
+        pairs = islice(value.items(), _ENTRIES + 1)
+        inside = [f"{_shown(k, depth - 1)}: {_shown(v, depth - 1)}" for k, v in pairs]
+    else:
+        inside = [_shown(entry, depth - 1) for entry in islice(value, _ENTRIES + 1)]
+    return ", ".join(inside[:_ENTRIES] + ["..."] * (len(inside) > _ENTRIES))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from pytest_trainsafe.sweep.axes import AXES, check_values
-from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.axes import AXES, MOST_POINTS, check_values
+from pytest_trainsafe.sweep.errors import SweepError, excerpt, shown
 
 OPTION = "--trainsafe-sweep"
 
@@ -63,24 +63,31 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
     table: dict[str, tuple[str, ...]] = {}
     for word in words:
         if not _WORD.match(word):
-            raise SweepError(f"{source} takes words such as tp=1,2 or sp=false,true, not {word!r}")
+            raise SweepError(f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}")
         axis, _, text = word.partition("=")
         if axis in table:
             first = f"{axis}={','.join(table[axis])}"
             raise SweepError(
-                f"{source} names axis {axis!r} twice ({first} and {word}); "
+                f"{source} names axis {shown(axis)} twice ({excerpt(first)} and {excerpt(word)}); "
                 f"give all its values in one word"
+            )
+        if text.count(",") >= MOST_POINTS:
+            raise SweepError(
+                f"{source}: axis {shown(axis)} has {text.count(',') + 1} values; a test has at "
+                f"most {MOST_POINTS} points, so give fewer"
             )
         values = tuple(text.split(","))
         if "" in values:
+            name = excerpt(axis)
             raise SweepError(
-                f"{source}: {word!r} has an empty value; write {axis}=VALUE or {axis}=VALUE,VALUE"
+                f"{source}: {shown(word)} has an empty value; "
+                f"write {name}=VALUE or {name}=VALUE,VALUE"
             )
         if axis in AXES:
             known = AXES[axis]
             try:
                 check_values(known, [known.parse(value) for value in values])
             except SweepError as error:
-                raise SweepError(f"{source} {word}: {error}") from None
+                raise SweepError(f"{source} {excerpt(word)}: {error}") from None
         table[axis] = values
     return tuple(table.items())

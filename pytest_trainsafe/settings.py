@@ -5,7 +5,7 @@ Plain data: sessions and reports take it from here and never look at pytest's op
 
 from __future__ import annotations
 
-import math
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import pytest
 
 from pytest_trainsafe.compare.checks import require_known
-from pytest_trainsafe.sweep.axes import DTYPES
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.axes import DTYPES, MOST_SECONDS
+from pytest_trainsafe.sweep.errors import SweepError, excerpt, listing, nearest, shown
 from pytest_trainsafe.sweep.grammar import OPTION, SweepWords, parse_words
 
 if TYPE_CHECKING:
@@ -66,6 +66,9 @@ class Settings:
     annotate: str = ""
 
 
+#: The most ranks of a Point, and the most that train at once: a bound on typing errors.
+MOST_RANKS = 100_000
+
 SETTINGS = pytest.StashKey[Settings]()
 
 #: The axis words an xdist worker is given by its controller, which has parsed them.
@@ -93,14 +96,10 @@ def read_settings(config: pytest.Config) -> Settings:
         record_kinds=_value(config, "record-kinds", _kinds, default.record_kinds),
         record_modules=_value(config, "record-modules", _listed, default.record_modules),
         localize=_value(config, "localize", _localize, default.localize),
-        keep_traces=_value(config, "keep-traces", lambda _source, text: text, default.keep_traces),
+        keep_traces=_value(config, "keep-traces", _folder, default.keep_traces),
         slots=_value(config, "slots", _positive_int, default.slots),
-        no_cache=bool(
-            config.getoption("trainsafe_no_cache") or config.getini("trainsafe_no_cache")
-        ),
-        annotate=str(config.rootpath)
-        if config.getoption("trainsafe_annotate") or config.getini("trainsafe_annotate")
-        else "",
+        no_cache=_flag(config, "no-cache"),
+        annotate=str(config.rootpath) if _flag(config, "annotate") else "",
         cache_size=_value(config, "cache-size", _bytes, default.cache_size),
         cache_inputs=tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry)
@@ -122,8 +121,28 @@ def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
     given = config.getoption("trainsafe_sweep")
     if given:
         return list(given), False
-    words = list(config.getini("trainsafe_sweep"))
-    return words, bool(words)
+    words = _ini(config, "trainsafe_sweep", "words such as tp=1,2 cp=1,2")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise pytest.UsageError(
+            f"trainsafe_sweep (ini) takes words such as tp=1,2 cp=1,2, as text, not {shown(words)}"
+        )
+    return list(words), bool(words)
+
+
+def _ini(config: pytest.Config, key: str, allowed: str) -> object:
+    """A value of the ini file; UsageError where pytest cannot read it as what the key takes."""
+    try:
+        value: object = config.getini(key)
+    except (TypeError, ValueError) as error:
+        raise pytest.UsageError(
+            f"{key} (ini) takes {allowed}; it cannot be read: {excerpt(str(error), 300)}"
+        ) from error
+    return value
+
+
+def _flag(config: pytest.Config, name: str) -> bool:
+    key = "trainsafe_" + name.replace("-", "_")
+    return bool(config.getoption(key) or _ini(config, key, "true or false"))
 
 
 def _value(config: pytest.Config, name: str, parse: Callable[[str, str], T], default: T) -> T:
@@ -131,9 +150,11 @@ def _value(config: pytest.Config, name: str, parse: Callable[[str, str], T], def
     text = config.getoption(key)
     source = f"--trainsafe-{name}"
     if text is None:
-        text, source = config.getini(key), f"{key} (ini)"
-        if not text:
+        text, source = _ini(config, key, "one line of text"), f"{key} (ini)"
+        if text in ("", None):
             return default
+        if not isinstance(text, str):
+            raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
     try:
         return parse(source, text.strip())
     except SweepError as error:
@@ -148,49 +169,64 @@ def _usage(parse: Callable[[Iterable[str], str], T], words: list[str], source: s
 
 
 def _positive_int(source: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise SweepError(f"{source} takes an integer >= 1, not {text!r}")
+    if not re.fullmatch(r"0*[1-9][0-9]*", text):
+        raise SweepError(f"{source} takes an integer >= 1, not {shown(text)}")
+    if len(text) > 10 or int(text) > MOST_RANKS:
+        raise SweepError(f"{source} takes an integer of at most {MOST_RANKS}, not {shown(text)}")
     return int(text)
 
 
 def _seed(source: str, text: str) -> int:
     # torch takes more, but numpy's seeds end here.
-    if not re.fullmatch(r"[0-9]+", text) or int(text) >= 2**32:
-        raise SweepError(f"{source} takes an integer from 0 to 2**32 - 1, not {text!r}")
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) >= 2**32:
+        raise SweepError(f"{source} takes an integer from 0 to 2**32 - 1, not {shown(text)}")
     return int(text)
 
 
 def _seconds(source: str, text: str) -> float:
+    # float() by itself takes "nan", "1_0" and the digits of every script.
+    if not re.fullmatch(r"[0-9.]{1,30}(e[+-]?[0-9]{1,3})?", text.lower()):
+        raise SweepError(f"{source} takes a positive number of seconds, not {shown(text)}")
     try:
         seconds = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise SweepError(f"{source} takes a positive number of seconds, not {text!r}")
+        seconds = 0.0  # two points, or no digit
+    if not seconds > 0:
+        raise SweepError(f"{source} takes a positive number of seconds, not {shown(text)}")
+    if seconds > MOST_SECONDS:
+        raise SweepError(f"{source} takes at most {MOST_SECONDS} seconds, not {shown(text)}")
     return seconds
 
 
 def _localize(source: str, text: str) -> float:
-    if text == "off" or re.fullmatch(r"0+(\.0*)?", text):
+    if text == "off" or re.fullmatch(r"0{1,30}(\.0{0,30})?", text):
         return 0.0
     try:
         return _seconds(source, text)
     except SweepError:
-        raise SweepError(f"{source} takes a number of seconds, or off, not {text!r}") from None
+        raise SweepError(f"{source} takes a number of seconds, or off, not {shown(text)}") from None
+
+
+def _folder(source: str, text: str) -> str:
+    if "\0" in text:
+        raise SweepError(f"{source} takes the path of a folder, not {shown(text)}")
+    if os.path.exists(text) and not os.path.isdir(text):
+        raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is none")
+    return text
 
 
 def _bytes(source: str, text: str) -> int:
     units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]B|)", text.upper())
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([KMGT]B|)", text.upper())
     if found is None:
-        raise SweepError(f"{source} takes a size such as 500MB or 2GB, not {text!r}")
+        raise SweepError(f"{source} takes a size such as 500MB or 2GB, not {shown(text)}")
     return int(float(found[1]) * units[found[2]])
 
 
 def _one_of(source: str, text: str, choices: tuple[str, ...]) -> str:
     if text not in choices:
         raise SweepError(
-            f"{source} takes one of {listing(choices)}, not {text!r}{nearest(text, choices)}"
+            f"{source} takes one of {listing(choices)}, not {shown(text)}{nearest(text, choices)}"
         )
     return text
 
@@ -206,9 +242,11 @@ def _recording(source: str, text: str) -> Recording:
 def _listed(source: str, text: str) -> tuple[str, ...]:
     words = tuple(word.strip() for word in text.split(","))
     if "" in words:
-        raise SweepError(f"{source} takes a comma-separated list, and {text!r} has an empty entry")
+        raise SweepError(
+            f"{source} takes a comma-separated list, and {shown(text)} has an empty entry"
+        )
     if len(set(words)) < len(words):
-        raise SweepError(f"{source} lists an entry twice: {text}")
+        raise SweepError(f"{source} lists an entry twice: {excerpt(text)}")
     return words
 
 

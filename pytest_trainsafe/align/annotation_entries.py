@@ -5,10 +5,19 @@ Called by `align/annotations.py`, which turns entries into Layouts.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from pytest_trainsafe.sweep.errors import excerpt, shown
+
+#: The most characters of a pattern, and the most patterns with a wildcard in one section: each is
+#: tried on every name.
+LONGEST_PATTERN, MOST_GLOBS = 1000, 1000
+#: torch's tensors have fewer dimensions, and fewer elements in each.
+MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
+#: A longer key is not a misspelling of one that there is.
+_LONGEST_KEY = 100
 
 
 class AnnotationError(ValueError):
@@ -68,17 +77,23 @@ class Entries:
     modules: tuple[tuple[str, dict[str, OutputEntry]], ...] = ()
 
 
+def is_glob(pattern: str) -> bool:
+    """Whether a pattern may match more than one name."""
+    return any(character in pattern for character in "*?[")
+
+
 LOSS_AXES = ("tp", "cp", "dp")
 LOCAL_AXES = ("tp", "sp", "cp", "dp", "ep")
 
 
 def parse(data: Any, origin: str) -> Entries:
-    """Check what `yaml.safe_load` made of an annotation file; `origin` names it in errors."""
-    top = _mapping(data if data is not None else {}, origin, "the file")
+    """Check the data of an annotation file, or a mapping of its form; `origin` names it in errors.
+
+    Whatever the data is, it is either made into Entries or refused by AnnotationError.
+    """
+    top = _mapping(data, origin, "the file")
     _keys(top, ("cp_order", "loss", "gradients", "parameters", "modules"), origin, "the file")
-    order = top.get("cp_order")
-    if order not in (None, "zigzag", "contiguous"):
-        raise AnnotationError(f"{origin}: cp_order is {order!r}; it is zigzag or contiguous")
+    order = _cp_order(top.get("cp_order"), origin)
     entries = Entries(
         order,
         _loss(top["loss"], origin) if "loss" in top else None,
@@ -95,44 +110,72 @@ def parse(data: Any, origin: str) -> Entries:
     for pattern, outputs in entries.modules:
         if order is None and any(entry.cp_dim is not None for entry in outputs.values()):
             raise AnnotationError(
-                f"{origin}: `modules: {pattern}` has a cp_dim, so the file must say how cp cuts "
-                "a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
+                f"{origin}: {_quoted(f'modules: {pattern}')} has a cp_dim, so the file must say "
+                "how cp cuts a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
             )
     return entries
 
 
+def _cp_order(value: Any, origin: str) -> Literal["zigzag", "contiguous"] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value == "zigzag":
+        return "zigzag"
+    if isinstance(value, str) and value == "contiguous":
+        return "contiguous"
+    raise AnnotationError(f"{origin}: cp_order is {shown(value)}; it is zigzag or contiguous")
+
+
 def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[str, Any]]:
-    return _mapping(top.get(name) or {}, origin, name).items()
+    entries = _mapping(top.get(name), origin, name)
+    wild = 0
+    for pattern in entries:
+        wild += is_glob(pattern)
+        if len(pattern) > LONGEST_PATTERN:
+            raise AnnotationError(
+                f"{origin}: {name} has the pattern {shown(pattern)}; a pattern has at most "
+                f"{LONGEST_PATTERN} characters"
+            )
+    if wild > MOST_GLOBS:
+        raise AnnotationError(
+            f"{origin}: {name} has {wild} patterns with *, ? or [; it takes at most {MOST_GLOBS}, "
+            "and any number of plain names"
+        )
+    return entries.items()
 
 
 def _loss(value: Any, origin: str) -> LossEntry:
-    fields = _mapping(value or {}, origin, "loss")
+    fields = _mapping(value, origin, "loss")
     _keys(fields, ("partial", "mean"), origin, "loss")
-    for key, axes in fields.items():
-        _axes(axes, origin, f"loss: {key}")
-    entry = LossEntry(tuple(fields.get("partial", ())), tuple(fields.get("mean", ())))
+    partial, mean = (_axes(fields, key, origin, f"loss: {key}") for key in ("partial", "mean"))
+    entry = LossEntry(partial, mean)
     if both := set(entry.partial) & set(entry.mean):
         raise AnnotationError(f"{origin}: `loss` names {both.pop()} under partial and under mean")
     return entry
 
 
 def _gradients(value: Any, origin: str) -> tuple[str, ...]:
-    fields = _mapping(value or {}, origin, "gradients")
+    fields = _mapping(value, origin, "gradients")
     _keys(fields, ("mean",), origin, "gradients")
-    axes = fields.get("mean", [])
-    _axes(axes, origin, "gradients: mean")
+    return _axes(fields, "mean", origin, "gradients: mean")
+
+
+def _axes(fields: Mapping[str, Any], key: str, origin: str, where: str) -> tuple[str, ...]:
+    """The axes in a list of them, each once."""
+    axes = fields.get(key, [])
+    if not isinstance(axes, list) or not _all_of(axes, LOSS_AXES):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} is {shown(axes)}; it is a list of {', '.join(LOSS_AXES)}"
+        )
     return tuple(dict.fromkeys(axes))
 
 
-def _axes(axes: Any, origin: str, where: str) -> None:
-    if not isinstance(axes, list) or not set(axes) <= set(LOSS_AXES):
-        raise AnnotationError(
-            f"{origin}: `{where}` is {axes!r}; it is a list of {', '.join(LOSS_AXES)}"
-        )
+def _all_of(values: Iterable[Any], allowed: tuple[str, ...]) -> bool:
+    return all(isinstance(value, str) and value in allowed for value in values)
 
 
 def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
-    fields = _mapping(value or {}, origin, where)
+    fields = _mapping(value, origin, where)
     allowed = ("tp_dim", "blocks", "sequence_parallel", "expert_parallel")
     _keys(fields, allowed, origin, where)
     entry = ParameterEntry(
@@ -143,7 +186,7 @@ def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
     )
     if entry.sequence_parallel and entry.tp_dim is not None:
         raise AnnotationError(
-            f"{origin}: `{where}` has a tp_dim and sequence_parallel; the latter is for "
+            f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; the latter is for "
             "parameters that every tp rank holds whole"
         )
     return entry
@@ -151,18 +194,19 @@ def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
 
 def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
     outputs = {}
-    for name, fields in _mapping(value or {}, origin, where).items():
-        if name.split(".")[0] not in ("output", "output_grad"):
+    for name, fields in _mapping(value, origin, where).items():
+        if name.split(".", 1)[0] not in ("output", "output_grad"):
             raise AnnotationError(
-                f"{origin}: `{where}` has the key {name!r}; allowed are output and output_grad, "
-                f"or one of several: output.0, output.logits{_nearest(name, ('output',))}"
+                f"{origin}: {_quoted(where)} has the key {shown(name)}; allowed are output "
+                "and output_grad, or one of several: output.0, output.logits"
+                f"{_nearest(name, ('output',))}"
             )
         outputs[name] = _output(fields, origin, f"{where}: {name}")
     return outputs
 
 
 def _output(value: Any, origin: str, where: str) -> OutputEntry:
-    fields = _mapping(value or {}, origin, where)
+    fields = _mapping(value, origin, where)
     allowed = (
         *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
         *("blocks", "local", "decision"),
@@ -188,70 +232,100 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
         if used
     ]
     if len(over_tp) > 1:
-        raise AnnotationError(f"{origin}: `{where}` has {' and '.join(over_tp)}; both act over tp")
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has {' and '.join(over_tp)}; both act over tp"
+        )
     if entry.cp_dim is not None and entry.cp_partial:
-        raise AnnotationError(f"{origin}: `{where}` has cp_dim and cp_partial; both act over cp")
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has cp_dim and cp_partial; both act over cp"
+        )
     return entry
 
 
 def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
-    value = fields.get("local") or ()
-    if not isinstance(value, list | tuple) or not set(value) <= set(LOCAL_AXES):
+    value = fields.get("local")
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not _all_of(value, LOCAL_AXES):
         raise AnnotationError(
-            f"{origin}: `{where}` has local: {value!r}; it is the list of the axes over which the "
-            f"output has no logical counterpart, of {', '.join(LOCAL_AXES)}, as in [cp, ep]"
+            f"{origin}: {_quoted(where)} has local: {shown(value)}; it is the list of the axes "
+            f"over which the output has no logical counterpart, of {', '.join(LOCAL_AXES)}, "
+            "as in [cp, ep]"
         )
-    return tuple(value)
+    return tuple(dict.fromkeys(value))
 
 
 def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
+    """A mapping with keys of text; an empty one for nothing, as in `parameters:`."""
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
-        raise AnnotationError(f"{origin}: {where} is {value!r}; it must be a mapping")
+        raise AnnotationError(f"{origin}: {excerpt(where)} is {shown(value)}; it must be a mapping")
     for key in value:
         if not isinstance(key, str):
-            raise AnnotationError(f"{origin}: {where} has the key {key!r}; put it in quotes")
+            raise AnnotationError(
+                f"{origin}: {excerpt(where)} has the key {shown(key)}; put it in quotes"
+            )
     return value
+
+
+def _quoted(where: str) -> str:
+    """The place of an entry for a message: `parameters: fc.weight`."""
+    return f"`{excerpt(where)}`"
 
 
 def _keys(fields: Iterable[str], allowed: tuple[str, ...], origin: str, where: str) -> None:
     for key in fields:
         if key not in allowed:
             raise AnnotationError(
-                f"{origin}: `{where}` has the unknown key {key!r}; "
+                f"{origin}: {_quoted(where)} has the unknown key {shown(key)}; "
                 f"allowed are {', '.join(allowed)}{_nearest(key, allowed)}"
             )
 
 
 def _nearest(key: str, allowed: tuple[str, ...]) -> str:
+    if len(key) > _LONGEST_KEY:
+        return ""
+    import difflib  # only needed on the way to an error
+
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.7)
     return f". Did you mean {near[0]}?" if near else ""
 
 
 def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
     value = fields.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+    if value is None or (_is_integer(value) and abs(value) <= MOST_DIMENSIONS):
         return value
     raise AnnotationError(
-        f"{origin}: `{where}` has {key}: {value!r}; it is a dimension: 0, 1, or -1 for the last"
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; "
+        "it is a dimension: 0, 1, or -1 for the last"
     )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _flag(fields: Mapping[str, Any], key: str, origin: str, where: str) -> bool:
     value = fields.get(key, False)
     if isinstance(value, bool):
         return value
-    raise AnnotationError(f"{origin}: `{where}` has {key}: {value!r}; it is true or false")
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it is true or false"
+    )
 
 
 def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ...]:
-    value = fields.get("blocks") or ()
+    value = fields.get("blocks")
+    if value is None:
+        return ()
     if not isinstance(value, list | tuple) or not all(
-        isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in value
+        _is_integer(size) and 0 < size <= LARGEST_BLOCK for size in value
     ):
         raise AnnotationError(
-            f"{origin}: `{where}` has blocks: {value!r}; it is the list of the sizes of the fused "
-            "blocks in the logical tensor, as in [64, 64, 64]"
+            f"{origin}: {_quoted(where)} has blocks: {shown(value)}; it is the list of the sizes "
+            "of the fused blocks in the logical tensor, as in [64, 64, 64]"
         )
     if value and fields.get("tp_dim") is None:
-        raise AnnotationError(f"{origin}: `{where}` has blocks and no tp_dim that cuts them")
+        raise AnnotationError(f"{origin}: {_quoted(where)} has blocks and no tp_dim that cuts them")
     return tuple(value)

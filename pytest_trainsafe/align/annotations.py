@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,11 @@ from pytest_trainsafe.align.annotation_entries import (
     AnnotationError,
     Entries,
     OutputEntry,
-    ParameterEntry,
     parse,
 )
+from pytest_trainsafe.align.annotation_text import load, read_text
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.align.patterns import LastMatch
 from pytest_trainsafe.sweep.point import Point
 
 
@@ -35,7 +35,8 @@ class Annotations:
         self.entries = entries
         self.origin = origin
         self.file: Path | None = None
-        self._matched: dict[str, tuple[Mapping[str, OutputEntry], str] | None] = {}
+        self._parameters = LastMatch("parameters", entries.parameters)
+        self._modules = LastMatch("modules", entries.modules)
 
     @classmethod
     def empty(cls) -> Annotations:
@@ -50,21 +51,14 @@ class Annotations:
     @classmethod
     def read(cls, path: Path) -> Annotations:
         """Annotations from a YAML file.  Raises AnnotationError."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise AnnotationError(
-                f"{path}: annotations cannot be read: {error} (from {Path.cwd()}; a path from "
-                "where your program lies is Path(__file__).with_name(...))"
-            ) from error
-        found = cls.of_text(text, str(path))
+        found = cls.of_text(read_text(Path(path)), str(path))
         found.file = Path(path)
         return found
 
     @classmethod
     def of_text(cls, text: str, origin: str) -> Annotations:
         """Annotations from the text of a YAML file.  Raises AnnotationError."""
-        return cls.of(_load(text, origin), origin)
+        return cls.of(load(text, origin), origin)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
         """These annotations, and what is `given` where they say nothing."""
@@ -87,7 +81,7 @@ class Annotations:
 
     def parameter(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
         """The layout of a parameter and the entry it came from, or None without an entry."""
-        found = self._parameter_entry(name)
+        found = self._parameters.find(name)
         if found is None:
             return None
         entry, source = found
@@ -99,12 +93,12 @@ class Annotations:
 
     def sequence_parallel(self, name: str) -> bool:
         """Whether a parameter's gradient is a partial sum over tp where sp is on."""
-        found = self._parameter_entry(name)
+        found = self._parameters.find(name)
         return found is not None and found[0].sequence_parallel
 
     def expert_parallel(self, name: str) -> bool:
         """Whether a parameter is an expert's, held by some of the dp and cp ranks at ep > 1."""
-        found = self._parameter_entry(name)
+        found = self._parameters.find(name)
         return found is not None and found[0].expert_parallel
 
     def decision(self, name: str) -> bool:
@@ -125,7 +119,7 @@ class Annotations:
         output is, but whole where the output is partial (the gradient of a sum reaches each
         of its terms).
         """
-        found = self._module_entry(name)
+        found = self._modules.find(name)
         if found is None:
             return None
         outputs, source = found
@@ -156,30 +150,13 @@ class Annotations:
     def unmatched(self, parameters: Iterable[str], modules: Iterable[str]) -> list[str]:
         """The entries whose pattern matches none of the names, as "modules: linear_qkv"."""
         return [
-            *_unmatched("parameters", (p for p, _ in self.entries.parameters), parameters),
-            *_unmatched("modules", (p for p, _ in self.entries.modules), modules),
+            *self._parameters.unmatched(parameters),
+            *self._modules.unmatched(modules),
         ]
-
-    def _parameter_entry(self, name: str) -> tuple[ParameterEntry, str] | None:
-        found = None
-        for pattern, entry in self.entries.parameters:
-            if matches(pattern, name):
-                found = (entry, f"parameters: {pattern}")
-        return found
-
-    def _module_entry(self, name: str) -> tuple[Mapping[str, OutputEntry], str] | None:
-        # Asked for every activation of every micro-batch.
-        if name not in self._matched:
-            found = None
-            for pattern, outputs in self.entries.modules:
-                if matches(pattern, name):
-                    found = (outputs, f"modules: {pattern}")
-            self._matched[name] = found
-        return self._matched[name]
 
     def _whole_output(self, name: str) -> OutputEntry:
         """The entry of a module's output as a whole, empty without one."""
-        found = self._module_entry(name)
+        found = self._modules.find(name)
         entry = found[0].get("output") if found is not None else None
         return entry or OutputEntry()
 
@@ -214,51 +191,8 @@ class Annotations:
         return dim % ndim
 
 
-def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern matches a dotted name or a dotted suffix of it."""
-    return any(fnmatchcase(suffix, pattern) for suffix in _suffixes(name))
-
-
-def _suffixes(name: str) -> Iterator[str]:
-    levels = name.split(".")
-    return (".".join(levels[start:]) for start in range(len(levels)))
-
-
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
     """The entry for an output: its own, else that of the level above ("output")."""
     while name not in outputs and "." in name:
         name = name.rpartition(".")[0]
     return outputs.get(name)
-
-
-def _unmatched(section: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    known = list(names)
-    return [
-        f"{section}: {pattern}"
-        for pattern in patterns
-        if not any(matches(pattern, name) for name in known)
-    ]
-
-
-def _load(text: str, origin: str) -> Any:
-    """`yaml.safe_load`, and an error for a key that is there twice: YAML would drop the first."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-        keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise AnnotationError(
-                    f"{origin}: {key!r} is there twice (line {node.start_mark.line + 1} and on); "
-                    "keep one"
-                )
-        return loader.construct_mapping(node, deep=True)
-
-    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
-    try:
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
-    except yaml.YAMLError as error:
-        raise AnnotationError(f"{origin}: not YAML: {error}") from error

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trainsafe.align.annotations import matches
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.align.patterns import matches
 from pytest_trainsafe.trace.schema import TensorId
 
 Wanted = dict[str, Any]

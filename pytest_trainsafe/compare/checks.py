@@ -36,6 +36,7 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     for name in names:
         if name not in CHECKS:
             raise SweepError(
-                f"{source} takes some of {listing(CHECKS)}, not {shown(name)}{nearest(name, CHECKS)}"
+                f"{source} takes some of {listing(CHECKS)}, not {shown(name)}"
+                f"{nearest(name, CHECKS)}"
             )
     return names

@@ -17,6 +17,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 #: The most Points of one test, and so the most values of one axis.
 MOST_POINTS = 10_000
+#: The longest timeout, a year: functions of the operating system that wait take no more than some.
+MOST_SECONDS = 365 * 24 * 3600
 #: The largest integer, in magnitude, that an axis takes.
 MOST_INTEGER = 2**63 - 1
 #: The most characters of a word that an axis takes.

@@ -14,11 +14,11 @@ import pytest
 from pytest_trainsafe.report.summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.settings import SETTINGS, Settings
 from pytest_trainsafe.sweep.axes import AXES
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
 from pytest_trainsafe.sweep.grammar import OPTION
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell, cells
+from pytest_trainsafe.sweep.product import CELL_FIXTURE, MOST_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER
 
 
@@ -82,13 +82,16 @@ def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
     for name, _ in settings.sweep:
         if name not in declared:
             return (
-                f"{OPTION}: no collected trainsafe test declares the axis {name!r}"
+                f"{OPTION}: no collected trainsafe test declares the axis {shown(name)}"
                 f"{nearest(name, {*declared, *AXES} - {name})}\n"
                 f"  declared axes: {listing(declared) or 'none'}"
             )
     if found and all(cell.invalid for cell in found):
-        reasons = dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found)
-        return f"the command line leaves no valid point in any collected test:{''.join(reasons)}"
+        reasons = list(dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found))
+        first = "".join(reasons[:MOST_REASONS])
+        more = len(reasons) - MOST_REASONS
+        rest = f"\n  and {more} more" if more > 0 else ""
+        return f"the command line leaves no valid point in any collected test:{first}{rest}"
     return None
 
 

@@ -19,7 +19,13 @@ _LONGEST_NAME = 100
 #: 4 300 digits.
 _MOST_BITS = 256
 
-_BRACKETS = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
+_BRACKETS: dict[type, tuple[str, str]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    set: ("{", "}"),
+    frozenset: ("{", "}"),
+    dict: ("{", "}"),
+}
 
 
 class SweepError(ValueError):
@@ -43,10 +49,10 @@ def listing(words: Iterable[str]) -> str:
     return ", ".join([*map(excerpt, every[:_MOST_LISTED]), *more])
 
 
-def excerpt(text: str) -> str:
+def excerpt(text: str, most: int = MOST_SHOWN) -> str:
     """A text for a message, without quotes: its start, with unprintable characters escaped."""
-    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:MOST_SHOWN])
-    return start if len(text) <= MOST_SHOWN else f"{start}... ({len(text)} characters)"
+    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
+    return start if len(text) <= most else f"{start}... ({len(text)} characters)"
 
 
 def shown(value: object) -> str:

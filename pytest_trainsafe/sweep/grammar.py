@@ -63,7 +63,9 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
     table: dict[str, tuple[str, ...]] = {}
     for word in words:
         if not _WORD.match(word):
-            raise SweepError(f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}")
+            raise SweepError(
+                f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}"
+            )
         axis, _, text = word.partition("=")
         if axis in table:
             first = f"{axis}={','.join(table[axis])}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_trainsafe.compare.checks import require_known
-from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.axes import AXES, MOST_SECONDS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
+from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
@@ -72,7 +72,9 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     elif isinstance(given, (bool, int, str)):
         values = (given,)
     else:
-        raise SweepError(f"axis {name!r} takes a value or a list of values, not {given!r}")
+        raise SweepError(
+            f"axis {shown(name)} takes a value or a list of values, not {shown(given)}"
+        )
     axis = AXES.get(name)
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
@@ -91,7 +93,7 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     if axis is None:
         known = [*AXES, *program.parameters, *SETTING_WORDS]
         raise SweepError(
-            f"unknown axis {name!r}{nearest(name, known)}\n"
+            f"unknown axis {shown(name)}{nearest(name, known)}\n"
             f"  axes: {listing(AXES)}\n"
             f"  parameters of {program.name}: {listing(program.parameters) or 'none'}\n"
             f"  settings: {listing(SETTING_WORDS)}"
@@ -103,26 +105,28 @@ def _arguments(
     program: Program, word: str, given: object, swept: Iterable[str]
 ) -> dict[str, object]:
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-        raise SweepError(f"{word} takes a dict of the program's arguments, not {given!r}")
+        raise SweepError(f"{word} takes a dict of the program's arguments, not {shown(given)}")
     if given and program.script is not None:
         raise SweepError(
             f"{word} goes to a function's parameters; a script has its arguments in "
             "Script(path, args=[...])"
         )
-    for name, value in given.items():
+    for name in given:
         if name in swept:
-            raise SweepError(f"{word} names {name!r}, which is an axis of this test already")
+            raise SweepError(f"{word} names {shown(name)}, which is an axis of this test already")
+        if name and name == program.context:
+            raise SweepError(
+                f"{word} names {shown(name)}, the context, which the program is given anyway; "
+                "leave it out"
+            )
         if name not in program.parameters and not program.open_ended:
             raise SweepError(
-                f"{word} names {name!r}, which program {program.name} does not take"
+                f"{word} names {shown(name)}, which program {program.name} does not take"
                 f"{nearest(name, program.parameters)}; "
                 f"its parameters: {listing(program.parameters) or 'none'}"
             )
-        if not _plain(value):
-            raise SweepError(
-                f"{word}: {name}={value!r} cannot be sent to the ranks; "
-                "give None, bool, int, float, str, or lists and dicts of them"
-            )
+    if reason := why_not_plain(given):
+        raise SweepError(f"{word}: {reason}")
     return dict(given)
 
 
@@ -146,7 +150,7 @@ def _reference(
 ) -> tuple[int, dict[str, object]]:
     """The stages of the trusted run, and its own arguments."""
     if not isinstance(given, Mapping):
-        raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {given!r}")
+        raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}
     for name in others:
         if name in AXES and name not in program.parameters:
@@ -158,33 +162,27 @@ def _reference(
     return int(stages), _arguments(program, "reference", others, swept)
 
 
-def _plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(_plain(entry) for entry in value)
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(entry) for key, entry in value.items())
-    return value is None or type(value) in (bool, int, float, str)
-
-
 def _seed(given: object) -> int | None:
     if given is None:
         return None
     if type(given) is not int or not 0 <= given < 2**32:
-        raise SweepError(f"seed takes an integer from 0 to 2**32 - 1, not {given!r}")
+        raise SweepError(f"seed takes an integer from 0 to 2**32 - 1, not {shown(given)}")
     return given
 
 
 def _timeout(given: object) -> float | None:
     if given is None:
         return None
-    if type(given) not in (int, float) or not 0 < given < math.inf:  # type: ignore[operator]
-        raise SweepError(f"timeout takes a positive number of seconds, not {given!r}")
-    return float(given)  # type: ignore[arg-type]
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
+        raise SweepError(f"timeout takes a positive number of seconds, not {shown(given)}")
+    if given > MOST_SECONDS:
+        raise SweepError(f"timeout takes at most {MOST_SECONDS} seconds, not {shown(given)}")
+    return float(given)
 
 
 def _accept(given: object) -> tuple[str, ...] | None:
     if given is None:
         return None
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
-        raise SweepError(f"accept takes a list of names of checks, not {given!r}")
+        raise SweepError(f"accept takes a list of names of checks, not {shown(given)}")
     return require_known(given)

@@ -5,6 +5,7 @@ Made by the sweep, carried through launch, record and report.  Knows nothing of 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ AxisValue = int | bool | str
 #: Axes that multiply into the world size, fastest-varying rank dimension first.
 #: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
 MESH_AXES = ("tp", "cp", "dp", "pp")
+
+#: The most characters of a Point's id; the name of a file has 255 at most.
+_LONGEST_ID = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,14 @@ class Point:
     def id(self) -> str:
         """A readable test id of `[a-z0-9-]` only: `tp2-cp1-sp-bfloat16`.
 
-        Other characters upset shells, JUnit and pytest-xdist's scheduling groups.
+        Other characters upset shells, JUnit and pytest-xdist's scheduling groups.  A long one is
+        cut, and ends in a hash of the Point: folders are named by it.
         """
-        return "-".join(_word(axis, value) for axis, value in self.values) or "single"
+        whole = "-".join(_word(axis, value) for axis, value in self.values) or "single"
+        if len(whole) <= _LONGEST_ID:
+            return whole
+        digest = hashlib.sha256(str(self).encode()).hexdigest()[:12]
+        return f"{whole[: _LONGEST_ID - 13]}-{digest}"
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={value}" for axis, value in self.values) or "a single device"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.axes import AXES, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.sweep.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.errors import SweepError, excerpt
 from pytest_trainsafe.sweep.grammar import SweepWords
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.point import AxisValue, Point
@@ -17,6 +18,9 @@ from pytest_trainsafe.sweep.validity import Rule, invalid
 
 #: The fixture that carries a test's Cell; no test names it.
 CELL_FIXTURE = "_trainsafe_cell"
+
+#: How many invalid Points an error lists with their reasons.
+MOST_REASONS = 20
 
 AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
@@ -42,7 +46,19 @@ def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
 
 
 def points(axes: AxisValues) -> list[Point]:
-    """The product of the axes in declared order, the last axis fastest."""
+    """The product of the axes in declared order, the last axis fastest.
+
+    SweepError where these are more than MOST_POINTS, before any of them is made.
+    """
+    count = math.prod(len(values) for _, values in axes)
+    if count > MOST_POINTS:
+        shown = " * ".join(
+            f"{axis.name}: {len(values)}" for axis, values in axes if len(values) > 1
+        )
+        raise SweepError(
+            f"the axes make {count} points ({excerpt(shown)}), and a test has at most "
+            f"{MOST_POINTS}; give fewer values, or declare several tests"
+        )
     names = [axis.name for axis, _ in axes]
     return [
         Point(tuple(zip(names, row, strict=True)))
@@ -64,8 +80,9 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
     ]
     narrowed = axes != declaration.axes or settings.max_world_size < Settings().max_world_size
     if not narrowed and all(cell.invalid for cell in made):
-        reasons = "\n".join(f"  {cell.case.point}: {cell.invalid}" for cell in made)
-        raise SweepError(f"no point of this sweep is valid:\n{reasons}")
+        first = [f"  {cell.case.point}: {cell.invalid}" for cell in made[:MOST_REASONS]]
+        more = [f"  and {len(made) - len(first)} more"] if len(made) > len(first) else []
+        raise SweepError("\n".join(["no point of this sweep is valid:", *first, *more]))
     return _distinct(made)
 
 

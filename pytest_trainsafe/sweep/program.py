@@ -2,7 +2,8 @@
 
 A function is named by import path, because the ranks import it themselves.  A program given
 as an import path string is imported here, at collection: its signature is needed to tell an
-axis from a typing error.
+axis from a typing error.  Such a path is identifiers on both sides of a colon, and what it names
+is a function written in Python; nothing else is imported or called.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.sweep.axes import Axis
-from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.sweep.errors import SweepError, excerpt, shown
 from pytest_trainsafe.sweep.traits import Traits, traits_of
 from pytest_trainsafe.sweep.validity import Rule
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 _NO_DEFAULT = inspect.Parameter.empty
 _SWEPT_TYPES = (bool, int, str)
+#: The most characters of an import path, and of what an import that failed says.
+_LONGEST_PATH, _LONGEST_CAUSE = 255, 500
+#: The most characters of a script's arguments: Linux takes 128 KiB in one of them.
+MOST_SCRIPT_ARGUMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ class Parameter:
         wrong = [kind.__name__ for kind in kinds if kind not in _SWEPT_TYPES]
         if wrong:
             raise SweepError(
-                f"program parameter {self.name!r} is of type {wrong[0]}; an axis takes int, bool "
-                f"or str values. Pass it with args={{{self.name!r}: ...}} instead"
+                f"program parameter {self.name!r} is of type {excerpt(wrong[0])}; an axis takes "
+                f"int, bool or str values. Pass it with args={{{self.name!r}: ...}} instead"
             )
         return Axis(self.name, kinds)
 
@@ -71,7 +77,8 @@ class Program:
     """What is trained: `path` is "package.module:function" and `file` where it is defined.
 
     For a Script, `script` holds it and `path` is the script's own path.  `open_ended` says
-    that the function takes any keyword.
+    that the function takes any keyword but `context`, the name of its first parameter ("" where
+    that has no name for callers).
     """
 
     path: str
@@ -79,6 +86,7 @@ class Program:
     script: Script | None = None
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     open_ended: bool = False
+    context: str = ""
     rules: tuple[Rule, ...] = ()
     traits: Traits = field(default_factory=Traits)
 
@@ -103,55 +111,141 @@ def resolve(target: object) -> Program:
     from pytest_trainsafe.launch import Script  # imports msgspec, as its user has already
 
     if isinstance(target, Script):
-        if not os.path.isfile(target.path):
-            where = "" if os.path.isabs(target.path) else f" in {os.getcwd()}"
-            raise SweepError(
-                f"there is no script {str(target.path)!r}{where}; give its path from the folder "
-                "in which pytest is started, or an absolute one"
-            )
-        return Program(path=str(target.path), script=target)
+        return _of_script(target)
     raise SweepError(
         f"a program is a function, an import path such as 'package.module:train', or "
-        f"Script(path, args=[...]), not {target!r}"
+        f"Script(path, args=[...]), not {shown(target)}"
     )
+
+
+def _of_script(script: Script) -> Program:
+    # A Script does not check what it is made with: msgspec does so only where it decodes.
+    path: object = script.path
+    args: object = script.args
+    if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
+        raise SweepError(f"Script takes the path of a file as text, not {shown(path)}")
+    text = str(path)
+    if not os.path.isfile(text):
+        where = "" if os.path.isabs(text) else f" in {os.getcwd()}"
+        raise SweepError(
+            f"there is no script {shown(text)}{where}; give its path from the folder "
+            "in which pytest is started, or an absolute one"
+        )
+    if not isinstance(args, (list, tuple)):
+        raise SweepError(f"Script({shown(text)}) takes args as a list of words, not {shown(args)}")
+    size = 0
+    for given in args:
+        kind = type(given)
+        if kind not in (str, int, float, bool) and not isinstance(given, os.PathLike):
+            raise SweepError(
+                f"Script({shown(text)}): args holds {shown(given)}; each is text or a number"
+            )
+        if isinstance(given, int) and given.bit_length() > 64:
+            raise SweepError(
+                f"Script({shown(text)}): args holds {shown(given)}; integers have at most 64 bits"
+            )
+        word = str(given)
+        if "\0" in word or not _encodable(word):
+            raise SweepError(
+                f"Script({shown(text)}): args holds {shown(word)}, with a character that no "
+                "command line can carry"
+            )
+        size += len(word) + 1
+    if size > MOST_SCRIPT_ARGUMENTS:
+        raise SweepError(
+            f"Script({shown(text)}): args has {size} characters, and a command line takes "
+            f"{MOST_SCRIPT_ARGUMENTS}; put them into a file and give its path"
+        )
+    return Program(path=text, script=script)
+
+
+def _encodable(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _import(path: str) -> Callable[..., Any]:
     module_name, colon, name = path.partition(":")
-    if not (colon and module_name and name):
-        raise SweepError(f"program {path!r} is not an import path; write 'package.module:function'")
+    parts = (*module_name.split("."), *name.split("."))
+    if not colon or len(path) > _LONGEST_PATH or not all(map(str.isidentifier, parts)):
+        raise SweepError(
+            f"program {shown(path)} is not an import path; write 'package.module:function', names "
+            f"that Python can import and at most {_LONGEST_PATH} characters"
+        )
     try:
         found: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise SweepError(f"program {path!r} cannot be imported: {error}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise SweepError(f"program {path!r}: module {module_name!r} has no {name!r}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise SweepError(f"program {path!r} is not a function but {type(found).__name__}")
+        for part in name.split("."):
+            # The default is not None: a module may have a None of that name.
+            found = getattr(found, part, _NO_DEFAULT)
+            if found is _NO_DEFAULT:
+                raise SweepError(f"program {path!r}: module {module_name!r} has no {name!r}")
+    except SweepError:
+        raise
+    except (Exception, SystemExit) as error:  # the module's own code may raise anything
+        raise SweepError(f"program {path!r} cannot be imported: {_cause(error)}") from error
+    if not inspect.isfunction(_unwrapped(found)):
+        raise SweepError(
+            f"program {path!r} is not a function but {excerpt(type(found).__name__)}; name one "
+            "that is written in Python, at the top level of a module"
+        )
     return found  # type: ignore[no-any-return]  # an attribute of an arbitrary module
+
+
+def _cause(error: BaseException) -> str:
+    """An error of an import in one line: an ImportError's own words, else its class and place."""
+    try:
+        words = str(error)
+    except Exception:  # its class is not ours
+        words = ""
+    if isinstance(error, ImportError):
+        return excerpt(words, _LONGEST_CAUSE)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = ": ".join(filter(None, (type(error).__name__, words)))
+    return f"{excerpt(text, _LONGEST_CAUSE)} ({last.filename}:{last.lineno})"
+
+
+def _unwrapped(function: Any) -> Any:
+    """What decorators such as functools.cache have wrapped; the object itself where none has."""
+    try:
+        return inspect.unwrap(function)
+    except Exception:  # a wrapper that wraps itself, or an object with attributes of its own
+        return function
 
 
 def _of_function(function: Callable[..., Any], path: str) -> Program:
     if "<" in path:
         raise SweepError(
-            f"program {path!r} is defined inside a function; the ranks import it by name, "
+            f"program {excerpt(path)!r} is defined inside a function; the ranks import it by name, "
             "so define it at the top level of a module"
         )
-    parameters = list(inspect.signature(function).parameters.values())
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise SweepError(
+            f"program {path!r} has no signature to read: {excerpt(str(error))}"
+        ) from error
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     if not parameters or parameters[0].kind not in by_position:
         raise SweepError(f"program {path!r} takes no context; its first parameter must be one")
     own = parameters[1:]
+    for parameter in own:
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and parameter.default is _NO_DEFAULT:
+            raise SweepError(
+                f"program {path!r} takes {parameter.name!r} by position only, and arguments are "
+                "given by name; move it behind the '/'"
+            )
     return Program(
         path=path,
-        file=inspect.getsourcefile(inspect.unwrap(function)) or "",
+        file=inspect.getsourcefile(_unwrapped(function)) or "",
         parameters={
             p.name: Parameter(p.name, p.default, p.annotation) for p in own if p.kind in by_keyword
         },
         open_ended=any(p.kind is inspect.Parameter.VAR_KEYWORD for p in own),
+        context=parameters[0].name if parameters[0].kind in by_keyword else "",
         rules=tuple(getattr(function, "trainsafe_rules", ())),
         traits=traits_of(function),
     )

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest
+from pytest_trainsafe.sweep.axes import AXES
+from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
 from pytest_trainsafe.sweep.point import Point
 
 #: Called with a Point and the program's arguments, defaults included; the reason the Point
@@ -37,6 +38,11 @@ def divides(parameter: str, *axes: str) -> Rule:
     """
     if not axes:
         raise SweepError(f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')")
+    for name in (parameter, *axes):
+        if not isinstance(name, str):
+            raise SweepError(
+                f"divides takes names, as in divides('heads', 'tp'), not {shown(name)}"
+            )
 
     def rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         if parameter not in arguments:
@@ -47,10 +53,24 @@ def divides(parameter: str, *axes: str) -> Rule:
             )
         whole = arguments[parameter]
         if not isinstance(whole, int):
-            raise SweepError(f"a rule divides parameter {parameter!r}, which is {whole!r}")
+            raise SweepError(f"a rule divides parameter {parameter!r}, which is {shown(whole)}")
         product = 1
         for axis in axes:
-            product *= int(point.get(axis, 1))
+            if axis not in AXES and axis not in arguments:
+                known = [*AXES, *arguments]
+                raise SweepError(
+                    f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
+                    f"is no axis and none of its parameters{nearest(axis, known)}"
+                )
+            size = point.get(axis, 1)
+            if not isinstance(size, int):
+                raise SweepError(
+                    f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
+                    f"is {shown(size)} here; only axes that are integers divide"
+                )
+            product *= int(size)
+        if not product:
+            return f"{parameter}={whole} is not divisible by {'*'.join(axes)}=0"
         if whole % product:
             return f"{parameter}={whole} is not divisible by {'*'.join(axes)}={product}"
         return None

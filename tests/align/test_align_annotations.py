@@ -168,7 +168,7 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' is there twice", "line 2"]),
         ("a: [", ["not YAML"]),
-        ("!!python/object/apply:os.getcwd []", ["not YAML", "could not determine a constructor"]),
+        ("!!python/object/apply:os.getcwd []", ["line 1: there is the tag", "take no tags"]),
     ],
 )
 def test_wrong_file_is_refused_by_file_entry_and_what_is_allowed(

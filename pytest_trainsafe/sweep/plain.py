@@ -1,0 +1,73 @@
+"""What a marker may send to the ranks: plain values, of bounded size.  Called by `marker`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_trainsafe.sweep.errors import excerpt, shown
+
+#: The most values in all arguments together, their deepest nesting, and the most characters of
+#: text.  Arguments are printed in reports, and are part of the key of every kept reference.
+MOST_VALUES, MOST_DEPTH, MOST_TEXT = 100_000, 32, 1_000_000
+#: The most bits of an integer: msgpack and numpy end here.
+MOST_BITS = 64
+
+_SMALLER = "put what is large into a file, and give its path"
+
+
+def why_not_plain(arguments: Mapping[str, object]) -> str | None:
+    """Why arguments cannot be sent to the ranks, naming the one at fault; None where they can.
+
+    A value that is in two places counts twice, because it is sent twice.
+    """
+    count = characters = 0
+    for name, argument in arguments.items():
+        pending = [(argument, 0)]
+        characters += len(name)
+        reason = _unencodable(name)
+        while pending and reason is None:
+            value, depth = pending.pop()
+            count += 1
+            reason = _why_not(value, depth)
+            if isinstance(value, str):
+                characters += len(value)
+            elif isinstance(value, dict):
+                characters += sum(len(key) for key in value if isinstance(key, str))
+                pending += [(entry, depth + 1) for entry in value.values()]
+            elif isinstance(value, (list, tuple)):
+                pending += [(entry, depth + 1) for entry in value]
+            if count + len(pending) > MOST_VALUES:
+                reason = f"arguments hold at most {MOST_VALUES} values in all; {_SMALLER}"
+            elif characters > MOST_TEXT:
+                reason = f"arguments hold at most {MOST_TEXT} characters in all; {_SMALLER}"
+        if reason is not None:
+            return f"{excerpt(name)}={shown(argument)} cannot be sent to the ranks; {reason}"
+    return None
+
+
+def _why_not(value: object, depth: int) -> str | None:
+    """Why one value, apart from what it holds, cannot be sent."""
+    if isinstance(value, (list, tuple, dict)):
+        if depth >= MOST_DEPTH:
+            return f"it is nested more than {MOST_DEPTH} deep, or contains itself"
+        for key in value if isinstance(value, dict) else ():
+            if not isinstance(key, str):
+                return f"the keys of a dict are text, and {shown(key)} is not; put it in quotes"
+            if _unencodable(key):
+                return _unencodable(key)
+        return None
+    if isinstance(value, int) and type(value) is int and value.bit_length() > MOST_BITS:
+        return f"an integer has at most {MOST_BITS} bits"
+    if isinstance(value, str) and type(value) is str:
+        return _unencodable(value)
+    if value is None or type(value) in (bool, int, float):
+        return None
+    return "give None, bool, int, float, str, or lists and dicts of them"
+
+
+def _unencodable(text: str) -> str | None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return f"the text {shown(text)} holds half of a surrogate pair, which UTF-8 cannot encode"
+    return None

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
+from pytest_trainsafe.align.annotation_entries import AnnotationError, Entries
+from pytest_trainsafe.align.annotation_text import read_text
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.extend import extend
 
@@ -35,11 +36,12 @@ def write_annotations(wanted: Mapping[str, Any], file: str, nodeid: str, root: s
     shown = shown if len(shown) < len(str(path)) else str(path)
     try:
         with _alone(path.parent):
-            old = path.read_text(encoding="utf-8") if path.exists() else ""
+            old = read_text(path) if path.exists() else ""
+            before = Annotations.of_text(old, str(path))  # `extend` takes valid text only
             new = extend(old, wanted)
             if new == old:
                 return f"{shown} has them already{_how(path, file)}"
-            _check(new, old, path)
+            _check(new, before.entries, path)
             partial = path.with_name(path.name + ".partial")
             partial.write_text(new, encoding="utf-8")
             partial.replace(path)
@@ -55,9 +57,8 @@ def _how(path: Path, file: str) -> str:
     return f"{why}: give ctx.watch this file as annotations=, or what it adds to yours"
 
 
-def _check(new: str, old: str, path: Path) -> None:
-    """Raise AnnotationError unless the new text is valid and still says what the old one did."""
-    before = Annotations.of_text(old, str(path)).entries
+def _check(new: str, before: Entries, path: Path) -> None:
+    """Raise AnnotationError unless the new text is valid and still says what `before` did."""
     after = Annotations.of_text(new, str(path)).entries
     kept = {p for p, _ in before.parameters} <= {p for p, _ in after.parameters}
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}

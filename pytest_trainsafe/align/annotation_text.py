@@ -203,7 +203,7 @@ class _Builder:
             raise self._error(
                 event, "merge keys (<<) are not read; write the entries out, or put it in quotes"
             )
-        if key in inner.lines:
+        if isinstance(key, str) and key in inner.lines:  # `parse` refuses other keys
             raise AnnotationError(
                 f"{self.origin}: {shown(key)} is there twice (line {inner.lines[key]} and line "
                 f"{line}); keep one"

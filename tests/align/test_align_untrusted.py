@@ -1,0 +1,340 @@
+"""Annotation files may hold anything: each gives annotations or an error that says why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pytest_trainsafe.align.annotation_entries import MOST_GLOBS, AnnotationError, Entries, parse
+from pytest_trainsafe.align.annotation_text import MOST_BYTES, MOST_NODES, load
+from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.extend import extend
+from pytest_trainsafe.align.patterns import LastMatch, matches
+from pytest_trainsafe.annotate import write_annotations
+from pytest_trainsafe.sweep.point import Point
+
+#: No message is longer, whatever it quotes.
+LONGEST_MESSAGE = 1500
+DIGITS = "9" * 5000
+
+
+def bomb(levels: int) -> str:
+    """A few hundred characters that stand for 9 ** levels values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    for level in range(1, levels):
+        lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
+    return "\n".join([*lines, f"parameters: *a{levels - 1}\n"])
+
+
+def rows(*table: tuple[str, str]) -> list[Any]:
+    """Parameters with ids made of what is expected: the inputs themselves are unfit for an id."""
+    return [pytest.param(*row, id=re.sub(r"[^a-zA-Z0-9]+", "-", row[1])[:40]) for row in table]
+
+
+def attempt(text: str) -> tuple[Entries | None, str]:
+    """What a text says, or None and its AnnotationError's message, fit to be printed."""
+    try:
+        return Annotations.of_text(text, "layouts.yaml").entries, ""
+    except AnnotationError as error:
+        message = str(error)
+    assert message.startswith("layouts.yaml: ")
+    assert len(message) <= LONGEST_MESSAGE
+    assert message.isprintable()
+    return None, message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    rows(
+        ("loss: {partial: [[dp]]}", "`loss: partial` is [['dp']]; it is a list of tp, cp, dp"),
+        ("gradients: {mean: [{a: b}]}", "`gradients: mean` is [{'a': 'b'}]"),
+        ("modules: {a: {output: {local: [[tp]]}}}", "`modules: a: output` has local: [['tp']]"),
+        ("modules: {a: {output: {local: 0}}}", "has local: 0; it is the list"),
+        ("modules: {a: {output: {local: [1]}}}", "has local: [1]; it is the list"),
+        ("modules: {a: {output: [1]}}", "modules: a: output is [1]; it must be a mapping"),
+        ("modules: {a: 0}", "modules: a is 0; it must be a mapping"),
+        ("parameters: 0", "parameters is 0; it must be a mapping"),
+        ("parameters: []", "parameters is []; it must be a mapping"),
+        ("loss: false", "loss is False; it must be a mapping"),
+        ("[]", "the file is []; it must be a mapping"),
+        ("0", "the file is 0; it must be a mapping"),
+        ("cp_order: [zigzag]", "cp_order is ['zigzag']; it is zigzag or contiguous"),
+        ("cp_order: {a: .nan}", "cp_order is {'a': nan}"),
+        ("parameters: {a: {tp_dim: 1.0}}", "tp_dim: 1.0; it is a dimension"),
+        ("parameters: {a: {tp_dim: .inf}}", "tp_dim: inf; it is a dimension"),
+        ("parameters: {a: {tp_dim: 0x1}}", "tp_dim: '0x1'; it is a dimension"),
+        ("parameters: {a: {tp_dim: 65}}", "tp_dim: 65; it is a dimension"),
+        ("parameters: {a: {tp_dim: ٣}}", "tp_dim: '٣'; it is a dimension"),
+        ("parameters: {a: {tp_dim: 2001-02-30}}", "tp_dim: '2001-02-30'; it is a dimension"),
+        ("parameters: {a: {tp_dim: 0, blocks: [true]}}", "blocks: [True]"),
+        ("parameters: {a: {tp_dim: 0, blocks: 0}}", "blocks: 0; it is the list"),
+        ("parameters: {a: {tp_dim: 0, blocks: [9999999999999]}}", "blocks: [9999999999999]"),
+        (f"parameters: {{a: {{tp_dim: {DIGITS}}}}}", "line 1: the number 999"),
+        ("? [a]\n: {}", "line 1: ['a'] is a key; keys are text"),
+        ("1: 2\ntrue: 3", "the file has the key 1; put it in quotes"),
+        ("null: 2", "the file has the key None; put it in quotes"),
+        ("parameters:\n  'a b': {}\n\n  a b: {}", "'a b' is there twice (line 2 and line 4)"),
+        ("a: 2001-02-30", "unknown key 'a'"),
+        ("a: 0x_", "unknown key 'a'"),
+        ("a: !!int abc", "line 1: there is the tag 'tag:yaml.org,2002:int'"),
+        ("a: !!bool zz", "line 1: there is the tag 'tag:yaml.org,2002:bool'"),
+        ("a: !!timestamp zz", "line 1: there is the tag 'tag:yaml.org,2002:timestamp'"),
+        ("a: !!binary zz", "line 1: there is the tag 'tag:yaml.org,2002:binary'"),
+        ("a: !!str zz", "line 1: there is the tag 'tag:yaml.org,2002:str'"),
+        ("a: !own [1]", "line 1: there is the tag '!own'"),
+        ("%TAG ! x\n---\na: 1", "%TAG declares a tag"),
+        ("a: &x {}\n<<: *x", "line 2: merge keys (<<) are not read"),
+        ("a: &x [*x]", "line 1: *x stands for what it is in"),
+        ("a: *x", "line 1: *x stands for nothing"),
+        ("a: 1\n---\nb: 1", "line 2: a second document begins; keep one"),
+        ("[" * 3000, "line 1: it is nested more than 16 deep"),
+        ("{a: " * 3000, "line 1: it is nested more than 16 deep"),
+        ("- " * 3000, "line 1: it is nested more than 16 deep"),
+        (
+            "a: &a [[[[[[[[x]]]]]]]]\nb: [[[[[[[[*a]]]]]]]]",
+            "line 2: it is nested more than 16 deep",
+        ),
+        (bomb(30), f"line 6: there are more than {MOST_NODES} keys and values"),
+        ("parameters: [" + "x, " * MOST_NODES + "]", f"more than {MOST_NODES} keys and values"),
+        ("a: \0", "not YAML"),
+        ("a: \ud800", "not YAML"),
+        ("a: \x1b[31m", "not YAML"),
+        ("a: [", "not YAML"),
+        ("\t", "not YAML"),
+        ("parameters: {? " + "a" * 5000 + " : {}}", "a pattern has at most 1000 characters"),
+    ),
+)
+def test_what_is_no_annotation_is_refused_with_its_place(text: str, words: str) -> None:
+    entries, message = attempt(text)
+
+    assert entries is None
+    assert words in message
+
+
+def test_a_small_bomb_is_quoted_in_short() -> None:
+    entries, message = attempt(bomb(4))
+    assert entries is None
+    assert "unknown key 'a0'" in message
+
+    entries, message = attempt(
+        bomb(4).replace("a3: &a3", "parameters: &a3", 1).split("parameters: *")[0]
+    )
+    assert entries is None
+
+
+def test_an_alias_repeats_what_it_stands_for() -> None:
+    entries, _ = attempt(
+        "parameters:\n  a: &qkv {tp_dim: 0, blocks: &sizes [4, 4]}\n  b: *qkv\n"
+        "  c: {tp_dim: 1, blocks: *sizes}\n"
+    )
+
+    assert entries is not None
+    assert [e.blocks for _, e in entries.parameters] == [(4, 4)] * 3
+
+
+def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "layouts.yaml"
+    file.write_bytes("\ufeffparameters:\r\n  a: {tp_dim: 0}\r\n".encode())
+
+    assert [name for name, _ in Annotations.read(file).entries.parameters] == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device", "huge", "utf-16", "latin-1", "nul"])
+def test_what_is_no_text_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "layouts.yaml"
+    if kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "device":
+        file.symlink_to("/dev/zero")
+    elif kind == "huge":
+        with file.open("wb") as sparse:
+            sparse.truncate(MOST_BYTES + 1)
+    elif kind == "utf-16":
+        file.write_text("parameters: {}", encoding="utf-16")
+    elif kind == "latin-1":
+        file.write_bytes(b"# na\xefve\n")
+    else:
+        file = tmp_path / "a\0b"
+
+    with pytest.raises(AnnotationError, match="annotations cannot be read: ") as caught:
+        Annotations.read(file)
+
+    assert str(caught.value).isprintable()
+
+
+def test_a_file_that_cannot_be_read_is_not_added_to(tmp_path: Path) -> None:
+    wanted = {"parameters": {"a": {"tp_dim": 0}}}
+    for content in (b"\xff", b"a: [", b"modules: &a\n  x: *a\n", b"[" * 5000, b"a: !!int x"):
+        file = tmp_path / "layouts.yaml"
+        file.write_bytes(content)
+
+        done = write_annotations(wanted, str(file), "test_a.py::test_b", str(tmp_path))
+
+        assert "could not be written" in done
+        assert file.read_bytes() == content
+
+
+def test_a_mapping_of_python_is_checked_as_a_file_is() -> None:
+    endless: dict[str, Any] = {}
+    endless["parameters"] = {"a": endless}
+    for given_, words in (
+        (endless, "unknown key 'parameters'"),
+        ({"parameters": {"a": {"tp_dim": 10**5000}}}, "tp_dim: an integer of about 4983 digits"),
+        ({"parameters": {"a": object()}}, "parameters: a is an object of type object"),
+        ({"parameters": {("a",): {}}}, "parameters has the key ('a'); put it in quotes"),
+        ({"\x1b[31m": {}}, r"unknown key '\x1b[31m'"),
+        ([], r"the file is []; it must be a mapping"),
+    ):
+        with pytest.raises(AnnotationError) as caught:
+            Annotations.of(given_)  # type: ignore[arg-type]
+        assert words in str(caught.value)
+
+
+def test_twenty_thousand_names_are_read_and_looked_up() -> None:
+    names = [f"layers.{number}.weight" for number in range(20_000)]
+    text = "parameters:\n" + "".join(f"  {name}: {{tp_dim: 0}}\n" for name in names)
+    annotations = Annotations.of_text(text, "layouts.yaml")
+
+    assert annotations.unmatched([f"model.{name}" for name in names[1:]], []) == [
+        "parameters: layers.0.weight"
+    ]
+
+
+def test_patterns_with_wildcards_are_limited_in_number() -> None:
+    globs = "".join(f"  '*.{number}': {{}}\n" for number in range(MOST_GLOBS + 1))
+    assert f"takes at most {MOST_GLOBS}" in attempt("parameters:\n" + globs)[1]
+
+
+def test_no_pattern_takes_long_to_match() -> None:
+    # Backtracking from each * into the one before would take longer than the universe has been.
+    name = ".".join(["a" * 400] * 10)
+    for pattern in ("*a" * 400 + "b", "*" * 900 + "b", "*[a-z]" * 150 + "b", "?*" * 400 + "b"):
+        assert LastMatch("modules", [(pattern, None)]).find(name) is None
+
+
+GLOBS = st.text(alphabet="ab.*?[]!-^\\", max_size=9)
+
+
+@given(st.lists(GLOBS, max_size=6, unique=True), st.text(alphabet="ab.", max_size=9))
+@settings(deadline=None)
+def test_the_entry_found_is_the_last_whose_pattern_matches(patterns: list[str], name: str) -> None:
+    section = LastMatch("modules", [(pattern, pattern) for pattern in patterns])
+    matching = [pattern for pattern in patterns if matches(pattern, name)]
+
+    assert section.find(name) == ((matching[-1], f"modules: {matching[-1]}") if matching else None)
+    assert section.unmatched([name]) == [
+        f"modules: {pattern}" for pattern in patterns if pattern not in matching
+    ]
+
+
+#: Words of the grammar, and constants that a careless reader does not survive.
+SCALARS = st.sampled_from(
+    [
+        *("0", "-1", "1", "64", "true", "no", "~", "", "zigzag", "dp", "tp", "cp", "sp", "ep", "x"),
+        *(".nan", "-.inf", "1e5", "1.5", "0x_", "0x1", "010", "1_000", "1:30", "2001-02-30", "<<"),
+        *("=", "!!int abc", "!!bool zz", "!!timestamp zz", "!", "!!python/name:os.system", "*a"),
+        *("&a x", "'q", '"q"', "٣", DIGITS, "\0", "\ud800", "\x1b", "\ufeff", "\u2028", "- ", "? "),
+    ]
+)
+KEYS = st.one_of(
+    st.sampled_from(
+        [
+            *("cp_order", "loss", "gradients", "parameters", "modules", "partial", "mean", "local"),
+            *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial", "blocks", "decision"),
+            *("sequence_parallel", "expert_parallel", "output", "output.0", "output_grad", '"*"'),
+            *("layers.*.fc", '"[a-"', "<<", "1", "&k a", "*a", "? a", "paramters"),
+        ]
+    ),
+    SCALARS,
+)
+NODES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(lambda each: f"[{', '.join(each)}]"),
+        st.lists(st.tuples(KEYS, inner), max_size=4).map(
+            lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+        ),
+        inner.map(lambda node: f"&a {node}"),
+    ),
+    max_leaves=12,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from(["tp_dim", "sp_dim", "cp_dim", "blocks", "local", "decision", "tp_partial"]),
+    st.one_of(SCALARS, NODES, st.sampled_from(["0", "-1", "[4, 4]", "[cp, ep]", "true"])),
+    max_size=3,
+).map(lambda fields: "{" + ", ".join(f"{key}: {value}" for key, value in fields.items()) + "}")
+#: Texts that are whole files or nearly, so that every check is reached, and valid files too.
+FILES = st.lists(
+    st.one_of(
+        FIELDS.map(lambda fields: f"parameters: {{fc: {fields}}}"),
+        FIELDS.map(lambda fields: f"modules:\n  fc:\n    output: {fields}"),
+        st.sampled_from(["cp_order: zigzag", "loss: {partial: [cp]}", "gradients: {mean: [dp]}"]),
+        st.tuples(KEYS, NODES).map(lambda pair: f"{pair[0]}: {pair[1]}"),
+    ),
+    max_size=4,
+    unique=True,
+).map("\n".join)
+TEXTS = st.one_of(
+    FILES,
+    FILES,
+    NODES,
+    st.text(max_size=60),
+    st.text(alphabet="[]{}&*!|>-?:, \n\t'\"%#a1", max_size=60),
+)
+
+
+@given(TEXTS)
+@settings(deadline=None)
+@example(bomb(30))
+@example("[" * 3000)
+@example("loss: {partial: [[dp]]}")
+def test_a_text_gives_annotations_or_an_error_that_can_be_printed(text: str) -> None:
+    entries, _ = attempt(text)
+    if entries is None:
+        return
+    # What is accepted can be used, and added to.
+    annotations, point = Annotations(entries), Point.of(tp=2, cp=2, sp=True)
+    for ndim in (0, 2):
+        with contextlib.suppress(AnnotationError):  # a dimension that the tensor has not
+            annotations.parameter("fc", point, ndim)
+        with contextlib.suppress(AnnotationError):
+            annotations.module("fc", "output", point, ndim)
+    annotations.loss(point)
+    extend(text, {"parameters": {"added": {"tp_dim": 0}}, "loss": {"partial": ["cp"]}})
+
+
+@given(st.one_of(st.binary(max_size=80), TEXTS.map(lambda text: text.encode(errors="replace"))))
+@settings(deadline=None)
+@example(b"\xff\xfea\x00")
+def test_bytes_give_annotations_or_an_error(tmp_path_factory: Any, data: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / f"untrusted-{os.getpid()}.yaml"
+    file.write_bytes(data)
+    message = f"{file}: "
+    try:
+        Annotations.read(file)
+    except AnnotationError as error:
+        message = str(error)
+    file.unlink()
+    assert message.startswith(f"{file}: ")
+    assert message.isprintable()
+
+
+@given(FILES)
+@settings(deadline=None)
+def test_what_yaml_itself_reads_means_the_same_here(text: str) -> None:
+    try:
+        expected = parse(yaml.safe_load(text), "yaml")
+        found = parse(load(text, "layouts.yaml"), "layouts.yaml")
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
+        return  # PyYAML's constructors raise all of these
+    assert found == expected

@@ -133,7 +133,7 @@ def _ini(config: pytest.Config, key: str, allowed: str) -> object:
     """A value of the ini file; UsageError where pytest cannot read it as what the key takes."""
     try:
         value: object = config.getini(key)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, pytest.UsageError) as error:  # by pytest's version
         raise pytest.UsageError(
             f"{key} (ini) takes {allowed}; it cannot be read: {excerpt(str(error), 300)}"
         ) from error

@@ -21,7 +21,8 @@ def train(ctx: Any, steps: int = 1, mistake: str = "") -> None:
         model[2].weight.data[3, 5] = float("nan")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     nowhere = {"modules": {"no_such_layer": {"output": {"tp_dim": 0}}}}
-    ctx.watch(model, optimizer, annotations=nowhere if mistake == "annotation" else None)
+    annotations = {"annotation": nowhere, "annotation file": "broken.yaml"}.get(mistake)
+    ctx.watch(model, optimizer, annotations=annotations)
     if mistake == "no step":
         return
     for step in range(steps):

@@ -21,6 +21,7 @@ SETTINGS = {
     "clean": "",
     "no_step": 'candidate_args={"mistake": "no step"}',
     "annotation": 'candidate_args={"mistake": "annotation"}',
+    "annotation_file": 'candidate_args={"mistake": "annotation file"}',
     "same_data": 'args={"mistake": "same data"}',
     "same_data_accepted": 'args={"mistake": "same data"}, accept=["dp-inputs"]',
     "not_reduced": 'candidate_args={"mistake": "not reduced"}',
@@ -43,6 +44,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "from mistaken_program import train",
         "from pytest_trainsafe import assert_trainsafe",
     ]
+    (folder / "broken.yaml").write_text("loss: {partial: [[dp]]}")
     done = inner_pytest.run(folder, "\n".join([*head, *tests]), "--junitxml=report.xml")
     assert done.returncode == 1, done.stdout + done.stderr
     cases = ElementTree.parse(folder / "report.xml").getroot().iter("testcase")
@@ -75,6 +77,13 @@ def test_an_annotation_that_matches_nothing_is_named(messages: dict[str, str]) -
     text = told(messages, "annotation")
     assert "no_such_layer" in text
     assert "matches nothing" in text
+
+
+def test_an_annotation_file_is_named_with_what_is_wrong(messages: dict[str, str]) -> None:
+    text = told(messages, "annotation_file")
+    assert "broken.yaml: `loss: partial` is [['dp']]; it is a list of tp, cp, dp" in text
+    assert "mistaken_program.py" in text
+    assert "annotation_entries.py" not in text
 
 
 def test_dp_ranks_that_saw_the_same_data_are_inconclusive(messages: dict[str, str]) -> None:

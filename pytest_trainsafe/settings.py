@@ -155,6 +155,8 @@ def _value(config: pytest.Config, name: str, parse: Callable[[str, str], T], def
             return default
         if not isinstance(text, str):
             raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
+    if "\0" in text:
+        raise pytest.UsageError(f"{source} takes one line of text, without NUL, not {shown(text)}")
     try:
         return parse(source, text.strip())
     except SweepError as error:
@@ -208,8 +210,8 @@ def _localize(source: str, text: str) -> float:
 
 
 def _folder(source: str, text: str) -> str:
-    if "\0" in text:
-        raise SweepError(f"{source} takes the path of a folder, not {shown(text)}")
+    if any(len(os.fsencode(part)) > 255 for part in text.split(os.sep)) or len(text) > 3000:
+        raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is too long")
     if os.path.exists(text) and not os.path.isdir(text):
         raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is none")
     return text

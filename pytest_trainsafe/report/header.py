@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.errors import excerpt
 
 
 def header(settings: Settings) -> str | None:
@@ -15,7 +16,7 @@ def header(settings: Settings) -> str | None:
         parts.append(f"dtype {','.join(settings.dtypes)}")
     if settings.sweep:
         words = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
-        parts.append(f"sweep {words}")
+        parts.append(f"sweep {excerpt(words, 1000)}")
     if settings.max_world_size != default.max_world_size:
         parts.append(f"world size <= {settings.max_world_size}")
     if settings.seed != default.seed:
@@ -27,5 +28,5 @@ def header(settings: Settings) -> str | None:
     if settings.no_cache:
         parts.append("no reference cache")
     if settings.keep_traces:
-        parts.append(f"traces in {settings.keep_traces}")
+        parts.append(f"traces in {excerpt(settings.keep_traces, 1000)}")
     return "trainsafe: " + ", ".join(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from pytest_trainsafe.sweep.axes import AXES, MOST_POINTS, check_values
+from pytest_trainsafe.sweep.axes import AXES, MOST_CHARACTERS, MOST_POINTS, check_values
 from pytest_trainsafe.sweep.errors import SweepError, excerpt, shown
 
 OPTION = "--trainsafe-sweep"
@@ -62,7 +62,7 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
     """
     table: dict[str, tuple[str, ...]] = {}
     for word in words:
-        if not _WORD.match(word):
+        if not _WORD.match(word) or word.index("=") > MOST_CHARACTERS:
             raise SweepError(
                 f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}"
             )
@@ -91,5 +91,10 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
                 check_values(known, [known.parse(value) for value in values])
             except SweepError as error:
                 raise SweepError(f"{source} {excerpt(word)}: {error}") from None
+        elif odd := [v for v in values if not v.isprintable() or len(v) > MOST_CHARACTERS]:
+            raise SweepError(
+                f"{source} {excerpt(word)}: an axis takes numbers and words of at most "
+                f"{MOST_CHARACTERS} printable characters, not {shown(odd[0])}"
+            )
         table[axis] = values
     return tuple(table.items())

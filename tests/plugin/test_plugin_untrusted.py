@@ -75,6 +75,7 @@ def test_a_word_is_a_usage_error(swept, words, message):
         ("localize", "1.1.1", "takes a number of seconds, or off, not '1.1.1'"),
         ("seed", "9" * 5000, "takes an integer from 0 to 2[*][*]32 - 1, not '999*"),
         ("dtype", "x" * 5000, "takes one of float64, *, not 'xxx*"),
+        ("keep-traces", "x" * 300, "takes the path of a folder, and 'xxx* is too long"),
         ("keep-traces", "program.py", "takes the path of a folder, and 'program.py' is none"),
     ],
 )

@@ -276,6 +276,9 @@ def test_the_id_of_a_point_of_many_axes_names_a_file():
         ("tp=1\x1b[31m", r"tp=1\x1b[31m: axis 'tp' takes an integer"),
         ("recompute=\ud800", "words of at most 100 printable characters"),
         ("layers=" + ",".join(["1"] * 20_000), "has 20000 values; a test has at most 10000"),
+        ("layers=" + DIGITS, "words of at most 100 printable characters, not '999"),
+        ("layers=\ud800", r"layers=\ud800: an axis takes numbers and words of at most 100"),
+        ("l" * 10**6 + "=1", "takes words such as tp=1,2"),
         ("layers=" + "," * 9_000, "has an empty value"),
     ),
 )

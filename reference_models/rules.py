@@ -101,6 +101,12 @@ def torch_schedules_fit(point: Point, arguments: Mapping[str, object]) -> str | 
             f"recompute={recompute} is not possible with schedule={schedule!r}, which "
             "differentiates with torch.autograd.grad; use schedule='1f1b' or 'gpipe'"
         )
+    if arguments.get("fp8"):
+        return (
+            f"fp8=True is not possible with schedule={schedule!r}, which first runs each stage on "
+            "uninitialized tensors to learn its shapes, and they would enter the scales of FP8; "
+            "use schedule='1f1b' or 'gpipe'"
+        )
     each = int(str(arguments["microbatches"])) // point.size("dp")
     if schedule == "torch-1f1b" and each < pp:
         return f"microbatches/dp={each} is less than pp={pp}, and schedule={schedule!r} needs pp"

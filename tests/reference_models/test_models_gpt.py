@@ -119,6 +119,7 @@ def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
         (Point.of(), {"seq_len": 0}, "seq_len=0 must be at least 1"),
         (Point.of(pp=2, recompute="full"), {"schedule": "torch-gpipe"}, "recompute=full is not"),
         (Point.of(pp=2, recompute=True), {"schedule": "torch-1f1b"}, "recompute=True is not"),
+        (Point.of(pp=2), {"schedule": "torch-1f1b", "fp8": True}, "fp8=True is not"),
         (Point.of(pp=2, recompute="none"), {"schedule": "torch-1f1b"}, None),
         (Point.of(pp=2, recompute="full"), {"schedule": "1f1b"}, None),
         (Point.of(recompute="full"), {"schedule": "torch-1f1b"}, None),

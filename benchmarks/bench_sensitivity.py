@@ -36,6 +36,9 @@ POINT = Point.of(tp=2, cp=2, sp=True)
 
 DEPTHS = (2, 8, 32, 128)
 
+#: The samples of noise that a failure is judged by unless it is very near its allowance.
+SAMPLES = ROUNDS[1][0]
+
 #: Up to this depth two steps are recorded in full; deeper, one step of what the faults are put in.
 FULL_DEPTH = 8
 DEEP_KINDS = ("activation", "main_grad", "loss")
@@ -83,7 +86,7 @@ def measure(layers: int) -> Iterator[dict[str, Any]]:
     arguments = {"layers": layers, "microbatches": 2, "steps": 1 if deep else 2}
     with session(settings) as opened:
         one = case("gpt", POINT, settings, arguments)
-        for dtype, rung in rungs(opened, one, samples=ROUNDS[-1]):
+        for dtype, rung in rungs(opened, one, samples=SAMPLES):
             yield {"layers": layers, "dtype": dtype, **judged(rung)}
 
 

@@ -227,8 +227,8 @@ def measured_again(
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
     """Take more samples of noise, and judge by them, while the failure may be due to too few."""
-    for samples in ROUNDS:
-        if not needs_samples(comparison):
+    for samples, near in ROUNDS:
+        if not needs_samples(comparison, near):
             break
         rung = more_samples(rung, dtype, reference, samples)
         comparison = judge(rung)
@@ -236,11 +236,17 @@ def measured_again(
 
 
 def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
-    """The rung with rounding measured by so many samples of noise in all."""
+    """The rung with rounding measured by so many samples of noise in all.
+
+    Samples in which the program cannot run are left out: noise on operations may be in its way.
+    """
     measured = reference.replaying(reference.decided(dtype))
     measured.prefetch_perturbed(dtype, range(1, samples))
-    resampled = tuple(measured.perturbed(dtype, sample) for sample in range(1, samples))
-    return replace(rung, resampled=resampled)
+    resampled = []
+    for sample in range(1, samples):
+        with contextlib.suppress(GroupFailure):
+            resampled.append(measured.perturbed(dtype, sample))
+    return replace(rung, resampled=tuple(resampled))
 
 
 def _localize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -22,6 +23,7 @@ from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
 from pytest_trainsafe.record.perturb import Noise
+from pytest_trainsafe.record.perturb_operations import OperationNoise
 from pytest_trainsafe.record.reductions import Reductions
 from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.source import source_of
@@ -47,6 +49,7 @@ class Recorder:
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
+        self.noisy: OperationNoise | None = None
         self._reported: set[TensorId] = set()
         self._fed = ""
 
@@ -96,6 +99,8 @@ class Recorder:
         noise = (
             Noise(self.spec.perturbation, self.spec.noise_seed) if self.spec.perturbation else None
         )
+        if noise is not None and self.spec.noisy_operations:
+            self.noisy, noise = OperationNoise(noise), None
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)
@@ -140,7 +145,8 @@ class Recorder:
         try:
             self._reported.clear()
             self.parameters.start_step()
-            yield number
+            with self.noisy or contextlib.nullcontext():
+                yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
             event = StepEvent(

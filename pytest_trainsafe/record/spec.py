@@ -67,6 +67,14 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         return Point.of(self.point)
 
     @property
+    def noisy_operations(self) -> bool:
+        """Whether the noise is on every operation, not on modules' outputs: in every other sample.
+
+        A Run that rewrites what flows between modules takes noise there.
+        """
+        return bool(self.sample % 2 and not self.rewrite)
+
+    @property
     def noise_seed(self) -> int:
         """The seed of the noise: another for every sample."""
         return self.seed + self.sample * SAMPLE_STRIDE

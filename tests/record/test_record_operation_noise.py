@@ -1,0 +1,112 @@
+"""Noise on operations shows the rounding within a module, and leaves what is exact alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.perturb import EPSILON, Noise
+from pytest_trainsafe.record.perturb_operations import OperationNoise, is_rounded
+
+EPS = EPSILON["float64"]
+
+
+def noisy(seed: int = 0) -> OperationNoise:
+    return OperationNoise(Noise(EPS, seed))
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((value - expected).norm() / expected.norm())
+
+
+def test_result_of_an_operation_is_perturbed_by_the_size_of_rounding() -> None:
+    left, right = draw(8, 8), draw(8, 8) + 1
+    with noisy():
+        product = left @ right
+    assert 0 < relative(product, left @ right) < 2 * EPS
+
+
+def test_saturated_softmax_shows_its_rounding() -> None:
+    """Rounding of p is large beside 1 - p: noise on what softmax is given does not show it."""
+    scores = torch.tensor([12.0, 0.0], dtype=torch.float64)
+    exact = 1 - scores.softmax(0)[0]
+    with noisy():
+        rest = 1 - scores.softmax(0)[0]
+    assert float((rest - exact).abs() / exact) > 100 * EPS
+
+
+def test_steps_within_an_lstm_are_perturbed() -> None:
+    lstm, hidden = nn.LSTM(3, 4, dtype=torch.float64).requires_grad_(False), draw(5, 1, 3)
+    expected, _ = lstm(hidden)
+    with noisy():
+        output, _ = lstm(hidden)
+    assert 0 < relative(output, expected) < 1e-13
+
+
+def test_gradients_are_perturbed_in_backward() -> None:
+    weight = draw(4, 4).requires_grad_()
+    (expected,) = torch.autograd.grad((weight @ weight).tanh().sum(), weight)
+    with noisy():
+        (found,) = torch.autograd.grad((weight @ weight).tanh().sum(), weight)
+    assert 0 < relative(found, expected) < 1e-13
+
+
+def test_same_operation_on_the_same_values_gets_the_same_noise() -> None:
+    """Recomputation must find what the forward found."""
+    values = draw(6)
+    with noisy():
+        first, again = values.exp(), values.exp()
+    with noisy(seed=1):
+        other = values.exp()
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    "exact",
+    [
+        lambda x: x.clone(),
+        lambda x: torch.cat([x, x]),
+        lambda x: x[1:],
+        lambda x: x.relu(),
+        lambda x: x.sort().values,
+        lambda x: x.view(2, 3).t().contiguous(),
+        lambda x: torch.zeros_like(x).add_(x),
+        lambda x: torch.arange(4, dtype=torch.float64),
+        lambda x: (x > 0).sum(),
+    ],
+)
+def test_what_copies_selects_or_counts_is_left_alone(exact) -> None:  # type: ignore[no-untyped-def]
+    values = draw(6)
+    with noisy():
+        found = exact(values)
+    assert torch.equal(found, exact(values))
+
+
+def test_random_numbers_of_the_program_stay_the_same() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with noisy():
+        draw(4).exp()
+        found = torch.rand(4)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "rounded"),
+    [
+        ("native_layer_norm_backward", True),
+        ("_softmax_backward_data", True),
+        ("threshold_backward", False),
+        ("_to_copy", False),
+        ("embedding", False),
+    ],
+)
+def test_backward_operations_round_as_their_forward_ones(name: str, rounded: bool) -> None:
+    assert is_rounded(name) is rounded

@@ -7,11 +7,20 @@ wait for each other made a training of a second one of a minute.
 import os
 from dataclasses import replace
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest_plugins = ["pytester"]
+
+# `suite` is what every run uses: few examples, the same ones each time, and no deadline, since the
+# machine's load is not the code's fault.  `--hypothesis-profile=thorough` tries many.
+hypothesis.settings.register_profile(
+    "suite", max_examples=25, derandomize=True, deadline=None, database=None
+)
+hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None, database=None)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.fixture

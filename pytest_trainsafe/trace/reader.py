@@ -17,15 +17,13 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.align.layout import Sizes
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
     MOST_TIMES,
-    extent,
+    TensorCheck,
     fault_of_note,
-    fault_of_tensor,
 )
 from pytest_trainsafe.trace.payload import Payload, PayloadError
 from pytest_trainsafe.trace.schema import (
@@ -129,10 +127,11 @@ class Trace:
         point = _point_of(path, manifest)
         _check_ranks(path, manifest)
         trace = cls(path, manifest, [])
+        check = TensorCheck(trace.sizes)
         for rank in range(manifest.world_size):
-            trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank))))
+            trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank)), check))
         trace.problems += _unlike_sealed(trace, digest)
-        trace.problems += _too_large(trace)
+        trace.problems += _too_large(trace, check)
         if not allow_incomplete:
             trace.require_complete()
         return trace
@@ -280,10 +279,10 @@ def _check_ranks(path: Path, manifest: Manifest) -> None:
         )
 
 
-def _read_rank(trace: Trace, rank: RankTrace) -> RankTrace:
+def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
     """Fill `rank` up to the first fault; what is wrong goes to `trace.problems`."""
     file = trace.path / f"rank{rank.rank}" / "events.jsonl"
-    fault = _read_events(trace, file, rank)
+    fault = _read_events(file, trace.path, rank, check)
     faults = [] if fault is None else [fault]
     by_file: dict[str, list[TensorEvent]] = {}
     for event in rank.tensors.values():
@@ -320,9 +319,9 @@ def _reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _read_events(trace: Trace, file: Path, rank: RankTrace) -> str | None:
+def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) -> str | None:
     try:
-        descriptor = open_file(file, below=trace.path, most=MOST_EVENTS)
+        descriptor = open_file(file, below=path, most=MOST_EVENTS)
     except OSError as error:
         return f"{file} cannot be read ({error.strerror}): rank {rank.rank} left no events"
     decoder = msgspec.json.Decoder(Event)
@@ -351,13 +350,13 @@ def _read_events(trace: Trace, file: Path, rank: RankTrace) -> str | None:
                     return f"{file} does not have its recorded hash: it was changed since"
                 rank.sketches, rank.manifest = event.sketches, event.manifest
                 return None
-            if fault := _take(rank, event, trace.sizes):
+            if fault := _take(rank, event, check):
                 return f"{file} line {number} is damaged: {fault}"
             before.update(line)
     return f"{file} has no end: rank {rank.rank} did not finish (it died, or is still running)"
 
 
-def _take(rank: RankTrace, event: Event, sizes: Sizes) -> str | None:
+def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
     match event:
         case TensorEvent():
             if event.seq != len(rank.events):
@@ -366,7 +365,7 @@ def _take(rank: RankTrace, event: Event, sizes: Sizes) -> str | None:
                 return f"{event.file!r} is not the name of a payload"
             if event.id in rank.tensors:
                 return f"{event.id} was recorded twice"
-            if fault := fault_of_tensor(event, sizes):
+            if fault := check.fault(event):
                 return fault
             rank.tensors[event.id] = event
         case ModuleEvent():
@@ -391,18 +390,16 @@ def _unlike_sealed(trace: Trace, digest: str) -> list[str]:
     if not unlike:
         return []
     file = trace.path / "manifest.json"
-    return [
-        f"{file} does not have the hash that rank {unlike[0]} recorded: it was changed since, "
-        f"or rank {unlike[0]} belongs to another run"
-    ]
+    told = f"does not have the hash that rank {unlike[0]} recorded"
+    return [f"{file} {told}: it was changed since, or the rank belongs to another run"]
 
 
-def _too_large(trace: Trace) -> list[str]:
+def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
     """Tensors that are declared much larger than all the parts that ranks recorded of them."""
     found = []
     for rank in trace.ranks:
         for id, event in rank.tensors.items():
-            declared = extent(event, trace.sizes)
+            declared = check.extent(event)
             if declared <= FEW_ELEMENTS:
                 continue
             held = sum(math.prod(other.shape) for _, other in trace.holders(id))

@@ -330,7 +330,8 @@ def test_a_place_that_cannot_be_written_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(OSError, match="No space left"), Leases(2, directory=tmp_path).take(1):
+        named = rf"{tmp_path}/\S+ cannot be used \(No space left on device\).*set TMPDIR"
+        with pytest.raises(LeaseError, match=named), Leases(2, directory=tmp_path).take(1):
             pass
 
     assert [path.name for path in tmp_path.iterdir()] == ["gate"]

@@ -36,7 +36,7 @@ DTYPES: Mapping[str, torch.dtype] = {
 
 #: Elements up to which a tensor may be of any shape, since little memory is at stake, and beyond
 #: which no tensor is recorded: more than any device holds.
-FEW_ELEMENTS, MOST_ELEMENTS = 2**28, 2**40
+FEW_ELEMENTS, MOST_ELEMENTS = 2**26, 2**40
 
 #: How many times the elements of all its parts a logical tensor may have, for each rank: parts
 #: may be missing.

@@ -45,6 +45,9 @@ Kind = Literal[
 #: The step number under which the values before the first step are recorded.
 INITIAL = -1
 
+#: A micro-batch's number, which the program chooses.
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
 #: A step's number, or INITIAL; a place in a file, or -1 for none.
 Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
 Place = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
@@ -61,7 +64,7 @@ class TensorId(msgspec.Struct, frozen=True, order=True):
     """
 
     step: Step
-    microbatch: int | None
+    microbatch: Number | None
     kind: Kind
     module: str
     name: str
@@ -121,7 +124,7 @@ class InputEvent(msgspec.Struct, frozen=True, tag="input"):
     """The exact hashes of the root module's input tensors at one microbatch."""
 
     step: Step
-    microbatch: int
+    microbatch: Number
     hashes: tuple[str, ...]
 
 
@@ -195,6 +198,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     dtype: str
     device: str
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
     perturbation: float = 0.0
     versions: dict[str, str] = {}

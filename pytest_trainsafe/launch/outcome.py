@@ -76,13 +76,17 @@ def _value(rank: RankState) -> Any:
 
 def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], bool]:
     """A rank's calls; one whose ledger cannot be read has failed, and is named in any case."""
+    returned = rank.outcome is not None and rank.outcome.status == "ok"
     try:
-        return read_ledger(rank.files.ledger)
+        calls, finished = read_ledger(rank.files.ledger)
+        if returned and not calls and not finished:  # a rank writes its end before its outcome
+            raise LedgerError("it has no end, though the program returned")
     except LedgerError as error:
         unreadable.append(f"rank {rank.rank} has no record of its collectives: {error}")
-        if rank.outcome is not None and rank.outcome.status == "ok":
+        if returned:
             rank.outcome = rank.files.unreadable(rank.files.ledger, str(error))
         return [], False
+    return calls, finished
 
 
 def _statuses(seen: Supervision) -> list[Status]:

@@ -40,6 +40,8 @@ def open_file(
     Raises FileNotFoundError, BadFileError for what is no regular file or has more than `most`
     bytes, or another OSError.
     """
+    if "\0" in str(path):
+        raise BadFileError("its name has a null character", path)
     folder = None if below is None else _folder_of(path, below)
     name = path if folder is None else Path(path.name)
     flags = os.O_RDONLY | (_CAREFULLY & ~os.O_NOFOLLOW if follow else _CAREFULLY)
@@ -48,8 +50,8 @@ def open_file(
         status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
         require_regular(status, path)
         descriptor = os.open(name, flags, dir_fd=folder)
-    except ValueError as error:  # a null character, or one that the file system cannot encode
-        raise BadFileError(f"its name is not one of a file ({error})", path) from None
+    except UnicodeEncodeError as error:
+        raise BadFileError(f"its name is not one of a file ({error.reason})", path) from None
     except OSError as error:
         if isinstance(error, BadFileError):
             raise
@@ -84,6 +86,13 @@ def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
         return b"".join(chunks)
     finally:
         os.close(descriptor)
+
+
+def shown(text: object, most: int = 500) -> str:
+    """What a file says, for a message: not too much of it, and nothing that moves a cursor."""
+    found = str(text)
+    short = found if len(found) <= most else f"{found[:most]}..."
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)
 
 
 def require_regular(status: os.stat_result, path: Path) -> None:

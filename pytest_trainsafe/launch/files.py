@@ -66,8 +66,19 @@ class RankFiles:
         self.imported = self.folder / "imported.json"
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """Write the outcome whole; raises OSError where the disk does not take it."""
-        write_whole(self.result, msgspec.msgpack.encode(outcome))
+        """Write the outcome whole; raises OSError where the disk does not take it.
+
+        A value that is too large to be read is an error of the rank instead.
+        """
+        content = msgspec.msgpack.encode(outcome)
+        if len(content) > MOST_RESULT:
+            error = (
+                f"what rank {self.rank} returned has {len(content)} bytes, and at most "
+                f"{MOST_RESULT} can be returned; write it to a file and return the file's name"
+            )
+            large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)
+            content = msgspec.msgpack.encode(large)
+        write_whole(self.result, content)
 
     def read_outcome(self) -> Outcome | None:
         """The outcome, or None while there is none.

@@ -43,7 +43,7 @@ from pytest_trainsafe.trace.schema import (
     seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
-from pytest_trainsafe.untrusted import MALFORMED, open_file, read_file
+from pytest_trainsafe.untrusted import MALFORMED, open_file, read_file, shown
 
 FORMAT = "pytest-trainsafe trace"
 
@@ -213,7 +213,7 @@ class Trace:
 
 
 def _damaged(path: Path, reason: str) -> TraceError:
-    return TraceError(f"{path} is missing or damaged: {reason}. Record the run again.")
+    return TraceError(f"{path} is missing or damaged: {shown(reason)}. Record the run again.")
 
 
 def _read_manifest(path: Path) -> tuple[Manifest, str]:
@@ -229,25 +229,26 @@ def _read_manifest(path: Path) -> tuple[Manifest, str]:
     try:
         head = msgspec.json.decode(data)
     except MALFORMED as error:
-        raise TraceError(f"{file} is not JSON ({error}). Record the run again.") from error
+        raise TraceError(f"{file} is not JSON ({shown(error)}). Record the run again.") from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise TraceError(
             f"{path} is not a trace: {file.name} does not say `format: {FORMAT}`. "
             "It belongs to something else; choose another directory."
         )
-    if head.get("schema") != SCHEMA_VERSION:
+    schema = head.get("schema")
+    if schema != SCHEMA_VERSION:
+        said = shown(schema, 40) if isinstance(schema, int | str) else "of no number"
         raise TraceError(
-            f"{file} has schema version {head.get('schema')!r}, and this pytest-trainsafe reads "
+            f"{file} has schema version {said}, and this pytest-trainsafe reads "
             f"version {SCHEMA_VERSION}. Record the run again, or use the release that wrote it."
         )
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except MALFORMED as error:
-        raise TraceError(f"{file} is damaged: {error}. Record the run again.") from error
+        raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from error
     if manifest.dtype not in DTYPES:
-        raise TraceError(
-            f"{file} is damaged: there is no dtype {manifest.dtype!r}. Record the run again."
-        )
+        said = shown(repr(manifest.dtype), 40)
+        raise TraceError(f"{file} is damaged: there is no dtype {said}. Record the run again.")
     return manifest, manifest_hash(data)
 
 
@@ -257,13 +258,14 @@ def _point_of(path: Path, manifest: Manifest) -> Point:
         size = manifest.point.get(axis, 1)
         if type(size) is not int or not 1 <= size <= MOST_RANKS:
             raise TraceError(
-                f"{path / 'manifest.json'} is damaged: the size of {axis} is {size!r}, not a "
-                f"number from 1 to {MOST_RANKS}. Record the run again."
+                f"{path / 'manifest.json'} is damaged: the size of {axis} is "
+                f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
+                "Record the run again."
             )
     point = Point.of(manifest.point)
     if point.world_size != manifest.world_size:
         raise TraceError(
-            f"{path / 'manifest.json'} contradicts itself: {point} is a world of "
+            f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "
             f"{point.world_size} ranks, and world_size is {manifest.world_size}. "
             "Record the run again."
         )
@@ -340,7 +342,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
             try:
                 event = decoder.decode(line)
             except MALFORMED as error:
-                return f"{file} line {number} is damaged: {error}"
+                return f"{file} line {number} is damaged: {shown(error)}"
             if isinstance(event, End):
                 if event.events != len(rank.events):
                     return f"{file} says {event.events} events and holds {len(rank.events)}"
@@ -351,7 +353,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                 rank.sketches, rank.manifest = event.sketches, event.manifest
                 return None
             if fault := _take(rank, event, check):
-                return f"{file} line {number} is damaged: {fault}"
+                return f"{file} line {number} is damaged: {shown(fault)}"
             before.update(line)
     return f"{file} has no end: rank {rank.rank} did not finish (it died, or is still running)"
 
@@ -404,8 +406,9 @@ def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
                 continue
             held = sum(math.prod(other.shape) for _, other in trace.holders(id))
             if declared > held * MOST_TIMES * trace.manifest.world_size:
+                file = trace.path / f"rank{rank.rank}" / "events.jsonl"
                 found.append(
-                    f"{trace.path / f'rank{rank.rank}' / 'events.jsonl'} is damaged: {id} is "
-                    f"declared to have {declared} elements, and its parts have {held}"
+                    f"{file} is damaged: {shown(id)} is declared to have {declared} elements, "
+                    f"and its parts have {held}"
                 )
     return found

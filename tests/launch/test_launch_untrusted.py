@@ -101,6 +101,17 @@ def test_an_outcome_that_is_too_large_is_not_read(files: RankFiles) -> None:
     assert "at most 1073741824 are read" in outcome.error
 
 
+def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
+    files: RankFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "MOST_RESULT", 300)
+    files.write_outcome(msgspec.structs.replace(OK, value=b"x" * 300))
+    outcome = files.read_outcome()
+    assert outcome is not None
+    assert outcome.status == "raised"
+    assert "at most 300 can be returned; write it to a file" in outcome.error
+
+
 @pytest.mark.parametrize("text", [b"", b"-5", b"0", b"x", b"9" * 5000, b"\xff", b"12 "])
 def test_what_is_no_process_id_is_none(files: RankFiles, text: bytes) -> None:
     files.started.write_bytes(text)

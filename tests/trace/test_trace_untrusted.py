@@ -199,6 +199,16 @@ def test_an_id_that_comes_twice_is_refused(whole: Path) -> None:
     assert f"{WEIGHT} was recorded twice" in refused(whole)
 
 
+def test_a_message_shows_little_of_what_it_quotes_and_nothing_that_moves_the_cursor(
+    whole: Path,
+) -> None:
+    forge(whole, changed(lines(whole), 4, dtype="\x1b[2J" + "x" * 100_000))
+    message = refused(whole)
+    assert "unknown dtype" in message
+    assert len(message) < 2000
+    assert "\x1b" not in message
+
+
 def test_a_line_without_an_end_is_refused(whole: Path) -> None:
     (whole / EVENTS).write_bytes(b" " * (MOST_LINE + 1))
     assert f"line 1 is longer than {MOST_LINE} bytes" in refused(whole)

@@ -27,7 +27,10 @@ hypothesis.settings.load_profile("suite")
 
 @pytest.fixture
 def never_hangs() -> Iterator[None]:
-    """Fail a test that waits, long after any machine would have been done with it."""
+    """Fail a test that waits, long after any machine would have been done with it.
+
+    A test of many examples calls `signal.alarm(120)` in each, so that it is each that must end.
+    """
 
     def ring(*_: object) -> None:
         raise AssertionError("this took more than two minutes")

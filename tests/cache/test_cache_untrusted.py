@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -154,6 +155,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_entry_is_made_again_or_is_as_it_was(filled: Path, data: st.DataObject) -> None:
+    signal.alarm(120)
     before = value(get(filled, 1.0))
     entry = filled / KEY.digest
     files = sorted(path for path in entry.rglob("*") if path.is_file() and path.name != "pin")

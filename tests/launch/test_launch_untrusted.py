@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,7 @@ WHOLE = data.encode({"a": (1, 2**70, [torch.arange(4.0)]), "b": b"x" * 9, (1, 2)
 
 @given(st.data())
 def test_a_damaged_value_is_read_or_has_one_error(draws: st.DataObject) -> None:
+    signal.alarm(120)
     start = draws.draw(st.integers(0, len(WHOLE)))
     end = draws.draw(st.integers(start, min(len(WHOLE), start + 4)))
     damaged = WHOLE[:start] + draws.draw(st.binary(max_size=6)) + WHOLE[end:]
@@ -180,6 +182,7 @@ def test_a_damaged_value_is_read_or_has_one_error(draws: st.DataObject) -> None:
 def test_a_damaged_outcome_is_one_of_the_rank(
     tmp_path_factory: pytest.TempPathFactory, draws: st.DataObject
 ) -> None:
+    signal.alarm(120)
     whole = msgspec.msgpack.encode(OK)
     start = draws.draw(st.integers(0, len(whole)))
     end = draws.draw(st.integers(start, len(whole)))

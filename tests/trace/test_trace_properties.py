@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def copied(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def same_or_refused(path: Path, original: Path) -> None:
+    signal.alarm(120)
     try:
         found = content(path)
     except TraceError as error:
@@ -122,6 +124,7 @@ _values = st.one_of(
 
 def judged_or_refused(path: Path) -> None:
     """Open a forged trace, and do with it what every judge does."""
+    signal.alarm(120)
     try:
         content(path)
     except TraceError as error:

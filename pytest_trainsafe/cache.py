@@ -82,7 +82,8 @@ class ReferenceCache:
         `make` records the run into the folder it is given and returns the files of the project
         that the program imported.  `current` tells the key as it is after that: a run whose
         sources were written meanwhile serves its caller and nobody else, and is left in the
-        folder `own`; so is one that takes the place of an unsound entry which others still read.
+        folder `own`; so is one that takes the place of an unsound entry which others still read,
+        and one for which there is no folder that can be written to.
         Others that want the same reference wait.  The entry stays until `close`.  Raises what
         `make` raises, and Stopped when `stop` is set while another makes it.
         """
@@ -90,10 +91,11 @@ class ReferenceCache:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             _make_way(lock_file)
-        except OSError:  # a link that leads nowhere, or a file: nothing can be kept here
+            lock = wait_lock(lock_file, stop or threading.Event())
+        except OSError:  # a link that leads nowhere, a file, a disk that is full or read-only
             make(own)
             return Entry(Trace.open(own), False)
-        with wait_lock(lock_file, stop or threading.Event()):
+        with lock:
             entry = self.directory / key.digest
             trace = _sound(entry, key)
             reused = trace is not None

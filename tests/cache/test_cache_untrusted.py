@@ -102,6 +102,17 @@ def test_without_a_folder_a_reference_is_made_and_not_kept(tmp_path: Path, kind:
     assert entry.trace.path == tmp_path / "cache-own"
 
 
+def test_in_a_folder_that_takes_no_lock_a_reference_is_made_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, _stop: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("pytest_trainsafe.cache.wait_lock", refuse)
+    entry = get(tmp_path / "cache", 1.0)
+    assert (value(entry), entry.trace.path) == (1.0, tmp_path / "cache-own")
+
+
 SEALS: dict[str, Callable[[dict[str, object]], object]] = {
     "a name with a null": lambda seal: {**seal, "loaded": {"\0": ""}},
     "a name that is no UTF-8": lambda seal: {**seal, "loaded": {"\udc80": ""}},

@@ -14,9 +14,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,13 @@ from pytest_trainsafe.fingerprint import Key
 from pytest_trainsafe.locks import Lock, try_lock, wait_lock
 from pytest_trainsafe.sources import content_hash
 from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.untrusted import MALFORMED, BadFileError, open_file, read_file
 
 FORMAT = "pytest-trainsafe reference 1"
 MAKING = "making-"
+
+#: Most bytes of an entry's seal: a line for each source file and each file of the trace.
+MOST_SEAL = 2**26
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -77,13 +82,20 @@ class ReferenceCache:
         `make` records the run into the folder it is given and returns the files of the project
         that the program imported.  `current` tells the key as it is after that: a run whose
         sources were written meanwhile serves its caller and nobody else, and is left in the
-        folder `own`; so is one that takes the place of an unsound entry which others still read.
+        folder `own`; so is one that takes the place of an unsound entry which others still read,
+        and one for which there is no folder that can be written to.
         Others that want the same reference wait.  The entry stays until `close`.  Raises what
         `make` raises, and Stopped when `stop` is set while another makes it.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
         lock_file = self.directory / f"{key.digest}.lock"
-        with wait_lock(lock_file, stop or threading.Event()):
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _make_way(lock_file)
+            lock = wait_lock(lock_file, stop or threading.Event())
+        except OSError:  # a link that leads nowhere, a file, a disk that is full or read-only
+            make(own)
+            return Entry(Trace.open(own), False)
+        with lock:
             entry = self.directory / key.digest
             trace = _sound(entry, key)
             reused = trace is not None
@@ -94,7 +106,7 @@ class ReferenceCache:
                     trace = Trace.open(entry / "trace")
                 self._pin(entry)
             finally:
-                if not entry.exists():
+                if not os.path.lexists(entry):
                     lock_file.unlink(missing_ok=True)
         if not reused:
             self._shrink()
@@ -155,7 +167,7 @@ class ReferenceCache:
     def _clear(self, digest: str) -> None:
         """Remove a digest's entry and what was left half made.  Under the digest's lock."""
         entry = self.directory / digest
-        if entry.exists():
+        if os.path.lexists(entry):
             aside = Path(tempfile.mkdtemp(prefix=f"{MAKING}{digest}-", dir=self.directory))
             entry.rename(aside / "removed")
         for left in self.directory.glob(f"{MAKING}{digest}-*"):
@@ -172,8 +184,8 @@ class ReferenceCache:
         for path in present:
             if path.name.startswith(MAKING):
                 half_made.add(path.name.split("-")[1])
-            elif path.is_dir():
-                with contextlib.suppress(FileNotFoundError):
+            elif path.is_dir() and not path.is_symlink():
+                with contextlib.suppress(OSError):
                     entries.append((_last_used(path), path, _size(path)))
         excess = sum(size for _, _, size in entries) - self.limit
         for _, path, size in sorted(entries):
@@ -188,7 +200,11 @@ class ReferenceCache:
     def _remove(self, digest: str) -> bool:
         """Remove an entry, and say so, unless it is in use."""
         lock_file = self.directory / f"{digest}.lock"
-        lock = try_lock(lock_file)
+        try:
+            _make_way(lock_file)
+            lock = try_lock(lock_file)
+        except OSError:
+            return False
         if lock is None:
             return False
         with lock:
@@ -203,15 +219,17 @@ class ReferenceCache:
 def _sound(entry: Path, key: Key) -> Trace | None:
     """The entry's trace; None unless everything is there as it was written, and still true."""
     try:
-        seal = msgspec.json.decode((entry / "entry.json").read_bytes(), type=Seal)
-        if seal.format != FORMAT or seal.files != _files(entry / "trace"):
+        below = entry.parent
+        data = read_file(entry / "entry.json", below=below, most=MOST_SEAL)
+        seal = msgspec.json.decode(data, type=Seal)
+        if seal.format != FORMAT or _encoded(seal.key) != _encoded(key.parts):
             return None
-        if _encoded(seal.key) != _encoded(key.parts):
+        if not _is_pin(entry / "pin") or not _is_as_sealed(entry / "trace", below, seal.files):
             return None
         if any(content_hash(Path(path)) != known for path, known in seal.loaded.items()):
             return None
         return Trace.open(entry / "trace")
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, TraceError):
+    except (OSError, *MALFORMED, TraceError):
         return None
 
 
@@ -221,31 +239,73 @@ def _encoded(parts: dict[str, Any]) -> bytes:
 
 def _files(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and hash of every file below a folder, by path."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                digest = xxhash.xxh3_128()
-                while chunk := file.read(1 << 20):
-                    digest.update(chunk)
-            found[str(path.relative_to(folder))] = (path.stat().st_size, digest.hexdigest())
-    return found
+    return {
+        name: (path.lstat().st_size, _hash(path, folder)) for name, path in sorted(_walk(folder))
+    }
+
+
+def _is_as_sealed(folder: Path, below: Path, files: dict[str, tuple[int, str]]) -> bool:
+    """Whether a folder has just these files.  Sizes come first: only what fits is hashed."""
+    left = dict(files)
+    there = []
+    for name, path in _walk(folder):
+        if path.lstat().st_size != left.pop(name, (-1, ""))[0]:
+            return False
+        there.append((name, path))
+    return not left and all(_hash(path, below) == files[name][1] for name, path in there)
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Every file below a folder, with its path in it; links are not followed."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            yield str(path.relative_to(folder)), path
+
+
+def _hash(path: Path, below: Path) -> str:
+    digest = xxhash.xxh3_128()
+    with os.fdopen(open_file(path, below=below), "rb", buffering=0) as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _is_pin(pin: Path) -> bool:
+    """Whether the pin is a file as it should be, or is yet to be made."""
+    try:
+        return stat.S_ISREG(pin.lstat().st_mode)
+    except FileNotFoundError:
+        return True
 
 
 def _is_read(entry: Path) -> bool:
     """Whether somebody reads the entry's trace.  Asked under its digest's lock."""
-    if not entry.is_dir():
+    if entry.is_symlink() or not entry.is_dir():
         return False
-    pin = try_lock(entry / "pin")
+    try:
+        pin = try_lock(entry / "pin")
+    except BadFileError:  # nobody has locked what is no file
+        return False
     if pin is not None:
         pin.release()
     return pin is None
 
 
+def _make_way(lock_file: Path) -> None:
+    """Remove what lies in a lock's place and is no regular file: nobody has locked that."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = lock_file.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            shutil.rmtree(lock_file)
+        elif not stat.S_ISREG(mode):
+            lock_file.unlink()
+
+
 def _last_used(entry: Path) -> int:
     """When an entry was last handed out, in ns since the epoch; 0 for one that never was."""
     try:
-        return (entry / "pin").stat().st_mtime_ns
+        return (entry / "pin").lstat().st_mtime_ns
     except FileNotFoundError:  # its maker was killed
         return 0
 

@@ -9,11 +9,14 @@ that, can be looked at without being taken, and stay with a file that is renamed
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
 from pathlib import Path
 from types import TracebackType
+
+from pytest_trainsafe.untrusted import BadFileError, require_regular
 
 #: Seconds between two looks at a lock that another holds.
 POLL = 0.02
@@ -53,9 +56,12 @@ class Lock:
 
 
 def try_lock(path: Path, *, shared: bool = False) -> Lock | None:
-    """Lock the file `path`, which is made if need be; None where another holds it."""
+    """Lock the file `path`, which is made if need be; None where another holds it.
+
+    Raises BadFileError where something else than a regular file lies there, such as a link.
+    """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
         if not _flock(descriptor, shared):
             os.close(descriptor)
             return None
@@ -75,13 +81,30 @@ def wait_lock(path: Path, stop: threading.Event) -> Lock:
 def is_locked(path: Path) -> bool:
     """Whether somebody holds a lock on the file `path`; False where there is no such file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        descriptor = _open_regular(path, os.O_RDONLY)
+    except (FileNotFoundError, BadFileError):
         return False
     try:
         return not _flock(descriptor, shared=True)
     finally:
         os.close(descriptor)
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    """Open a regular file that is no link; never waits, as opening a pipe does."""
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        # Of what cannot even be opened so: a folder, a link, a socket, a pipe or device.
+        if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV):
+            require_regular(os.lstat(path), path)
+        raise
+    try:
+        require_regular(os.fstat(descriptor), path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _flock(descriptor: int, shared: bool) -> bool:

@@ -23,7 +23,13 @@ from pytest_trainsafe.fixtures.core import (
 )
 from pytest_trainsafe.options import add_options, separate_sweep_words
 from pytest_trainsafe.report.summary import write_summary
-from pytest_trainsafe.settings import SETTINGS, WORKER_SWEEP, read_settings, sweep_words
+from pytest_trainsafe.settings import (
+    SETTINGS,
+    WORKER_SWEEP,
+    read_settings,
+    require_encodable_folders,
+    sweep_words,
+)
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE
 
 __all__ = [
@@ -73,6 +79,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
         from pytest_trainsafe.sweep.collect import finish
 
         finish(session, items)
+        require_encodable_folders(session.config)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -106,6 +107,25 @@ def read_settings(config: pytest.Config) -> Settings:
             for entry in _value(config, "cache-inputs", _listed, default.cache_inputs)
         ),
     )
+
+
+def require_encodable_folders(config: pytest.Config) -> None:
+    """Raise UsageError where a path that ranks are told cannot be written as UTF-8.
+
+    Asked once there are marked tests: other tests may run wherever they like.
+    """
+    base = config.option.basetemp
+    for what, path in (
+        ("the working directory", os.getcwd()),
+        ("--basetemp", os.path.abspath(base)) if base else ("TMPDIR", tempfile.gettempdir()),
+    ):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise pytest.UsageError(
+                f"{what} is {os.fsencode(path)!r}, which is not UTF-8; ranks are told of their "
+                "folders in UTF-8, so choose one whose name is"
+            ) from None
 
 
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:

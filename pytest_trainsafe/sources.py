@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pytest_trainsafe.untrusted import open_file
+
 _PARSING = threading.Lock()
 
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
@@ -213,11 +215,16 @@ def loaded_files() -> list[str]:
 
 
 def content_hash(path: Path) -> str:
-    """The hash of a file's content; "" where there is no such file to read."""
+    """The hash of a file's content; "" where there is no such regular file to read."""
     try:
-        return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        with os.fdopen(open_file(path, follow=True), "rb") as file:
+            return hashlib.file_digest(file, _blake).hexdigest()
     except OSError:
         return ""
+
+
+def _blake() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
 
 
 def _read(path: Path) -> bytes:

@@ -5,6 +5,8 @@ wait for each other made a training of a second one of a minute.
 """
 
 import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 
 import hypothesis
@@ -21,6 +23,23 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("thorough", max_examples=2000, deadline=None, database=None)
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture
+def never_hangs() -> Iterator[None]:
+    """Fail a test that waits, long after any machine would have been done with it.
+
+    A test of many examples calls `signal.alarm(120)` in each, so that it is each that must end.
+    """
+
+    def ring(*_: object) -> None:
+        raise AssertionError("this took more than two minutes")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture

@@ -9,9 +9,12 @@ takes a run across them (`align/flat.py` undoes it first).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+
+#: A number of elements, rows or ranks; a trace that says another is refused when it is read.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 
 
 class Shard(msgspec.Struct, frozen=True, tag="shard", omit_defaults=True):
@@ -24,7 +27,7 @@ class Shard(msgspec.Struct, frozen=True, tag="shard", omit_defaults=True):
 
     dim: int
     axis: str
-    blocks: tuple[int, ...] = ()
+    blocks: tuple[Count, ...] = ()
 
 
 class ZigZag(msgspec.Struct, frozen=True, tag="zigzag"):
@@ -52,9 +55,9 @@ class Slices(msgspec.Struct, frozen=True, tag="slices"):
     rectangles are replicas.  `axes` names the mesh axes it depends on.
     """
 
-    offsets: tuple[int, ...]
-    lengths: tuple[int, ...]
-    shape: tuple[int, ...]
+    offsets: tuple[Count, ...]
+    lengths: tuple[Count, ...]
+    shape: tuple[Count, ...]
     axes: tuple[str, ...]
 
 
@@ -69,9 +72,9 @@ class Flat(msgspec.Struct, frozen=True, tag="flat"):
     make the tensor.
     """
 
-    offset: int
-    length: int
-    shape: tuple[int, ...]
+    offset: Count
+    length: Count
+    shape: tuple[Count, ...]
     axes: tuple[str, ...]
 
 
@@ -94,7 +97,7 @@ class Owned(msgspec.Struct, frozen=True, tag="owned"):
     """
 
     axes: tuple[str, ...]
-    parts: int
+    parts: Annotated[int, msgspec.Meta(ge=1, le=2**48)]
 
     def owner(self, coordinates: Coordinates, sizes: Sizes) -> int:
         """The remainder of the rank at these coordinates."""

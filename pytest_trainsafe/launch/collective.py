@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.untrusted import MALFORMED, read_file
+
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collective"):
     """One call of a collective or of a point-to-point operation, as one rank made it.
@@ -79,13 +81,32 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The rank's program returned: no collective follows."""
 
 
+class LedgerError(Exception):
+    """A rank's ledger cannot be read; the message says why, without the path."""
+
+
+#: Most bytes of a ledger: some millions of calls.
+MOST_LEDGER = 2**30
+
+
 def read_ledger(path: Path) -> tuple[list[Collective], bool]:
-    """A rank's collectives, and whether its program returned; a torn last line is left out."""
+    """A rank's collectives, and whether its program returned; a torn last line is left out.
+
+    Raises LedgerError for what is no ledger: it is the rank's to write, and a rank runs anything.
+    """
     try:
-        content = path.read_bytes()
+        # The folders up to the group's: a rank can replace its own.
+        content = read_file(path, below=path.parent.parent, most=MOST_LEDGER)
     except FileNotFoundError:
         return [], False
+    except OSError as error:
+        raise LedgerError(error.strerror or str(error)) from error
     decoder = msgspec.json.Decoder(Collective | Finished)
-    entries = [decoder.decode(line) for line in content.split(b"\n")[:-1]]
+    entries: list[Collective | Finished] = []
+    try:
+        for line in content.split(b"\n")[:-1]:
+            entries.append(decoder.decode(line))
+    except MALFORMED as error:
+        raise LedgerError(f"line {len(entries) + 1} is damaged: {error}") from error
     finished = bool(entries) and isinstance(entries[-1], Finished)
     return [entry for entry in entries if isinstance(entry, Collective)], finished

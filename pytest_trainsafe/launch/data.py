@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from pytest_trainsafe.untrusted import MALFORMED
+
 _TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _PAIRS = 1, 2, 3, 4, 5, 6
 _ALLOWED = (
     "None, bool, int, float, str, bytes, list, tuple, dict, torch.Tensor, numpy.ndarray "
@@ -29,8 +31,24 @@ def encode(value: Any, what: str = "value") -> bytes:
     return msgspec.msgpack.encode(_plain(value, what))
 
 
-def decode(data: bytes) -> Any:
-    """The value that `encode` was given; tensors arrive on the CPU, without gradient."""
+class MalformedDataError(ValueError):
+    """Bytes that `encode` did not make; the message says what is wrong with them."""
+
+
+def decode(data: bytes | memoryview) -> Any:
+    """The value that `encode` was given; tensors arrive on the CPU, without gradient.
+
+    Raises MalformedDataError for bytes that are anything else.
+    """
+    try:
+        return _decode(data)
+    # What lies under our names may be anything: a number of 10**5 digits, keys that cannot be
+    # hashed, a tensor's file without a tensor; and safetensors has an error of its own.
+    except (*MALFORMED, ValueError, TypeError, LookupError, MemoryError) as error:
+        raise MalformedDataError(f"{type(error).__name__}: {error}"[:500]) from error
+
+
+def _decode(data: bytes | memoryview) -> Any:
     return msgspec.msgpack.decode(data, ext_hook=_unpack)
 
 
@@ -46,7 +64,7 @@ def _plain(value: Any, what: str) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, str):
-        return str(value)
+        return _encodable(str(value), what)
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     if isinstance(value, list):
@@ -73,6 +91,17 @@ def _plain(value: Any, what: str) -> Any:
         f"{what} is a {kind}, which cannot cross between processes as data. "
         f"Allowed are {_ALLOWED}. Pass what it is made from instead, and build it in the ranks."
     )
+
+
+def _encodable(text: str, what: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise NotDataError(
+            f"{what} is {text[:200]!r}, which UTF-8 cannot encode ({error.reason}). A path whose "
+            "name is no UTF-8 cannot cross between processes; bytes can."
+        ) from None
+    return text
 
 
 def _loaded(module: str, name: str) -> tuple[type, ...]:
@@ -116,20 +145,28 @@ def _array_bytes(array: Any, what: str) -> bytes:
 
 
 def _unpack(code: int, data: memoryview) -> Any:
-    payload = bytes(data)
     if code == _TUPLE:
-        return tuple(decode(payload))
+        return tuple(_decode(data))
     if code == _PAIRS:
-        return dict(decode(payload))
+        return dict(_decode(data))
     if code == _BIG_INT:
-        return int(payload)
-    if code == _TENSOR:
-        from safetensors.torch import load as load_torch
+        return int(bytes(data))
+    if code in (_TENSOR, _ARRAY, _SCALAR):
+        return _of_safetensors(code, bytes(data))
+    raise ValueError(f"unknown extension type {code} in msgpack data")
 
-        return load_torch(payload)["t"]
-    if code in (_ARRAY, _SCALAR):
+
+def _of_safetensors(code: int, data: bytes) -> Any:
+    from safetensors import SafetensorError
+
+    try:
+        if code == _TENSOR:
+            from safetensors.torch import load as load_torch
+
+            return load_torch(data)["t"]
         from safetensors.numpy import load as load_numpy
 
-        array = load_numpy(payload)["t"]
-        return array[()] if code == _SCALAR else array
-    raise ValueError(f"unknown extension type {code} in msgpack data")
+        array = load_numpy(data)["t"]
+    except SafetensorError as error:
+        raise ValueError(f"a tensor in it cannot be read: {error}") from error
+    return array[()] if code == _SCALAR else array

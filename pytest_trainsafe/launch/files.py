@@ -14,17 +14,27 @@ rank0/imported.json          what a forked rank had to import of installed packa
 
 from __future__ import annotations
 
+import math
 import os
+import re
+import time
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+
+from pytest_trainsafe.untrusted import MALFORMED, BadFileError, open_file, read_file
 
 #: Exit code of a rank that could not write its outcome (EX_IOERR of sysexits.h).
 CANNOT_WRITE = 74
 
 #: Begins the line in which such a rank tells its outcome through torchrun's pipe instead.
 LAST_WORDS = "pytest-trainsafe-last-words "
+
+
+#: Most bytes of what a rank returns, of its list of modules, and of a small file.  All is decoded
+#: in the test process, whose memory a rank must not exhaust.
+MOST_RESULT, MOST_NAMES, MOST_SMALL = 2**30, 2**24, 2**16
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +53,7 @@ class RankFiles:
     """The files of one rank."""
 
     def __init__(self, group: Path, rank: int) -> None:
+        self.rank = rank
         self.folder = group / f"rank{rank}"
         self.stdout = self.folder / "stdout.txt"
         self.stderr = self.folder / "stderr.txt"
@@ -55,22 +66,63 @@ class RankFiles:
         self.imported = self.folder / "imported.json"
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """Write the outcome whole; raises OSError where the disk does not take it."""
-        write_whole(self.result, msgspec.msgpack.encode(outcome))
+        """Write the outcome whole; raises OSError where the disk does not take it.
+
+        A value that is too large to be read is an error of the rank instead.
+        """
+        content = msgspec.msgpack.encode(outcome)
+        if len(content) > MOST_RESULT:
+            error = (
+                f"what rank {self.rank} returned has {len(content)} bytes, and at most "
+                f"{MOST_RESULT} can be returned; write it to a file and return the file's name"
+            )
+            large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)
+            content = msgspec.msgpack.encode(large)
+        write_whole(self.result, content)
 
     def read_outcome(self) -> Outcome | None:
-        """The outcome, or None while there is none."""
+        """The outcome, or None while there is none.
+
+        A rank whose file is not one that `write_outcome` writes has failed, and says so.
+        """
         try:
-            return msgspec.msgpack.decode(self.result.read_bytes(), type=Outcome)
+            data = read_file(self.result, below=self.folder.parent, most=MOST_RESULT)
+            outcome = msgspec.msgpack.decode(data, type=Outcome)
         except FileNotFoundError:
             return None
+        except (OSError, *MALFORMED) as error:
+            return self.unreadable(self.result, error)
+        if outcome.rank != self.rank or not math.isfinite(outcome.at):
+            return self.unreadable(self.result, f"it is not an outcome of rank {self.rank}")
+        return outcome
+
+    def unreadable(self, path: Path, error: Exception | str) -> Outcome:
+        """The outcome of a rank that replaced or damaged one of its files."""
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        return Outcome(
+            rank=self.rank,
+            status="raised",
+            at=time.monotonic(),
+            error_type="UnreadableFile",
+            error=f"{path} cannot be read: {reason}. Only pytest-trainsafe writes there; "
+            "did the program write to it, or remove it?"[:2000],
+        )
 
     def read_pid(self) -> int | None:
         """The rank's process id, or None before its program began."""
         try:
-            return int(self.started.read_text())
-        except FileNotFoundError:
+            data = read_file(self.started, below=self.folder.parent, most=MOST_SMALL)
+        except OSError:
             return None
+        return int(data) if re.fullmatch(rb"[1-9][0-9]{0,8}", data) else None
+
+    def read_imported(self) -> list[str]:
+        """The modules that a forked rank had to import; none where it did not say so."""
+        try:
+            data = read_file(self.imported, below=self.folder.parent, most=MOST_NAMES)
+            return msgspec.json.decode(data, type=list[str])
+        except (OSError, *MALFORMED):
+            return []
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -81,12 +133,17 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def read_end(path: Path, limit: int = 8000) -> str:
-    """The last `limit` bytes of a text file, from the start of a line; "" if there is none."""
+    """The last `limit` bytes of a text file, from the start of a line; "" if there is none.
+
+    Of what is no regular file it says so.
+    """
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_file(path), "rb", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
-            text = file.read().decode("utf-8", "replace")
-    except FileNotFoundError:
+            text = (file.read(limit) or b"").decode("utf-8", "replace")
+    except BadFileError as error:
+        return f"({path.name} cannot be read: {error.strerror})"
+    except OSError:
         return ""
     return text.partition("\n")[2] if size > limit else text

@@ -16,10 +16,15 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.untrusted import MALFORMED, read_file
+
 #: A process group: its name, and its members' global ranks.
 GroupKey = tuple[str, tuple[int, ...]]
 
 _GLOO = "gloo:"
+
+#: Most bytes of a record: the recorder keeps some thousand entries.
+MOST_FLIGHT = 2**27
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -112,8 +117,9 @@ def read_flight(path: Path) -> Flight | None:
     whose name was used twice, and those whose last entries the recorder may have overwritten.
     """
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=_Saved)
-    except (FileNotFoundError, msgspec.DecodeError):
+        data = read_file(path, below=path.parent.parent, most=MOST_FLIGHT)
+        saved = msgspec.json.decode(data, type=_Saved)
+    except (OSError, *MALFORMED):
         return None
     by_name: dict[str, list[Issued]] = defaultdict(list)
     for entry in saved.recorder.entries:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
+import shutil
 import stat
 import tempfile
 import threading
@@ -25,12 +27,19 @@ import msgspec
 from pytest_trainsafe.launch import gpus
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.locks import POLL, Lock, Stopped, is_locked, try_lock, wait_lock
+from pytest_trainsafe.untrusted import MALFORMED, read_file
 
 #: Set for ranks, so that a pytest run inside a rank lives on the rank's lease: waiting for
 #: room that its own ancestors hold would never end.
 LEASED = "PYTEST_TRAINSAFE_LEASED"
 
 WAITING, HELD = ".waiting", ".held"
+
+#: The names of places in the queue; `user_directory` may hold other files.
+_NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
+
+#: Most bytes of a claim: a few words for each GPU.
+_MOST_CLAIM = 2**16
 
 _numbers = itertools.count(1)
 
@@ -150,8 +159,14 @@ class _Place:
                         return self.claim
             except FileNotFoundError:
                 # A holder left while we looked at its file, or the folder itself was cleaned up.
-                self.directory.mkdir(mode=0o700, exist_ok=True)
+                own_folder(self.directory)
                 continue
+            except OSError as error:
+                raise LeaseError(
+                    f"{error.filename or self.path} cannot be used ({error.strerror}). Test runs "
+                    f"on this machine agree in {self.directory} on how many ranks run at once: "
+                    "make room there, or set TMPDIR to a folder that you may write to."
+                ) from error
             if soon is not None and all(path.suffix == HELD for path in before):
                 soon()
                 soon = None
@@ -210,9 +225,9 @@ class _Place:
             if path == self.path:
                 continue
             if is_locked(path):
-                found.append((path, msgspec.json.decode(path.read_bytes(), type=Claim)))
+                found.append((path, _read_claim(path)))
             else:
-                path.unlink(missing_ok=True)
+                _remove(path)
         return found
 
     def _write(self) -> None:
@@ -238,6 +253,12 @@ def user_directory(environ: Mapping[str, str] = os.environ) -> Path:
         path = Path(runtime) / "pytest-trainsafe"
     else:
         path = Path(tempfile.gettempdir()) / f"pytest-trainsafe-{os.geteuid()}"
+    own_folder(path)
+    return path
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder that is this user's alone; raise LeaseError where that cannot be."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
@@ -252,7 +273,24 @@ def user_directory(environ: Mapping[str, str] = os.environ) -> Path:
             "that only you may write to."
         )
     path.chmod(0o700)
-    return path
+
+
+def _read_claim(path: Path) -> Claim:
+    try:
+        return msgspec.json.decode(read_file(path, most=_MOST_CLAIM), type=Claim)
+    except MALFORMED as error:
+        raise LeaseError(
+            f"{path} is damaged ({error}): it says what a test run that is alive may use. "
+            "Remove it; where that run still trains, more ranks than planned run at once."
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    """Remove what a dead run left, or whatever else lies there under such a name."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _ours(path: Path) -> bool:
@@ -261,7 +299,7 @@ def _ours(path: Path) -> bool:
 
 
 def _entries(directory: Path) -> Sequence[Path]:
-    return sorted(path for path in directory.iterdir() if path.suffix in (WAITING, HELD))
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
 
 
 def _number(path: Path) -> int:

@@ -55,7 +55,7 @@ def _first_mismatch(
 ) -> str:
     group = f"the group of ranks {list(members)}"
     names = {rank: {call.name for call in made} for rank, made in calls.items()}
-    for number in range(max(map(len, calls.values()))):
+    for number in range(max(map(len, calls.values()), default=0)):
         made = {rank: all_[number] for rank, all_ in calls.items() if number < len(all_)}
         for one, other in _pairs(list(made)):
             why = _disagree(made[one], made[other], members.index(one), members.index(other))

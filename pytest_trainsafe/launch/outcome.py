@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.collective import read_ledger
+from pytest_trainsafe.launch.collective import Collective, LedgerError, read_ledger
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
 from pytest_trainsafe.launch.flight import read_flight
 from pytest_trainsafe.launch.flight_check import check_flights, waiting
@@ -30,29 +30,63 @@ def group_result(
     task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
 ) -> GroupResult:
     """What became of the group, with the ledgers and flight records compared."""
+    values = [_value(rank) for rank in seen.ranks]
+    unreadable: list[str] = []
+    ledgers = [_ledger(rank, unreadable) for rank in seen.ranks]
     statuses = _statuses(seen)
-    ledgers = [read_ledger(rank.files.ledger) for rank in seen.ranks]
     finished = [done for _, done in ledgers]
     flights = [read_flight(rank.files.flight) for rank in seen.ranks]
-    found = check_ledgers([calls for calls, _ in ledgers], finished)
+    # A rank whose calls cannot be read would seem to have made none.
+    found = [] if unreadable else check_ledgers([calls for calls, _ in ledgers], finished)
     unseen = check_flights(flights, finished, [each.group for each in found])
     return GroupResult(
         task=str(task),
         folder=folder,
         ranks=tuple(
-            _rank_result(rank, status, seen, [str(c) for c in ledger[0][-1:]])
-            for rank, status, ledger in zip(seen.ranks, statuses, ledgers, strict=True)
+            _rank_result(rank, status, seen, [str(c) for c in ledger[0][-1:]], value)
+            for rank, status, ledger, value in zip(
+                seen.ranks, statuses, ledgers, values, strict=True
+            )
         ),
         seconds=seen.ended - seen.began,
         timeout=timeout,
         stuck=seen.reason == "stuck",
         first_failed=_first_failed(seen, statuses),
         mismatches=(*(each.text for each in found), *unseen),
-        waiting=tuple(waiting(flights, [_ENDED.get(status, "") for status in statuses])),
+        waiting=(
+            *unreadable,
+            *waiting(flights, [_ENDED.get(status, "") for status in statuses]),
+        ),
         problem=_problem(seen, startup_timeout),
         leftovers=seen.leftovers,
         launcher_log=seen.log[-8000:],
     )
+
+
+def _value(rank: RankState) -> Any:
+    """What a rank returned; one that left something else in its place has failed."""
+    if rank.outcome is None or not rank.outcome.value:
+        return None
+    try:
+        return data.decode(rank.outcome.value)
+    except data.MalformedDataError as error:
+        rank.outcome = rank.files.unreadable(rank.files.result, error)
+        return None
+
+
+def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], bool]:
+    """A rank's calls; one whose ledger cannot be read has failed, and is named in any case."""
+    returned = rank.outcome is not None and rank.outcome.status == "ok"
+    try:
+        calls, finished = read_ledger(rank.files.ledger)
+        if returned and not calls and not finished:  # a rank writes its end before its outcome
+            raise LedgerError("it has no end, though the program returned")
+    except LedgerError as error:
+        unreadable.append(f"rank {rank.rank} has no record of its collectives: {error}")
+        if returned:
+            rank.outcome = rank.files.unreadable(rank.files.ledger, str(error))
+        return [], False
+    return calls, finished
 
 
 def _statuses(seen: Supervision) -> list[Status]:
@@ -76,11 +110,10 @@ def _status(rank: RankState, reason: str) -> Status:
 
 
 def _rank_result(
-    rank: RankState, status: Status, seen: Supervision, last_collective: list[str]
+    rank: RankState, status: Status, seen: Supervision, last_collective: list[str], value: Any
 ) -> RankResult:
     outcome = rank.outcome
     ended = outcome.at if outcome is not None else rank.gone if status == "died" else None
-    value: Any = data.decode(outcome.value) if outcome is not None and outcome.value else None
     return RankResult(
         rank=rank.rank,
         status=status,

@@ -20,10 +20,11 @@ from types import TracebackType
 
 import msgspec
 
-from pytest_trainsafe.launch.collective import read_ledger
+from pytest_trainsafe.launch.collective import LedgerError, read_ledger
 from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
 from pytest_trainsafe.launch.ledger_check import check_ledgers
 from pytest_trainsafe.launch.processes import Processes
+from pytest_trainsafe.untrusted import MALFORMED
 
 _POLL = 0.05
 #: how long all remaining ranks must be idle before the grace after a failure is cut short
@@ -157,7 +158,10 @@ class Group:
 
     def _disagree(self) -> bool:
         """Whether the ledgers show already that ranks disagree on a collective."""
-        ledgers = [read_ledger(rank.files.ledger) for rank in self.state.ranks]
+        try:
+            ledgers = [read_ledger(rank.files.ledger) for rank in self.state.ranks]
+        except LedgerError:  # told when the group has ended
+            return False
         return bool(check_ledgers([calls for calls, _ in ledgers], [done for _, done in ledgers]))
 
     def _sleep(self) -> None:
@@ -177,7 +181,7 @@ class Group:
                 rank.pid = pid
                 try:
                     rank.pidfd = os.pidfd_open(pid)
-                except ProcessLookupError:
+                except OSError:  # it has ended, or wrote down another number
                     rank.gone = time.monotonic()
             ended = rank.exit_code is not None
             if rank.gone is None and rank.pidfd is not None:
@@ -299,8 +303,10 @@ class Group:
         except OSError:  # a full disk must not keep us from ending the group
             pass
         for found in re.finditer(f"^{LAST_WORDS}(.*)\n", self.state.log, re.MULTILINE):
-            outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
-            self.state.ranks[outcome.rank].outcome = outcome
+            with contextlib.suppress(*MALFORMED):  # a program may print what looks like it
+                outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
+                if outcome.rank in range(len(self.state.ranks)):
+                    self.state.ranks[outcome.rank].outcome = outcome
 
 
 class _Idle:

@@ -125,10 +125,7 @@ class WarmLauncher:
         """Pass on what the ranks had to import."""
         names: dict[str, None] = {}
         for rank in range(world_size):
-            try:
-                names |= dict.fromkeys(json.loads(RankFiles(folder, rank).imported.read_bytes()))
-            except FileNotFoundError:
-                continue
+            names |= dict.fromkeys(RankFiles(folder, rank).read_imported())
         news = [name for name in names if name not in self._taught]
         if news:
             self._taught.update(news)

@@ -15,7 +15,9 @@ import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
+
+import msgspec
 
 from pytest_trainsafe.launch import guard
 from pytest_trainsafe.launch.elastic import worker_environment
@@ -24,6 +26,23 @@ from pytest_trainsafe.launch.warm_rank import run_rank
 
 #: Seconds within which whoever connects must have said what it wants.
 _PATIENCE = 60.0
+
+#: Most bytes of a request, or somewhat more than an environment and a search path can have.
+_MOST_REQUEST = 2**24
+
+
+class _RequestError(Exception):
+    """A request is not one that `warm` makes; the message says why."""
+
+
+class _Request(msgspec.Struct):
+    """What a request for ranks has, at least."""
+
+    task: str
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=2**14)]
+    environ: dict[str, str]
+    sys_path: list[str]
+    cwd: str
 
 
 def serve(
@@ -34,7 +53,11 @@ def serve(
     try:
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
         control.settimeout(_PATIENCE)
-        request = _read(control)
+        try:
+            request = _read(control)
+        except _RequestError as error:
+            guard.tell(control, {"refused": f"the request cannot be read: {error}"})
+            request = None
         if request is not None:
             control.settimeout(None)
             guard.tell(control, {"guard": os.getpid()})
@@ -55,13 +78,26 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
         os.dup2(fds[0], 1)
         os.dup2(fds[0], 2)
         os.close(fds[0])
-    while b"\n" not in content:
+    received = bytearray(content)
+    while not received.endswith(b"\n"):
         chunk = control.recv(65536)
         if not chunk:
             return None
-        content += chunk
-    line, _, rest = content.partition(b"\n")
-    return None if rest else {**json.loads(line), "gate": fds[-1] if fds else -1}
+        received += chunk
+        if len(received) > _MOST_REQUEST:
+            raise _RequestError(f"it has no end within {_MOST_REQUEST} bytes")
+    line, _, rest = bytes(received).partition(b"\n")
+    if rest:
+        return None
+    try:
+        request = json.loads(line)  # not msgspec: variables need not be UTF-8
+        if not isinstance(request, dict):
+            raise _RequestError("it is no JSON object")
+        if "task" in request:
+            msgspec.convert(request, _Request)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise _RequestError(str(error)) from error
+    return {**request, "gate": fds[-1] if fds else -1}
 
 
 def _answer(

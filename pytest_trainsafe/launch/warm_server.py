@@ -22,10 +22,13 @@ import weakref
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from pytest_trainsafe.launch import guard
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.warm_keeper import UNSAFE
 from pytest_trainsafe.launch.warm_learn import Trial, start_trial, unsafe
+from pytest_trainsafe.untrusted import MALFORMED
 
 #: What a rank has imported when `rank` puts the ledger in place, and no more.
 _FIRST = ("pytest_trainsafe.launch.ledger", "pytest_trainsafe.launch.flight_save")
@@ -158,10 +161,11 @@ class Server:
 
     def _hear(self) -> None:
         try:
-            names = json.loads(self.learning.recv(1 << 20))
-        except (OSError, ValueError):
+            names = msgspec.json.decode(self.learning.recv(1 << 20), type=list[str])
+        except (OSError, *MALFORMED) as error:
+            print(f"a request to learn was refused: {error}", file=sys.stderr)
             return
-        self._want([str(name) for name in names])
+        self._want(names)
 
     def _want(self, names: list[str]) -> None:
         for name in names:

@@ -7,13 +7,17 @@ any safetensors reader reads these files.
 
 from __future__ import annotations
 
+import math
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 import torch
 import xxhash
+
+from pytest_trainsafe.untrusted import MALFORMED, open_file
 
 #: What is stored as itself, by the format's names; the rest is stored as bytes.
 NAMES = {
@@ -35,6 +39,11 @@ NAMES = {
 SKETCHES = "sketches"
 
 _LENGTH = struct.Struct("<Q")
+
+#: Most bytes of a header, which is the format's own limit, and of a whole file: what is more
+#: than a device holds is no tensor.
+MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
+
 #: Loaded tensors lie in the file's memory, and complex128 arithmetic crashes off its alignment.
 _ALIGNMENT = 16
 
@@ -78,31 +87,53 @@ def encode(tensors: Mapping[str, Held]) -> bytes:
 class Payload:
     """A payload file, mapped into memory.  Raises PayloadError or OSError."""
 
-    def __init__(self, path: Path) -> None:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+    def __init__(self, path: Path, below: Path | None = None) -> None:
+        with os.fdopen(open_file(path, below=below, most=MOST_BYTES), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             head = file.read(_LENGTH.size)
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
-            header = file.read(min(length, size))
-        try:
-            self._entries = msgspec.json.decode(header, type=dict[str, _Entry])
-        except msgspec.DecodeError as error:
-            raise PayloadError(f"its header cannot be read ({error})") from error
-        self._start = _LENGTH.size + length
-        due = self._start + max((e.data_offsets[1] for e in self._entries.values()), default=0)
-        if size != due:
-            raise PayloadError(f"it has {size} bytes, where its header says {due}")
-        # Private: what is written to a loaded tensor never reaches the file.
-        self._bytes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+            if length > min(size, MOST_HEADER):
+                raise PayloadError(f"its header cannot be read (it has {length} bytes of {size})")
+            try:
+                self._entries = msgspec.json.decode(file.read(length), type=dict[str, _Entry])
+            except MALFORMED as error:
+                raise PayloadError(f"its header cannot be read ({error})") from error
+            self._start = _LENGTH.size + length
+            due = self._start + _end_of(self._entries.values())
+            if size != due:
+                raise PayloadError(f"it has {size} bytes, where its header says {due}")
+            # The file that was opened, whatever has the path by now.  Private: what is written
+            # to a loaded tensor never reaches the file.
+            opened = f"/proc/self/fd/{file.fileno()}"
+            self._bytes = torch.from_file(opened, shared=False, size=size, dtype=torch.uint8)
         self._view = self._bytes.numpy().data
+
+    def require(self, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        """Raise PayloadError unless the entry `key` is there and is of this dtype and shape."""
+        entry = self._entries.get(key)
+        if entry is None:
+            raise PayloadError(f"it has no entry {key}")
+        start, end = entry.data_offsets
+        size = math.prod(shape) * dtype.itemsize
+        name = NAMES.get(dtype)
+        stored = ("U8", (size,)) if name is None else (name, shape)
+        if end - start != size or (entry.dtype, entry.shape) != stored:
+            raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}")
+
+    def sketches(self, shape: tuple[int, ...]) -> int:
+        """How many sketches of `shape` the file holds."""
+        entry = self._entries.get(SKETCHES)
+        if entry is None:
+            return 0
+        self.require(SKETCHES, torch.float64, (*entry.shape[:1], *shape))
+        return entry.shape[0]
 
     def load(
         self, key: str, dtype: torch.dtype, shape: tuple[int, ...], digest: str
     ) -> torch.Tensor:
         """The tensor of an entry, in the file's memory, if its bytes have the hash `digest`."""
-        entry = self._entries.get(key)
-        if entry is None:
-            raise PayloadError(f"it has no entry {key}")
+        self.require(key, dtype, shape)
+        entry = self._entries[key]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
             raise PayloadError(f"entry {key} does not have its recorded hash")
@@ -116,13 +147,23 @@ class Payload:
 
         `digest` is the hash of its bytes; "" where it was never said.
         """
-        entry = self._entries.get(SKETCHES)
-        if entry is None or entry.shape[1:] != shape:
+        if not self.sketches(shape):
             raise PayloadError(f"it holds no sketches of shape {list(shape)}")
+        entry = self._entries[SKETCHES]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if digest and xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
             raise PayloadError("its sketches do not have their recorded hash")
         try:
             return self._bytes[start:end].view(torch.float64).view(entry.shape)
-        except RuntimeError as error:
+        except RuntimeError as error:  # it does not begin where a float64 may
             raise PayloadError(f"it holds no float64 of shape {list(entry.shape)}") from error
+
+
+def _end_of(entries: Iterable[_Entry]) -> int:
+    """Where the last entry ends.  Raises PayloadError unless each begins where another ends."""
+    here = 0
+    for start, end in sorted(entry.data_offsets for entry in entries):
+        if start != here or end < start:
+            raise PayloadError(f"its header has an entry at {start} to {end}, after byte {here}")
+        here = end
+    return here

@@ -6,6 +6,8 @@ Called by align and the judges.  Events are read at once, tensors when they are 
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,9 +17,18 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.trace.check import (
+    DTYPES,
+    FEW_ELEMENTS,
+    MOST_TIMES,
+    TensorCheck,
+    fault_of_note,
+)
 from pytest_trainsafe.trace.payload import Payload, PayloadError
 from pytest_trainsafe.trace.schema import (
+    MOST_MANIFEST,
+    MOST_RANKS,
     SCHEMA_VERSION,
     End,
     Event,
@@ -28,15 +39,25 @@ from pytest_trainsafe.trace.schema import (
     StepEvent,
     TensorEvent,
     TensorId,
+    manifest_hash,
+    seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
+from pytest_trainsafe.untrusted import MALFORMED, open_file, read_file, shown
 
 FORMAT = "pytest-trainsafe trace"
 
 #: Payload files that stay mapped, for each rank: one a step, or one for each 16 MiB of it.
 MAPPED = 3
 
-PAYLOAD_NAME = re.compile(r"payload-\d{5,}\.safetensors")
+PAYLOAD_NAME = re.compile(r"payload-\d{5,12}\.safetensors", re.ASCII)
+
+#: Most bytes of a rank's events and of one of them: some millions, and the longest is an End,
+#: with a hash for each payload file.
+MOST_EVENTS, MOST_LINE = 2**31, 2**24
+
+#: Problems that a message lists.
+MOST_LISTED = 20
 
 
 class TraceError(Exception):
@@ -47,7 +68,8 @@ class TraceError(Exception):
 class RankTrace:
     """What one rank recorded.  `tensors` is in the order of dataflow.
 
-    `sketches` has the hashes of the sketches in each file, of a rank that finished.
+    `sketches` has the hashes of the sketches in each file, and `manifest` that of the manifest,
+    of a rank that finished.
     """
 
     rank: int
@@ -59,6 +81,7 @@ class RankTrace:
     steps: list[StepEvent] = field(default_factory=list)
     notes: list[NoteEvent] = field(default_factory=list)
     sketches: dict[str, str] = field(default_factory=dict)
+    manifest: str | None = None
     complete: bool = False
 
     def note(self, key: str) -> list[str]:
@@ -100,12 +123,15 @@ class Trace:
         and keeps the reasons in `problems`.
         """
         path = Path(path)
-        manifest = _read_manifest(path)
-        point = Point.of(manifest.point)
-        _check_ranks(path, manifest, point)
+        manifest, digest = _read_manifest(path)
+        point = _point_of(path, manifest)
+        _check_ranks(path, manifest)
         trace = cls(path, manifest, [])
+        check = TensorCheck(trace.sizes)
         for rank in range(manifest.world_size):
-            trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank))))
+            trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank)), check))
+        trace.problems += _unlike_sealed(trace, digest)
+        trace.problems += _too_large(trace, check)
         if not allow_incomplete:
             trace.require_complete()
         return trace
@@ -118,7 +144,9 @@ class Trace:
     def require_complete(self) -> None:
         """Raise TraceError unless the trace is complete."""
         if self.problems:
-            listed = "\n  ".join(self.problems)
+            listed = "\n  ".join(self.problems[:MOST_LISTED])
+            if len(self.problems) > MOST_LISTED:
+                listed += f"\n  and {len(self.problems) - MOST_LISTED} more"
             raise TraceError(
                 f"the trace {self.path} is not complete:\n  {listed}\n"
                 "Record it again; to look at what there is, open it with allow_incomplete=True."
@@ -149,15 +177,12 @@ class Trace:
                 f"{event.id}: rank {rank} kept only a sketch of its values. Record the run with "
                 "--trainsafe-record full."
             )
-        dtype = getattr(torch, event.dtype, None)
-        if not isinstance(dtype, torch.dtype):
-            raise TraceError(f"{event.id}: rank {rank} recorded the unknown dtype {event.dtype!r}")
         try:
             payload = self._payload(rank, event.file)
-            return payload.load(event.key, dtype, event.shape, event.hash)
+            return payload.load(event.key, DTYPES[event.dtype], event.shape, event.hash)
         except (PayloadError, OSError) as error:
             path = self.path / f"rank{rank}" / event.file
-            raise _damaged(path, f"{event.id}: {error}") from error
+            raise _damaged(path, f"{event.id}: {_reason(error)}") from error
 
     def sketch(self, rank: int, event: TensorEvent) -> Values:
         """The sketch of one rank's event, [8, 16] in float64: of one that has a sketch.
@@ -175,12 +200,12 @@ class Trace:
             return found
         except (PayloadError, OSError, IndexError) as error:
             path = self.path / f"rank{rank}" / event.file
-            raise _damaged(path, f"{event.id}, sketch {event.sketch}: {error}") from error
+            raise _damaged(path, f"{event.id}, sketch {event.sketch}: {_reason(error)}") from error
 
     def _payload(self, rank: int, name: str) -> Payload:
         found = self._payloads.pop((rank, name), None)
         if found is None:
-            found = Payload(self.path / f"rank{rank}" / name)
+            found = Payload(self.path / f"rank{rank}" / name, below=self.path)
             while len(self._payloads) >= MAPPED * self.manifest.world_size:
                 del self._payloads[next(iter(self._payloads))]
         self._payloads[rank, name] = found  # the last used comes last
@@ -188,13 +213,14 @@ class Trace:
 
 
 def _damaged(path: Path, reason: str) -> TraceError:
-    return TraceError(f"{path} is missing or damaged: {reason}. Record the run again.")
+    return TraceError(f"{path} is missing or damaged: {shown(reason)}. Record the run again.")
 
 
-def _read_manifest(path: Path) -> Manifest:
+def _read_manifest(path: Path) -> tuple[Manifest, str]:
+    """The manifest and its hash."""
     file = path / "manifest.json"
     try:
-        data = file.read_bytes()
+        data = read_file(file, below=path, most=MOST_MANIFEST)
     except OSError as error:
         raise TraceError(
             f"{path} is not a trace: {file.name} cannot be read ({error.strerror}). "
@@ -202,31 +228,51 @@ def _read_manifest(path: Path) -> Manifest:
         ) from error
     try:
         head = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
-        raise TraceError(f"{file} is not JSON ({error}). Record the run again.") from error
+    except MALFORMED as error:
+        raise TraceError(f"{file} is not JSON ({shown(error)}). Record the run again.") from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise TraceError(
             f"{path} is not a trace: {file.name} does not say `format: {FORMAT}`. "
             "It belongs to something else; choose another directory."
         )
-    if head.get("schema") != SCHEMA_VERSION:
+    schema = head.get("schema")
+    if schema != SCHEMA_VERSION:
+        said = shown(schema, 40) if isinstance(schema, int | str) else "of no number"
         raise TraceError(
-            f"{file} has schema version {head.get('schema')!r}, and this pytest-trainsafe reads "
+            f"{file} has schema version {said}, and this pytest-trainsafe reads "
             f"version {SCHEMA_VERSION}. Record the run again, or use the release that wrote it."
         )
     try:
-        return msgspec.json.decode(data, type=Manifest)
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{file} is damaged: {error}. Record the run again.") from error
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except MALFORMED as error:
+        raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from error
+    if manifest.dtype not in DTYPES:
+        said = shown(repr(manifest.dtype), 40)
+        raise TraceError(f"{file} is damaged: there is no dtype {said}. Record the run again.")
+    return manifest, manifest_hash(data)
 
 
-def _check_ranks(path: Path, manifest: Manifest, point: Point) -> None:
+def _point_of(path: Path, manifest: Manifest) -> Point:
+    """The manifest's Point, whose mesh axes have sizes that make its world."""
+    for axis in MESH_AXES:
+        size = manifest.point.get(axis, 1)
+        if type(size) is not int or not 1 <= size <= MOST_RANKS:
+            raise TraceError(
+                f"{path / 'manifest.json'} is damaged: the size of {axis} is "
+                f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
+                "Record the run again."
+            )
+    point = Point.of(manifest.point)
     if point.world_size != manifest.world_size:
         raise TraceError(
-            f"{path / 'manifest.json'} contradicts itself: {point} is a world of "
+            f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "
             f"{point.world_size} ranks, and world_size is {manifest.world_size}. "
             "Record the run again."
         )
+    return point
+
+
+def _check_ranks(path: Path, manifest: Manifest) -> None:
     there = {int(m[1]) for p in path.iterdir() if (m := re.fullmatch(r"rank(\d+)", p.name))}
     if extra := sorted(there - set(range(manifest.world_size))):
         raise TraceError(
@@ -235,51 +281,84 @@ def _check_ranks(path: Path, manifest: Manifest, point: Point) -> None:
         )
 
 
-def _read_rank(trace: Trace, rank: RankTrace) -> RankTrace:
-    """Fill `rank` up to the first fault, which goes to `trace.problems`."""
+def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
+    """Fill `rank` up to the first fault; what is wrong goes to `trace.problems`."""
     file = trace.path / f"rank{rank.rank}" / "events.jsonl"
-    fault = _read_events(file, rank)
-    if fault:
-        trace.problems.append(fault)
-    for name in dict.fromkeys(event.file for event in rank.tensors.values() if event.file):
+    fault = _read_events(file, trace.path, rank, check)
+    faults = [] if fault is None else [fault]
+    by_file: dict[str, list[TensorEvent]] = {}
+    for event in rank.tensors.values():
+        if event.file:
+            by_file.setdefault(event.file, []).append(event)
+    for name, events in by_file.items():
         try:
-            trace._payload(rank.rank, name)
+            _check_payload(trace._payload(rank.rank, name), events)
+            if any(event.sketch >= 0 for event in events) and not fault:
+                _require_sealed_sketches(rank, name)
         except (PayloadError, OSError) as error:
-            trace.problems.append(str(_damaged(file.parent / name, str(error))))
-    rank.complete = not any(problem.startswith(str(file.parent)) for problem in trace.problems)
+            faults.append(str(_damaged(file.parent / name, _reason(error))))
+    rank.complete = not faults
+    trace.problems += faults
     return rank
 
 
-def _read_events(file: Path, rank: RankTrace) -> str | None:
+def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
+    """Raise PayloadError unless the file has what events say of it; hashes are checked later."""
+    held = payload.sketches((ROWS, COLUMNS))
+    for event in events:
+        if event.key:
+            payload.require(event.key, DTYPES[event.dtype], event.shape)
+        elif event.sketch >= held:
+            raise PayloadError(f"{event.id} is sketch {event.sketch} of {held}")
+
+
+def _require_sealed_sketches(rank: RankTrace, name: str) -> None:
+    if name not in rank.sketches:
+        raise PayloadError(f"the end of rank {rank.rank} has no hash of its sketches")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) -> str | None:
     try:
-        data = file.read_bytes()
+        descriptor = open_file(file, below=path, most=MOST_EVENTS)
     except OSError as error:
         return f"{file} cannot be read ({error.strerror}): rank {rank.rank} left no events"
-    lines = data.split(b"\n")
     decoder = msgspec.json.Decoder(Event)
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            event = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return f"{file} line {number} is damaged: {error}"
-        if isinstance(event, End):
-            if event.events != len(rank.events):
-                return f"{file} says {event.events} events and holds {len(rank.events)}"
-            if lines[number:] != [b""]:
-                return f"{file} goes on after its end (line {number})"
-            before = memoryview(data)[: len(data) - len(line) - 1]
-            if event.hash != xxhash.xxh3_128_hexdigest(before):
-                return f"{file} does not have its recorded hash: it was changed since"
-            rank.sketches = event.sketches
-            return None
-        if fault := _take(rank, event):
-            return f"{file} line {number} is damaged: {fault}"
-    if lines[-1]:
-        return f"{file} is cut in the middle of line {len(lines)}: the rank died or the disk filled"
+    before = xxhash.xxh3_128()
+    number = 0
+    with os.fdopen(descriptor, "rb") as lines:
+        while line := lines.readline(MOST_LINE):
+            number += 1
+            if not line.endswith(b"\n"):
+                if len(line) == MOST_LINE:
+                    return f"{file} line {number} is longer than {MOST_LINE} bytes"
+                return (
+                    f"{file} is cut in the middle of line {number}: "
+                    "the rank died or the disk filled"
+                )
+            try:
+                event = decoder.decode(line)
+            except MALFORMED as error:
+                return f"{file} line {number} is damaged: {shown(error)}"
+            if isinstance(event, End):
+                if event.events != len(rank.events):
+                    return f"{file} says {event.events} events and holds {len(rank.events)}"
+                if lines.read(1):
+                    return f"{file} goes on after its end (line {number})"
+                if event != seal(before, event.events, event.sketches, event.manifest):
+                    return f"{file} does not have its recorded hash: it was changed since"
+                rank.sketches, rank.manifest = event.sketches, event.manifest
+                return None
+            if fault := _take(rank, event, check):
+                return f"{file} line {number} is damaged: {shown(fault)}"
+            before.update(line)
     return f"{file} has no end: rank {rank.rank} did not finish (it died, or is still running)"
 
 
-def _take(rank: RankTrace, event: Event) -> str | None:
+def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
     match event:
         case TensorEvent():
             if event.seq != len(rank.events):
@@ -288,6 +367,8 @@ def _take(rank: RankTrace, event: Event) -> str | None:
                 return f"{event.file!r} is not the name of a payload"
             if event.id in rank.tensors:
                 return f"{event.id} was recorded twice"
+            if fault := check.fault(event):
+                return fault
             rank.tensors[event.id] = event
         case ModuleEvent():
             rank.modules[event.module] = event
@@ -296,8 +377,38 @@ def _take(rank: RankTrace, event: Event) -> str | None:
         case StepEvent():
             rank.steps.append(event)
         case NoteEvent():
+            if fault := fault_of_note(event):
+                return fault
             rank.notes.append(event)
         case _:
             raise AssertionError(event)
     rank.events.append(event)
     return None
+
+
+def _unlike_sealed(trace: Trace, digest: str) -> list[str]:
+    """That the manifest is not the one which ranks sealed with their events, if so."""
+    unlike = [rank.rank for rank in trace.ranks if rank.manifest not in (None, digest)]
+    if not unlike:
+        return []
+    file = trace.path / "manifest.json"
+    told = f"does not have the hash that rank {unlike[0]} recorded"
+    return [f"{file} {told}: it was changed since, or the rank belongs to another run"]
+
+
+def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
+    """Tensors that are declared much larger than all the parts that ranks recorded of them."""
+    found = []
+    for rank in trace.ranks:
+        for id, event in rank.tensors.items():
+            declared = check.extent(event)
+            if declared <= FEW_ELEMENTS:
+                continue
+            held = sum(math.prod(other.shape) for _, other in trace.holders(id))
+            if declared > held * MOST_TIMES * trace.manifest.world_size:
+                file = trace.path / f"rank{rank.rank}" / "events.jsonl"
+                found.append(
+                    f"{file} is damaged: {shown(id)} is declared to have {declared} elements, "
+                    f"and its parts have {held}"
+                )
+    return found

@@ -10,17 +10,23 @@ A trace is a directory:
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.
+
+What a verdict depends on is covered by hashes: a tensor's bytes by its event's, and all events,
+sketches and the manifest by each rank's End, which is written last.  They show damage and
+mix-ups.  They are no signature: who can write the folder can compute them again.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
+import xxhash
 
-from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.align.layout import REPLICATED, Count, Layout
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 Kind = Literal[
     "activation",
@@ -39,6 +45,13 @@ Kind = Literal[
 #: The step number under which the values before the first step are recorded.
 INITIAL = -1
 
+#: A micro-batch's number, which the program chooses.
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+#: A step's number, or INITIAL; a place in a file, or -1 for none.
+Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
+Place = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
+
 
 class TensorId(msgspec.Struct, frozen=True, order=True):
     """`step / microbatch / kind / module / name`: the layout-free name of a logical tensor.
@@ -50,12 +63,12 @@ class TensorId(msgspec.Struct, frozen=True, order=True):
     `call` counts the calls of the same module within one microbatch.
     """
 
-    step: int
-    microbatch: int | None
+    step: Step
+    microbatch: Number | None
     kind: Kind
     module: str
     name: str
-    call: int = 0
+    call: Count = 0
 
     @property
     def path(self) -> str:
@@ -84,17 +97,17 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     `master_copy` says of a parameter that it equals its master copy, rounded to its dtype.
     """
 
-    seq: int
+    seq: Count
     id: TensorId
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Count, ...]
     hash: str
     layout: Layout = REPLICATED
     layout_source: str = "default"
     file: str = ""
     key: str = ""
-    sketch: int = -1
-    logical: tuple[int, ...] = ()
+    sketch: Place = -1
+    logical: tuple[Count, ...] = ()
     master_copy: bool = False
 
 
@@ -110,16 +123,16 @@ class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True)
 class InputEvent(msgspec.Struct, frozen=True, tag="input"):
     """The exact hashes of the root module's input tensors at one microbatch."""
 
-    step: int
-    microbatch: int
+    step: Step
+    microbatch: Number
     hashes: tuple[str, ...]
 
 
 class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
     """A step ended.  `rng_before` and `rng_after` are hashes of the default generators' state."""
 
-    step: int
-    microbatches: int
+    step: Step
+    microbatches: Count
     rng_before: str
     rng_after: str
     optimizer_stepped: bool
@@ -142,16 +155,34 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """The rank finished its program.
+    """The rank finished its program.  This event seals what the rank recorded, and the manifest.
 
-    `events` counts the events before this one; `hash` is that of their lines, and `sketches`
-    has those of the sketches of each file: a tensor's own hash does not cover its sketch.
+    `events` counts the events before this one.  `sketches` has the hashes of the sketches of each
+    file: a tensor's own hash does not cover its sketch.  `manifest` is the hash of manifest.json
+    as the rank found it.  `hash` covers the lines before this one and both of these.
     """
 
-    events: int
+    events: Count
     hash: str
     sketches: dict[str, str]
+    manifest: str
 
+
+def manifest_hash(data: bytes) -> str:
+    """The hash by which an End knows the manifest whose file holds `data`; "" for no manifest."""
+    return xxhash.xxh3_128_hexdigest(data) if data else ""
+
+
+def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manifest: str) -> End:
+    """The End of a rank whose lines have been hashed into `lines`, which is left as it is."""
+    both = lines.copy()
+    both.update(msgspec.json.encode((events, dict(sketches), manifest), order="deterministic"))
+    return End(events, both.hexdigest(), dict(sketches), manifest)
+
+
+#: Most ranks of a trace, and most bytes of a manifest.
+MOST_RANKS = 2**14
+MOST_MANIFEST = 2**20
 
 Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End
 
@@ -164,9 +195,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     point: dict[str, int | bool | str]
     arguments: str = "{}"
-    world_size: int
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     dtype: str
     device: str
-    seed: int
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
     perturbation: float = 0.0
     versions: dict[str, str] = {}

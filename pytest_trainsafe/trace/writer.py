@@ -22,19 +22,25 @@ from pytest_trainsafe.align.layout import REPLICATED, Layout
 from pytest_trainsafe.trace.payload import SKETCHES, Held, encode
 from pytest_trainsafe.trace.schema import (
     INITIAL,
-    End,
+    MOST_MANIFEST,
     Event,
     Manifest,
     TensorEvent,
     TensorId,
+    manifest_hash,
+    seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, SIZE, Sketcher
 from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
+from pytest_trainsafe.untrusted import read_file
 
 #: Bytes of tensors held back before a payload file is written.  Writing copies them once more, to
 #: memory that the allocator has at hand if it is little: of 16 MiB, recording a step of width 256
 #: takes 0.8 to 0.95 times as long as of 64.
 FLUSH_BYTES = 16 * 2**20
+
+#: Tensors in a payload file, so that its header keeps to what the format allows (100 MB).
+MOST_ENTRIES = 2**19
 
 
 class TraceWriteError(Exception):
@@ -160,7 +166,7 @@ class RankWriter:
         )
         self._unwritten.append(event)
         self._count += 1
-        if self._pending_bytes >= FLUSH_BYTES:
+        if self._pending_bytes >= FLUSH_BYTES or len(self._pending) >= MOST_ENTRIES:
             self.flush()
         return event
 
@@ -194,9 +200,10 @@ class RankWriter:
             raise
 
     def close(self) -> None:
-        """Write what is pending and the End event: this rank's part is complete."""
+        """Write what is pending and the End event: this rank's part is complete and sealed."""
         self.flush()
-        self.add(End(self._count, self._hash.hexdigest(), self._hashes))
+        manifest = manifest_hash(_manifest_of(self.directory.parent))
+        self.add(seal(self._hash, self._count, self._hashes, manifest))
         self.flush()
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
@@ -218,6 +225,17 @@ class RankWriter:
     def _check(self) -> None:
         if self._failure is not None:
             raise TraceWriteError(self._failure)
+
+
+def _manifest_of(directory: Path) -> bytes:
+    """The manifest that the trace has; b"" while it has none, so that it is never complete."""
+    path = directory / "manifest.json"
+    try:
+        return read_file(path, most=MOST_MANIFEST)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise TraceWriteError(f"cannot read {path}: {error.strerror}") from error
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

@@ -92,7 +92,7 @@ def damage_flipped(entry: Path) -> None:
 
 def damage_schema(entry: Path) -> None:
     manifest = entry / "trace/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 3', '"schema": 999'))
+    manifest.write_text(manifest.read_text().replace('"schema": 4', '"schema": 999'))
 
 
 def damage_no_manifest(entry: Path) -> None:

@@ -23,7 +23,7 @@ from pytest_trainsafe.launch.leases import (
     cores,
     user_directory,
 )
-from pytest_trainsafe.locks import Stopped
+from pytest_trainsafe.locks import Stopped, try_lock
 
 HOLDER = str(Path(__file__).with_name("lease_holder.py"))
 
@@ -302,6 +302,46 @@ def test_a_link_in_the_folders_place_is_refused(
         user_directory({})
 
 
+def test_a_folder_that_was_replaced_while_waiting_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, elsewhere = tmp_path / "leases", tmp_path / "elsewhere"
+    folder.mkdir()
+
+    def replaced(_self: _Place, _slots: int) -> list[Path]:
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(_Place, "_before", replaced)
+    refused = pytest.raises(LeaseError, match="is not a folder of this user's own")
+    with refused, Leases(2, directory=folder).take(1):
+        pass
+
+
+@pytest.mark.parametrize("content", [b"", b"[" * 50_000, b"\xff", b'{"ranks": "many"}'])
+def test_a_damaged_claim_of_a_run_that_is_alive_is_named(tmp_path: Path, content: bytes) -> None:
+    claim = tmp_path / "00000001-1-1.held"
+    claim.write_bytes(content)
+    lock = try_lock(claim)
+    assert lock is not None
+    refused = pytest.raises(LeaseError, match=f"{claim} is damaged")
+    with lock, refused, Leases(2, directory=tmp_path).take(1):
+        pass
+    with Leases(2, directory=tmp_path).take(1):  # of one that is dead nothing is left
+        assert not claim.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_claim_is_removed_or_left_alone(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    for name in ("00000001-1-1.held", "x.held", "9.waiting"):
+        make(tmp_path / name)
+    with Leases(2, directory=tmp_path).take(1):
+        assert not os.path.lexists(tmp_path / "00000001-1-1.held")
+
+
 def test_whoever_is_next_is_told_so_and_nobody_else(leases: Leases) -> None:
     order: list[str] = []
     at_once, last = threading.Event(), threading.Event()
@@ -330,7 +370,8 @@ def test_a_place_that_cannot_be_written_leaves_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(OSError, match="No space left"), Leases(2, directory=tmp_path).take(1):
+        named = rf"{tmp_path}/\S+ cannot be used \(No space left on device\).*set TMPDIR"
+        with pytest.raises(LeaseError, match=named), Leases(2, directory=tmp_path).take(1):
             pass
 
     assert [path.name for path in tmp_path.iterdir()] == ["gate"]

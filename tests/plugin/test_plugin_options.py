@@ -1,5 +1,9 @@
 """Every option and its ini twin: checked, and the command line wins."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from pytest_trainsafe.settings import Settings
@@ -115,3 +119,19 @@ def test_settings_are_plain_data():
     settings = Settings(sweep=(("tp", ("1",)),))
 
     assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301  # our own bytes
+
+
+@pytest.mark.parametrize("where", ["TMPDIR", "--basetemp"])
+def test_a_folder_that_is_no_utf8_is_one_usage_error(swept, tmp_path, monkeypatch, where):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    command = [sys.executable, "-m", "pytest"]
+    if where == "TMPDIR":
+        monkeypatch.setenv("TMPDIR", folder)
+    else:
+        command.append(f"--basetemp={folder}/x")
+    # A process of its own: pytester's runs have a --basetemp already.
+    done = subprocess.run(command, capture_output=True, check=False)
+    told = done.stderr.decode("utf-8", "replace")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert told.count(f"{where} is ") == told.count("which is not UTF-8") == 1

@@ -1,0 +1,154 @@
+"""What an event may say: whatever else it says is a fault of the trace, found when it is opened.
+
+Called by the reader for every event, before anything else uses it: align and the judges reserve
+memory for the shapes and look up the axes that events name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.layout import (
+    Flat,
+    Layout,
+    Owned,
+    Scaled,
+    Shard,
+    Sizes,
+    Slices,
+    ZigZag,
+    axes_of,
+)
+from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
+from pytest_trainsafe.untrusted import MALFORMED
+
+#: Every dtype that torch has, by the name it has in a trace.
+DTYPES: Mapping[str, torch.dtype] = {
+    str(value).removeprefix("torch."): value
+    for value in vars(torch).values()
+    if isinstance(value, torch.dtype)
+}
+
+#: Elements up to which a tensor may be of any shape, since little memory is at stake, and beyond
+#: which no tensor is recorded: more than any device holds.
+FEW_ELEMENTS, MOST_ELEMENTS = 2**26, 2**40
+
+#: How many times the elements of all its parts a logical tensor may have, for each rank: parts
+#: may be missing.
+MOST_TIMES = 64
+
+#: Most placements of a layout; those that are known have at most one for each axis and kind.
+MOST_PLACEMENTS = 16
+
+#: Most layouts that are remembered.
+_MOST_KNOWN = 4096
+
+_DTYPE = "(float64|float32|float16|bfloat16|float8)"
+
+#: The notes whose values others take apart, and their forms.
+_NOTES = {
+    "narrowed": re.compile(rf"{_DTYPE} .*", re.DOTALL),
+    "quantised": re.compile(r"float8 .*", re.DOTALL),
+    "caller": re.compile(r"[^=]+=.*", re.DOTALL),
+}
+
+
+def fault_of_note(event: NoteEvent) -> str | None:
+    """What is wrong with a note; None for a sound one, or of a key that nobody takes apart."""
+    form = _NOTES.get(event.key)
+    if form is not None and not form.fullmatch(event.value):
+        return f"the note {event.key!r} does not have its form: {event.value[:80]!r}"
+    if event.key == "annotations":
+        try:
+            msgspec.json.decode(event.value, type=dict[str, str])
+        except MALFORMED as error:
+            return f"the note {event.key!r} does not have its form: {error}"
+    return None
+
+
+class TensorCheck:
+    """Checks the events of tensors at the mesh `sizes`; most of them share a few layouts."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self._known: dict[Layout, _Facts] = {}
+
+    def fault(self, event: TensorEvent) -> str | None:
+        """What is wrong with an event by itself; None for a sound one."""
+        if event.dtype not in DTYPES:
+            return f"{event.id} has the unknown dtype {event.dtype!r}"
+        if event.id.kind == "update":
+            return f"{event.id} is derived and never recorded"
+        if math.prod(event.shape) > MOST_ELEMENTS or math.prod(event.logical) > MOST_ELEMENTS:
+            return f"{event.id} has more than {MOST_ELEMENTS} elements"
+        if bool(event.file) != bool(event.key or event.sketch >= 0):
+            return f"{event.id} does not say where in which file it is"
+        if event.key and event.sketch >= 0:
+            return f"{event.id} has both values and a sketch"
+        fault = self._facts(event.layout).fault if event.layout else ""
+        return f"{event.id}: {fault}" if fault else None
+
+    def extent(self, event: TensorEvent) -> int:
+        """Elements that the logical tensor has at most, by what one sound part says of it.
+
+        A dimension of no length counts as one, so that no other can be of any length beside it.
+        """
+        shape = event.shape
+        own = _extent(shape) if 0 in shape else math.prod(shape)
+        if not event.layout:
+            return own
+        facts = self._facts(event.layout)
+        return max(own * facts.parts, facts.declared)
+
+    def _facts(self, layout: Layout) -> _Facts:
+        found = self._known.get(layout)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[layout] = _facts_of(layout, self._sizes)
+        return found
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """What there is to know of a layout: its fault, and by how much it enlarges a part.
+
+    `parts` is the number of parts that it cuts, `declared` the elements that it says there are.
+    """
+
+    fault: str = ""
+    parts: int = 1
+    declared: int = 1
+
+
+def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
+    """Whether a layout is one of this mesh; whether it fits a tensor is for align to judge."""
+    if len(layout) > MOST_PLACEMENTS:
+        return _Facts(f"its layout has {len(layout)} placements")
+    parts = declared = 1
+    for placement in layout:
+        axes = (placement.axis,) if isinstance(placement, Scaled) else axes_of(placement)
+        axes = placement.axes if isinstance(placement, Owned) else axes
+        if unknown := [axis for axis in axes if axis not in sizes]:
+            known = ", ".join(sizes)
+            return _Facts(f"its layout names the axis {unknown[0]!r}, which is none of {known}")
+        match placement:
+            case Shard() | ZigZag():
+                parts *= sizes[placement.axis]
+                blocks = placement.blocks if isinstance(placement, Shard) else ()
+                declared = max(declared, sum(blocks))
+            case Slices(offsets, lengths, shape):
+                if not len(offsets) == len(lengths) == len(shape):
+                    return _Facts("its layout has not one offset and length for each dimension")
+                declared = max(declared, _extent(shape))
+            case Flat(_, _, shape):
+                declared = max(declared, _extent(shape))
+    return _Facts("", parts, declared)
+
+
+def _extent(shape: Sequence[int]) -> int:
+    return math.prod(max(1, length) for length in shape)

@@ -1,0 +1,138 @@
+"""Opens and reads files that somebody else may have written: traces, cache entries, ranks' files.
+
+Whatever lies at such a path, reading it neither waits nor takes more memory than the caller
+allows: only regular files are opened, links are not followed, and sizes are checked first.
+Used wherever the content does not come from this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import msgspec
+
+#: What msgspec raises for data that is not what it should be, whatever the data.
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+#: Neither wait for a pipe's other end, nor take a terminal, nor hand the file to children.
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+_CHUNK = 1 << 20
+
+
+class BadFileError(OSError):
+    """A path leads to something that is not read; `strerror` says what, without the path."""
+
+    def __init__(self, reason: str, path: Path) -> None:
+        super().__init__(errno.EINVAL, reason, str(path))
+
+
+def open_file(
+    path: Path, *, below: Path | None = None, most: int | None = None, follow: bool = False
+) -> int:
+    """A descriptor of the regular file at `path`, for reading; the caller closes it.
+
+    The file itself is not a link, unless `follow` allows one.  With `below`, a folder above
+    `path`, none of the folders between the two is one either, so the file cannot lie elsewhere.
+    Raises FileNotFoundError, BadFileError for what is no regular file or has more than `most`
+    bytes, or another OSError.
+    """
+    if "\0" in str(path):
+        raise BadFileError("its name has a null character", path)
+    folder = None if below is None else _folder_of(path, below)
+    name = path if folder is None else Path(path.name)
+    flags = os.O_RDONLY | (_CAREFULLY & ~os.O_NOFOLLOW if follow else _CAREFULLY)
+    try:
+        # Looked at before it is opened: to open a device may already do something.
+        status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+        require_regular(status, path)
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except UnicodeEncodeError as error:
+        raise BadFileError(f"its name is not one of a file ({error.reason})", path) from None
+    except OSError as error:
+        if isinstance(error, BadFileError):
+            raise
+        raise _with_path(error, path) from None
+    finally:
+        if folder is not None:
+            os.close(folder)
+    try:
+        status = os.fstat(descriptor)
+        require_regular(status, path)
+        if most is not None and status.st_size > most:
+            raise BadFileError(f"it has {status.st_size} bytes, and at most {most} are read", path)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
+    """The content of the regular file at `path`, which has at most `most` bytes.
+
+    Raises what `open_file` does, also for a file that grows beyond `most` while it is read.
+    """
+    descriptor = open_file(path, below=below, most=most)
+    try:
+        chunks, size = [], 0
+        while chunk := os.read(descriptor, max(_CHUNK, os.fstat(descriptor).st_size - size)):
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > most:
+                raise BadFileError(f"it grows, and at most {most} bytes are read", path)
+        return b"".join(chunks)
+    finally:
+        os.close(descriptor)
+
+
+def shown(text: object, most: int = 500) -> str:
+    """What a file says, for a message: not too much of it, and nothing that moves a cursor."""
+    found = str(text)
+    short = found if len(found) <= most else f"{found[:most]}..."
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)
+
+
+def require_regular(status: os.stat_result, path: Path) -> None:
+    """Raise BadFileError unless `status` is that of a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise BadFileError(f"it is {_kind(status.st_mode)}, not a regular file", path)
+
+
+def _folder_of(path: Path, below: Path) -> int:
+    """A descriptor of the folder of `path`, reached from `below` without following a link."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    folder = os.open(below, flags)
+    for name in path.relative_to(below).parts[:-1]:
+        try:
+            status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(status.st_mode):
+                raise BadFileError(f"{name} is {_kind(status.st_mode)}, not a folder", path)
+            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        except OSError as error:
+            if isinstance(error, BadFileError):
+                raise
+            raise _with_path(error, path) from None
+        finally:
+            os.close(folder)
+        folder = inner
+    return folder
+
+
+def _with_path(error: OSError, path: Path) -> OSError:
+    """The same error with the whole path: it was raised for a name relative to a folder."""
+    return OSError(error.errno, error.strerror, str(path))
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISLNK, "a symbolic link"),
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((name for test, name in kinds if test(mode)), "of an unknown kind")

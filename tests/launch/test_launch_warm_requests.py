@@ -1,0 +1,83 @@
+"""The fork server refuses a request that it cannot read, and serves the next one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.launch import WarmServer, warm_group
+from pytest_trainsafe.launch.warm_start import connect, status
+
+pytestmark = pytest.mark.usefixtures("never_hangs")
+
+
+def asked(**changes: object) -> bytes:
+    """A request for ranks, as `warm` makes it but for `changes`."""
+    request = {"task": "x", "world_size": 1, "environ": {}, "sys_path": [], "cwd": "/"}
+    return json.dumps({**request, **changes}).encode() + b"\n"
+
+
+REQUESTS = {
+    "null": b"null\n",
+    "a list": b"[]\n",
+    "garbage": b"\xff\xfe{]\n",
+    "deep": b"[" * 200_000 + b"\n",
+    "no world": b'{"task": "x"}\n',
+    "a world of -1": asked(world_size=-1),
+    "a world of 10**9": asked(world_size=10**9),
+    "an environment of numbers": asked(environ={"A": 1}),
+    "a task that is a number": asked(task=7),
+}
+
+
+@pytest.mark.parametrize("what", REQUESTS)
+def test_a_request_that_cannot_be_read_is_refused(warm_server: WarmServer, what: str) -> None:
+    with connect(warm_server.address) as connection, connection.makefile("r") as lines:
+        connection.sendall(REQUESTS[what])
+        told = [json.loads(line) for line in lines]
+    assert [set(message) for message in told] == [{"refused"}]
+    assert "the request cannot be read" in told[0]["refused"]
+    assert status(warm_server.address)["server"] == warm_server_pid(warm_server)
+
+
+def test_a_request_without_an_end_is_refused_at_a_limit(warm_server: WarmServer) -> None:
+    with connect(warm_server.address) as connection, connection.makefile("r") as lines:
+        sent = 0
+        try:
+            while sent <= 2 * warm_group._MOST_REQUEST:
+                sent += connection.send(b"x" * 65536)
+        except OSError:  # it has read enough
+            pass
+        told = lines.readline()
+    assert "has no end within" in told
+    assert sent <= 2 * warm_group._MOST_REQUEST
+
+
+@pytest.mark.parametrize(
+    "datagram", [b"null", b"{}", b"[1, null]", b"\xff", b"[" * 30_000, b"", b'"torch"', b"7"]
+)
+def test_what_is_no_list_of_names_is_not_learned(warm_server: WarmServer, datagram: bytes) -> None:
+    before = status(warm_server.address)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        folder = os.open(warm_server.address, os.O_PATH)
+        way.sendto(datagram, f"/proc/self/fd/{folder}/learn")
+        os.close(folder)
+    assert status(warm_server.address) == before
+
+
+def warm_server_pid(server: WarmServer) -> int:
+    """The process of the server that has said it is ready."""
+    [ready] = Path(server.address).glob("ready-*")
+    return int(ready.name.partition("-")[2])
+
+
+@pytest.fixture(autouse=True)
+def _lives_on(warm_server: WarmServer) -> Iterator[None]:
+    before = warm_server_pid(warm_server)
+    yield
+    assert status(warm_server.address)["server"] == before

@@ -13,12 +13,12 @@ import sys
 import traceback
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pytest_trainsafe.launch import guard
+from pytest_trainsafe.launch import guard, namespace
 from pytest_trainsafe.launch.elastic import worker_environment
+from pytest_trainsafe.launch.store import hold_store, listen
 from pytest_trainsafe.launch.warm_fit import misfits
 from pytest_trainsafe.launch.warm_rank import run_rank
 
@@ -82,12 +82,18 @@ def _answer(
         alive = [control.fileno(), os.pidfd_open(client)]
     except ProcessLookupError:
         return
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
+    if request["private"]:
+        try:
+            namespace.enter()
+        except namespace.NoNamespace as error:
+            guard.tell(control, {"refused": f"no private network for the ranks: {error}"})
+            return
+    with listen() as listening:
         close = [control, listening]
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
         os.close(request["gate"])
         guard.stay()
-        store = _hold_store(listening)
+        store = hold_store(listening)  # it has a thread: nothing is forked after
     guard.watch(control, alive, children)
     del store
 
@@ -117,21 +123,3 @@ def _fork_ranks(
         )
         run_rank(task_file, rank, environ, request["cwd"], request["gate"])
     return children
-
-
-def _hold_store(listening: socket.socket) -> object:
-    """torchrun's agent store, on a port of the loopback device that nobody can take.
-
-    It lives here because it must outlive the ranks.  It has a thread: nothing is forked after.
-    """
-    from torch._C._distributed_c10d import TCPStore
-
-    port = listening.getsockname()[1]
-    return TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=60),
-        master_listen_fd=listening.detach(),
-    )

@@ -98,7 +98,9 @@ def test_the_header_says_what_was_set(swept):
         ]
     )
 
-    result.stdout.fnmatch_lines(["trainsafe: launcher auto, device cpu, sweep tp=1,2 cp=1, seed 3"])
+    result.stdout.fnmatch_lines(
+        ["trainsafe: launcher auto, device cpu, network *, sweep tp=1,2 cp=1, seed 3"]
+    )
 
 
 def test_the_options_are_one_group_of_the_help(pytester):

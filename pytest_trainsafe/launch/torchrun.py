@@ -19,7 +19,7 @@ from pytest_trainsafe.launch.processes import Guarded
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise import Group
 from pytest_trainsafe.launch.task import Task
-from pytest_trainsafe.launch.unreachable import with_hint
+from pytest_trainsafe.launch.unreachable import in_private_network
 
 #: What torchrun sets for its workers; a test run that is itself a worker must not hand it on.
 _TORCHRUN_SETS = {
@@ -76,7 +76,7 @@ class TorchrunLauncher:
                 stop=stop or threading.Event(),
             )
         result = group_result(task, folder, group.state, timeout, self.startup_timeout)
-        return with_hint(result) if private else result
+        return in_private_network(result) if private else result
 
 
 def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""What to say of a rank that wanted something from outside its group's private network.
+"""What a private network adds to the result of a group: a hint where it may be why a rank failed.
 
 Called by the launchers, once a group has ended.
 """
@@ -20,17 +20,31 @@ _UNREACHABLE = re.compile(
     r"|ConnectionRefusedError|Unable to find (interface|address) for|[Nn]o socket interface found"
 )
 
+#: torch looks up the name of the loopback address, and warns where no name server answers.
+_NAMELESS = re.compile(
+    r"^\[W[^\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved"
+    r"[^\n]*\n",
+    re.MULTILINE,
+)
+
 _HINT = (
     "the ranks had a private network, where they reach nothing but each other: if the program "
     "needs another service or device, run with --trainsafe-network host"
 )
 
 
-def with_hint(result: GroupResult) -> GroupResult:
-    """The result of a group that ran in a private network, with a hint where that may be why."""
-    if result.ok or not any(map(_wanted_more, result.ranks)):
-        return result
-    return msgspec.structs.replace(result, hint=_HINT)
+def in_private_network(result: GroupResult) -> GroupResult:
+    """The result of a group that ran in a private network.
+
+    With a hint where a rank seems to have wanted something from outside, and without torch's
+    warning that there is no name server.
+    """
+    ranks = tuple(
+        msgspec.structs.replace(rank, stderr=_NAMELESS.sub("", rank.stderr))
+        for rank in result.ranks
+    )
+    hint = _HINT if not result.ok and any(map(_wanted_more, ranks)) else ""
+    return msgspec.structs.replace(result, ranks=ranks, hint=hint)
 
 
 def _wanted_more(rank: RankResult) -> bool:

@@ -24,7 +24,7 @@ from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise import Group
 from pytest_trainsafe.launch.task import Task
 from pytest_trainsafe.launch.torchrun import TorchrunLauncher, environment
-from pytest_trainsafe.launch.unreachable import with_hint
+from pytest_trainsafe.launch.unreachable import in_private_network
 from pytest_trainsafe.launch.warm_start import connect, teach
 
 
@@ -99,7 +99,7 @@ class WarmLauncher:
             if not why or seen.reason == "request":
                 self._teach(folder, task.world_size)
                 result = group_result(task, folder, seen, timeout, self.startup_timeout)
-                return with_hint(result) if is_private(self.network) else result
+                return in_private_network(result) if is_private(self.network) else result
             if seen.refused:
                 break
         if why not in self._warned:

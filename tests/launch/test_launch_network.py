@@ -19,12 +19,14 @@ import struct
 import threading
 import time
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import network_programs
 import pytest
+import torch.distributed as dist
 from network_programs import KEY, VALUE
 
 from pytest_trainsafe.launch import (
@@ -40,6 +42,9 @@ from pytest_trainsafe.launch import (
 from pytest_trainsafe.launch.torchrun import environment
 
 NOBODY = 65534
+
+#: Seconds after which an agent of torch's elastic rendezvous has looked for its state again.
+AGENT_LOOKS = 1.5
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
@@ -173,12 +178,15 @@ def test_nothing_that_another_user_puts_into_a_store_is_run(
     """On loopback alone they can join it; what they write is data, whatever becomes of it."""
     marker = tmp_path / "was-run"
     poison = pickle.dumps(Payload(str(marker)))
+    facts = shared.facts[0]
+    ports = sorted({port for _, port in listening(facts["above"])})
+    assert shared.port in ports
     over_read, over_write = os.pipe()
     done_read, done_write = os.pipe()
 
     def attack() -> str:
         os.close(over_write)
-        return flood(shared.port, shared.facts[0]["run"], poison, done_write, over_read)
+        return flood(ports, facts["run"], poison, done_write, over_read)
 
     def go_on() -> None:
         os.close(done_write)
@@ -189,10 +197,10 @@ def test_nothing_that_another_user_puts_into_a_store_is_run(
     said = as_nobody(attack, go_on)
     os.close(over_read)
     os.close(done_read)
+    assert not marker.exists()
     assert KEY in said
     found = {(shared.folder / f"found-{rank}").read_bytes() for rank in (0, 1)}
     assert found == {poison}  # the attack did get there
-    assert not marker.exists()
 
 
 def test_no_folder_of_torchruns_is_left_behind(private: Running) -> None:
@@ -305,8 +313,6 @@ def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: No
 
 def join(port: int) -> str:
     """Join a store, read every value, and change what a rank wrote."""
-    import torch.distributed as dist
-
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
         return f"{KEY} is {store.get(KEY)!r}"
@@ -314,24 +320,30 @@ def join(port: int) -> str:
         return type(error).__name__
 
 
-def flood(port: int, run: str, poison: bytes, done: int, over: int) -> str:
-    """Replace every value of a store, again and again, also those that torch will look for.
+def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> str:
+    """Replace every value of some stores, again and again, also those that torch will look for.
 
-    Writes to `done` once all have been, and ends with the store or when `over` is closed.
+    Writes to `done` once an agent would have seen them, and ends with a store or when `over` is
+    closed.
     """
-    import torch.distributed as dist
-
     os.set_blocking(done, False)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=5))
+    began = time.monotonic()
+    seconds = timedelta(seconds=5)
+    stores = [dist.TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
+    # where torch's elastic rendezvous keeps its state, and the form it keeps it in
+    state = f"torch.rendezvous.{run}"
     seen: dict[str, None] = {}
     with contextlib.suppress(dist.DistError):
         while not select.select([over], [], [], 0)[0]:
-            known = [f"torch.rendezvous.{run}", "torchelastic/role_info/0", "MASTER_ADDR"]
-            for key in [*known, *store.list_keys()]:
-                seen[key] = None
-                store.set(key, poison)
-            with contextlib.suppress(BlockingIOError):
-                os.write(done, b".")
+            for store in stores:
+                for key in ["torchelastic/role_info/0", "MASTER_ADDR", *store.list_keys()]:
+                    seen[key] = None
+                    if key != state:
+                        store.set(key, poison)
+                store.set(state, b64encode(poison))
+            if time.monotonic() > began + AGENT_LOOKS:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(done, b".")
     return " ".join(seen)
 
 

@@ -1,8 +1,11 @@
 """A private network for a group of ranks: a network namespace with nothing in it but loopback.
 
+    python -I -S namespace.py [COMMAND...]
+
 torch's TCPStore and gloo accept whoever connects.  Processes outside a group's namespace, of other
-users and of other machines, cannot.  Entered by `agent` and `warm_group` before they open a
-socket.  Imports nothing of this package: run as a file, it tries whether the kernel allows it.
+users and of other machines, cannot.  Entered before a group opens a socket: by `warm_group`, and
+in front of torchrun by this file.  It imports nothing of this package, nor what `site` would, so
+that it has one thread.  Without a command it only tries whether the kernel allows it.
 """
 
 import ctypes
@@ -163,4 +166,11 @@ def _threads() -> int:
 
 
 if __name__ == "__main__":
-    print(_try())
+    if len(sys.argv) == 1:
+        print(_try())
+        sys.exit()
+    try:
+        enter()
+    except NoNamespace as error:
+        sys.exit(f"no private network for the ranks: {error}")
+    os.execv(sys.argv[1], sys.argv[1:])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.launch import namespace
 from pytest_trainsafe.launch.files import write_whole
-from pytest_trainsafe.launch.namespace import is_private
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.processes import Guarded
 from pytest_trainsafe.launch.result import GroupResult
@@ -62,7 +62,7 @@ class TorchrunLauncher:
         folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
         task_file = folder / "task.msgpack"
         write_whole(task_file, msgspec.msgpack.encode(task))
-        private = is_private(self.network)
+        private = namespace.is_private(self.network)
         processes = Guarded(
             command(task.world_size, task_file, private=private),
             environment(task, os.environ if environ is None else environ),
@@ -87,8 +87,8 @@ def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
     a folder where temporary files go, and leaves it there.
     """
     return [
+        *((sys.executable, "-I", "-S", namespace.__file__) if private else ()),
         *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.agent"),
-        "private" if private else "host",
         *("--nnodes", "1", "--nproc-per-node", str(world_size), "--max-restarts", "0"),
         *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex, "--no-python"),
         *("--log-dir", str(task_file.with_name("torchrun"))),

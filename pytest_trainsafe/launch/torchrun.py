@@ -90,8 +90,9 @@ def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
         *((sys.executable, "-I", "-S", namespace.__file__) if private else ()),
         *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.agent"),
         *("--nnodes", "1", "--nproc-per-node", str(world_size), "--max-restarts", "0"),
-        *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex, "--no-python"),
-        *("--log-dir", str(task_file.with_name("torchrun"))),
+        *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex),
+        *("--rdzv-endpoint", "127.0.0.1"),  # not used: torchrun warns where it is missing
+        *("--log-dir", str(task_file.with_name("torchrun")), "--no-python"),
         *(sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.rank", str(task_file)),
     ]
 

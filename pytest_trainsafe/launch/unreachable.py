@@ -44,7 +44,8 @@ def in_private_network(result: GroupResult) -> GroupResult:
         for rank in result.ranks
     )
     hint = _HINT if not result.ok and any(map(_wanted_more, ranks)) else ""
-    return msgspec.structs.replace(result, ranks=ranks, hint=hint)
+    log = _NAMELESS.sub("", result.launcher_log)
+    return msgspec.structs.replace(result, ranks=ranks, launcher_log=log, hint=hint)
 
 
 def _wanted_more(rank: RankResult) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.settings import DEVICES, LAUNCHERS, RECORDINGS, Settings
+from pytest_trainsafe.settings import DEVICES, LAUNCHERS, NETWORKS, RECORDINGS, Settings
 from pytest_trainsafe.sweep.axes import DTYPES
 from pytest_trainsafe.sweep.errors import listing
 from pytest_trainsafe.sweep.grammar import OPTION, gather
@@ -34,6 +34,10 @@ _OPTIONS = {
         f"How rank groups are started: {listing(LAUNCHERS)} (default {_DEFAULT.launcher})",
     ),
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
+    "network": (
+        "NETWORK",
+        f"What ranks can reach: {listing(NETWORKS)}; private is each other alone (default auto)",
+    ),
     "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
     "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),

@@ -110,9 +110,11 @@ def pytest_report_collectionfinish(
 ) -> str | None:
     if not _in_use(config):
         return None
+    from pytest_trainsafe.report.header import network
     from pytest_trainsafe.sweep.collect import counts
 
-    return counts(items)
+    line = counts(items)
+    return line and f"{line}, {network(config.stash[SETTINGS])}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -327,6 +327,7 @@ class Session:
             (shared or basetemp) / "trainsafe",
             controller or os.getpid(),
             lambda text: self.notes.update({text: None}),
+            settings.network,
         )
         self.leases = Leases(settings.slots)
         self.localizing = Budget(settings.localize)

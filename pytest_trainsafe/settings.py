@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LAUNCHERS = ("auto", "warm", "torchrun")
 DEVICES = ("auto", "cpu", "cuda")
+NETWORKS = ("auto", "private", "host")
 Recording = Literal["sketch", "full"]
 RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
@@ -52,6 +53,7 @@ class Settings:
     dtypes: tuple[str, ...] = ()
     launcher: str = "auto"
     device: str = "auto"
+    network: str = "auto"
     timeout: float = 300.0
     seed: int = 0
     accept: tuple[str, ...] = ()
@@ -90,6 +92,7 @@ def read_settings(config: pytest.Config) -> Settings:
         dtypes=_value(config, "dtype", _dtypes, default.dtypes),
         launcher=_value(config, "launcher", _choice(LAUNCHERS), default.launcher),
         device=_value(config, "device", _choice(DEVICES), default.device),
+        network=_value(config, "network", _network, default.network),
         timeout=_value(config, "timeout", _seconds, default.timeout),
         seed=_value(config, "seed", _seed, default.seed),
         accept=_value(config, "accept", _names, default.accept),
@@ -255,6 +258,19 @@ def _one_of(source: str, text: str, choices: tuple[str, ...]) -> str:
 
 def _choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
     return lambda source, text: _one_of(source, text, choices)
+
+
+def _network(source: str, text: str) -> str:
+    if _one_of(source, text, NETWORKS) == "private":
+        from pytest_trainsafe.launch.namespace import why_not
+
+        why = why_not()
+        if why:
+            raise SweepError(
+                f"{source} is private, and this machine gives processes no network of their own "
+                f"({why}); use auto, which shares the machine's network where it must, or host"
+            )
+    return text
 
 
 def _recording(source: str, text: str) -> Recording:

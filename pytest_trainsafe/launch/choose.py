@@ -21,19 +21,26 @@ from pytest_trainsafe.locks import wait_lock
 class Launchers:
     """The launchers of one pytest process, each made when it is first needed.
 
-    `wanted` is "auto", "warm" or "torchrun".  `folder` and `controller` are shared by the
-    processes of one pytest run: there they find one fork server, and with that process it ends.
+    `wanted` is "auto", "warm" or "torchrun"; `network` is as in `TorchrunLauncher`.  `folder` and
+    `controller` are shared by the processes of one pytest run: there they find one fork server,
+    and with that process it ends.
     `tell` takes what the user should know, such as why ranks were not forked.
     """
 
     def __init__(
-        self, wanted: str, folder: Path, controller: int, tell: Callable[[str], None]
+        self,
+        wanted: str,
+        folder: Path,
+        controller: int,
+        tell: Callable[[str], None],
+        network: str = "auto",
     ) -> None:
         self.wanted = wanted
+        self._network = network
         self._folder = folder
         self._controller = controller
         self._tell = tell
-        self._torchrun = TorchrunLauncher()
+        self._torchrun = TorchrunLauncher(network=network)
         self._warm: WarmLauncher | None = None
         self._server: WarmServer | None = None
         self._lock = threading.Lock()
@@ -45,7 +52,10 @@ class Launchers:
         with self._lock:
             if self._warm is None:
                 self._warm = WarmLauncher(
-                    self._address(stop), fallback=self._torchrun, warn=self._tell
+                    self._address(stop),
+                    network=self._network,
+                    fallback=self._torchrun,
+                    warn=self._tell,
                 )
             return self._warm
 

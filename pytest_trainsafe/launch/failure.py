@@ -36,6 +36,8 @@ def message(result: GroupResult, what: str = "") -> str:
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     if first is not None:
         parts += _evidence(first)
+    if result.hint:
+        parts.append(result.hint)
     parts += _others(result)
     parts += [*result.waiting, *_stacks(result)]
     if result.problem and result.launcher_log:

@@ -49,7 +49,8 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     `waiting` says of each process group in which a rank waited where its ranks stood;
     `problem` why the group as a whole came to nothing, if no rank can tell;
     `leftovers` the processes which outlived their rank and were ended with the group.
-    `launcher_log` is the end of what torchrun, or the process that forked the ranks, said.
+    `launcher_log` is the end of what torchrun, or the process that forked the ranks, said;
+    `hint` what a user may do about the failure.
     """
 
     task: str
@@ -64,6 +65,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     leftovers: tuple[str, ...] = ()
     launcher_log: str = ""
+    hint: str = ""
 
     @property
     def ok(self) -> bool:

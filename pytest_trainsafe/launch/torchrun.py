@@ -12,12 +12,14 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.launch import namespace
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.processes import Guarded
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise import Group
 from pytest_trainsafe.launch.task import Task
+from pytest_trainsafe.launch.unreachable import in_private_network
 
 #: What torchrun sets for its workers; a test run that is itself a worker must not hand it on.
 _TORCHRUN_SETS = {
@@ -28,18 +30,23 @@ _TORCHRUN_SETS = {
 
 
 class TorchrunLauncher:
-    """Runs a task under `python -m torch.distributed.run`, one fresh group a task.
+    """Runs a task under `torch.distributed.run`, one fresh group a task.
 
-    The rendezvous store lives in torchrun's agent, on a port of 127.0.0.1 that the system
-    chose; the ranks use that store too, so no other group can take their port.  `grace` is how
-    long ranks may go on after a first failure, `startup_timeout` how long until all have begun.
+    The store of the ranks lives in torchrun's agent, on a port of 127.0.0.1 that the system
+    chose, so no other group can take it.  `grace` is how long ranks may go on after a first
+    failure, `startup_timeout` how long until all have begun.  `network` is "private" for a
+    network of the group's own, "host" for the machine's, or "auto" for the first where the
+    kernel allows it.
     """
 
     name = "torchrun"
 
-    def __init__(self, *, grace: float = 3.0, startup_timeout: float = 180.0) -> None:
+    def __init__(
+        self, *, grace: float = 3.0, startup_timeout: float = 180.0, network: str = "auto"
+    ) -> None:
         self.grace = grace
         self.startup_timeout = startup_timeout
+        self.network = network
 
     def run(
         self,
@@ -55,8 +62,9 @@ class TorchrunLauncher:
         folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
         task_file = folder / "task.msgpack"
         write_whole(task_file, msgspec.msgpack.encode(task))
+        private = namespace.is_private(self.network)
         processes = Guarded(
-            command(task.world_size, task_file),
+            command(task.world_size, task_file, private=private),
             environment(task, os.environ if environ is None else environ),
             task.cwd or os.getcwd(),
         )
@@ -67,29 +75,36 @@ class TorchrunLauncher:
                 grace=self.grace,
                 stop=stop or threading.Event(),
             )
-        return group_result(task, folder, group.state, timeout, self.startup_timeout)
+        result = group_result(task, folder, group.state, timeout, self.startup_timeout)
+        return in_private_network(result) if private else result
 
 
-def command(world_size: int, task_file: Path) -> list[str]:
-    """The torchrun command line of a group on this machine.
+def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
+    """The command line of torchrun's agent for a group on this machine.
 
     `-P` keeps the working directory out of the module search path of torchrun and of the rank's
-    own start; the program gets the search path of its task.
+    own start; the program gets the search path of its task.  Without `--log-dir` torchrun makes
+    a folder where temporary files go, and leaves it there.
     """
     return [
-        *(sys.executable, "-P", "-m", "torch.distributed.run"),
+        *((sys.executable, "-I", "-S", namespace.__file__) if private else ()),
+        *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.agent"),
         *("--nnodes", "1", "--nproc-per-node", str(world_size), "--max-restarts", "0"),
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-conf", "is_host=1"),
-        *("--rdzv-id", uuid.uuid4().hex, "--local-addr", "127.0.0.1", "--no-python"),
+        *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex),
+        *("--rdzv-endpoint", "127.0.0.1"),  # not used: torchrun warns where it is missing
+        *("--log-dir", str(task_file.with_name("torchrun")), "--no-python"),
         *(sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.rank", str(task_file)),
     ]
 
 
 def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
-    """The environment of torchrun: ours, on the loopback device, and what the task adds."""
+    """The environment of torchrun: ours, on the loopback device, and what the task adds.
+
+    A cluster's login sets the libraries' variables to devices that reach other machines, which
+    no group here needs and a private network lacks.
+    """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
-    env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo looks the host's name up
-    env.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
     env["OMP_NUM_THREADS"] = str(task.threads)
     return env | task.env
 

@@ -17,12 +17,14 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.launch.files import RankFiles, write_whole
+from pytest_trainsafe.launch.namespace import is_private
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.protocol import Launcher
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise import Group
 from pytest_trainsafe.launch.task import Task
 from pytest_trainsafe.launch.torchrun import TorchrunLauncher, environment
+from pytest_trainsafe.launch.unreachable import in_private_network
 from pytest_trainsafe.launch.warm_start import connect, teach
 
 
@@ -34,7 +36,7 @@ class WarmLauncher:
     preloaded module reads when it is imported (DeepSpeed: DS_ACCELERATOR) has the value it had
     when the server started.  Where that is known to matter, and where there is no server that is
     safe to fork from, the group is left to `fallback`, and `warn` is told why, once per reason.
-    `grace` and `startup_timeout` are as in `TorchrunLauncher`.
+    `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.
     """
 
     name = "warm"
@@ -45,13 +47,17 @@ class WarmLauncher:
         *,
         grace: float = 3.0,
         startup_timeout: float = 180.0,
+        network: str = "auto",
         fallback: Launcher | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         self.address = address
         self.grace = grace
         self.startup_timeout = startup_timeout
-        self.fallback = fallback or TorchrunLauncher(grace=grace, startup_timeout=startup_timeout)
+        self.network = network
+        self.fallback = fallback or TorchrunLauncher(
+            grace=grace, startup_timeout=startup_timeout, network=network
+        )
         self._warn = warn or _warn
         self._warned: set[str] = set()
         self._taught: set[str] = set()
@@ -92,7 +98,8 @@ class WarmLauncher:
             why = seen.refused or (seen.problem if not processes.guard else "")
             if not why or seen.reason == "request":
                 self._teach(folder, task.world_size)
-                return group_result(task, folder, seen, timeout, self.startup_timeout)
+                result = group_result(task, folder, seen, timeout, self.startup_timeout)
+                return in_private_network(result) if is_private(self.network) else result
             if seen.refused:
                 break
         if why not in self._warned:
@@ -116,7 +123,13 @@ class WarmLauncher:
         workdir.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
         try:
-            return Forked(self.address, task, folder, os.environ if environ is None else environ)
+            return Forked(
+                self.address,
+                task,
+                folder,
+                os.environ if environ is None else environ,
+                private=is_private(self.network),
+            )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -138,7 +151,9 @@ class Forked:
     The ranks wait in `folder` until they are let in.
     """
 
-    def __init__(self, address: str, task: Task, folder: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, address: str, task: Task, folder: Path, environ: Mapping[str, str], *, private: bool
+    ) -> None:
         self.guard = 0
         self.folder = folder
         self._address = address
@@ -150,6 +165,7 @@ class Forked:
             "environ": environment(task, environ),
             "cwd": task.cwd or os.getcwd(),
             "sys_path": list(task.sys_path),
+            "private": private,
         }
         self.control = connect(address)
         try:

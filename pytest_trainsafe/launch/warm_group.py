@@ -13,14 +13,14 @@ import sys
 import traceback
 import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import msgspec
 
-from pytest_trainsafe.launch import guard
+from pytest_trainsafe.launch import guard, namespace
 from pytest_trainsafe.launch.elastic import worker_environment
+from pytest_trainsafe.launch.store import hold_store, listen
 from pytest_trainsafe.launch.warm_fit import misfits
 from pytest_trainsafe.launch.warm_rank import run_rank
 
@@ -118,12 +118,18 @@ def _answer(
         alive = [control.fileno(), os.pidfd_open(client)]
     except ProcessLookupError:
         return
-    with socket.create_server(("127.0.0.1", 0), backlog=512) as listening:
+    if request["private"]:
+        try:
+            namespace.enter()
+        except namespace.NoNamespace as error:
+            guard.tell(control, {"refused": f"no private network for the ranks: {error}"})
+            return
+    with listen() as listening:
         close = [control, listening]
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
         os.close(request["gate"])
         guard.stay()
-        store = _hold_store(listening)
+        store = hold_store(listening)  # it has a thread: nothing is forked after
     guard.watch(control, alive, children)
     del store
 
@@ -153,31 +159,3 @@ def _fork_ranks(
         )
         run_rank(task_file, rank, environ, request["cwd"], request["gate"])
     return children
-
-
-def _hold_store(listening: socket.socket) -> object:
-    """torchrun's agent store, on a port of the loopback device that nobody can take.
-
-    It lives here because it must outlive the ranks.  It has a thread: nothing is forked after.
-    """
-    from torch._C._distributed_c10d import TCPStore
-
-    port, seconds = listening.getsockname()[1], timedelta(seconds=60)
-
-    def store(**backend: bool) -> object:
-        """A master of its own copy of the socket: a constructor that fails may have closed it."""
-        fd = os.dup(listening.fileno())
-        return TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=seconds,
-            master_listen_fd=fd,
-            **backend,
-        )
-
-    try:
-        return store()
-    except NotImplementedError:  # torch 2.6: the default backend opens its own socket only
-        return store(use_libuv=False)

@@ -1,4 +1,4 @@
-"""The line in pytest's header: what the run was asked to do, where that is not the default."""
+"""The lines in pytest's header: what the run was asked to do, and the network its ranks get."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def header(settings: Settings) -> str | None:
     default = Settings()
     if settings == default:
         return None
-    parts = [f"launcher {settings.launcher}", f"device {settings.device}"]
+    parts = [f"launcher {settings.launcher}", f"device {settings.device}", network(settings)]
     if settings.dtypes:
         parts.append(f"dtype {','.join(settings.dtypes)}")
     if settings.sweep:
@@ -30,3 +30,13 @@ def header(settings: Settings) -> str | None:
     if settings.keep_traces:
         parts.append(f"traces in {excerpt(settings.keep_traces, 1000)}")
     return "trainsafe: " + ", ".join(parts)
+
+
+def network(settings: Settings) -> str:
+    """`network private`, or `network host`; where no private one was to be had, with the reason."""
+    from pytest_trainsafe.launch.namespace import is_private, why_not
+
+    if is_private(settings.network):
+        return "network private"
+    reason = f" (no private one: {why_not()})" if settings.network == "auto" else ""
+    return f"network host{reason}"

@@ -11,7 +11,7 @@ def test_a_marked_test_is_collected_once_per_point_with_readable_ids(swept):
     result = swept.runpytest_inprocess("--collect-only", "-q")
 
     assert collected(result) == EVERY
-    result.stdout.fnmatch_lines(["trainsafe: 6 points"])
+    result.stdout.fnmatch_lines(["trainsafe: 6 points, network *"])
 
 
 def test_every_point_runs(swept):
@@ -51,7 +51,7 @@ def test_invalid_points_are_skipped_with_their_reason_and_counted(project):
     result.assert_outcomes(passed=3, skipped=3)
     result.stdout.fnmatch_lines(
         [
-            "trainsafe: 6 points, 3 skipped: sp needs tp > 1 (1), heads=4 is not divisible * (2)",
+            "trainsafe: 6 points, 3 skipped: sp needs tp > 1 (1), heads=4 is not divisible * (2)*",
             "SKIPPED * tp=1 sp=True: sp needs tp > 1",
         ]
     )

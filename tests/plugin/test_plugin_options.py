@@ -22,6 +22,7 @@ CASES = [
     ("dtype", "dtypes", "float64,float32", ("float64", "float32"), "auto", ()),
     ("device", "device", "cpu", "cpu", "auto", "auto"),
     ("launcher", "launcher", "torchrun", "torchrun", "warm", "warm"),
+    ("network", "network", "host", "host", "auto", "auto"),
     ("timeout", "timeout", "20", 20.0, "1.5", 1.5),
     ("seed", "seed", "3", 3, "4", 4),
     ("accept", "accept", "moved", ("moved",), "moved, dropout", ("moved", "dropout")),
@@ -59,6 +60,7 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("dtype", "float64,float64", "lists an entry twice: float64,float64"),
         ("launcher", "mpirun", "takes one of auto, warm, torchrun, not 'mpirun'*"),
         ("device", "gpu", "takes one of auto, cpu, cuda, not 'gpu'*"),
+        ("network", "none", "takes one of auto, private, host, not 'none'*"),
         ("slots", "0", "takes an integer >= 1, not '0'"),
         ("cache-size", "big", "takes a size such as 500MB or 2GB, not 'big'"),
         ("timeout", "soon", "takes a positive number of seconds, not 'soon'"),
@@ -102,7 +104,9 @@ def test_the_header_says_what_was_set(swept):
         ]
     )
 
-    result.stdout.fnmatch_lines(["trainsafe: launcher auto, device cpu, sweep tp=1,2 cp=1, seed 3"])
+    result.stdout.fnmatch_lines(
+        ["trainsafe: launcher auto, device cpu, network *, sweep tp=1,2 cp=1, seed 3"]
+    )
 
 
 def test_the_options_are_one_group_of_the_help(pytester):

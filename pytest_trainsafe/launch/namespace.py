@@ -1,0 +1,176 @@
+"""A private network for a group of ranks: a network namespace with nothing in it but loopback.
+
+    python -I -S namespace.py [COMMAND...]
+
+torch's TCPStore and gloo accept whoever connects.  Processes outside a group's namespace, of other
+users and of other machines, cannot.  Entered before a group opens a socket: by `warm_group`, and
+in front of torchrun by this file.  It imports nothing of this package, nor what `site` would, so
+that it has one thread.  Without a command it only tries whether the kernel allows it.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from functools import cache
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
+_IFF_UP = 1
+#: struct ifreq, as far as it holds flags: a name of 16 bytes, the flags, and the rest of its union.
+_IFREQ = struct.Struct("16sh22x")
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class NoNamespace(OSError):
+    """The kernel gives this process no network of its own; the message says which step failed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+
+
+def is_private(network: str) -> bool:
+    """Whether ranks get a network of their own: `network` is "auto", "private" or "host".
+
+    "private" where the kernel refuses counts as private: starting the group then fails.
+    """
+    assert network in ("auto", "private", "host"), network
+    return network == "private" or (network == "auto" and not why_not())
+
+
+@cache
+def why_not() -> str:
+    """Why the kernel gives processes of this user no network of their own; "" where it does.
+
+    Tried once, in a process that ends.
+    """
+    # A fork takes a tenth of a new interpreter, and pytest's header waits for it.
+    return _try_in_a_fork() if _threads() == 1 else _try_in_a_new_process()
+
+
+def _try_in_a_fork() -> str:
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(write, _try().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, errors="replace") as answer:
+        said = answer.read()
+    _, status = os.waitpid(child, 0)
+    return _verdict(said, os.waitstatus_to_exitcode(status))
+
+
+def _try_in_a_new_process() -> str:
+    import subprocess  # here, since a trial would have to import it too
+
+    tried = subprocess.run(
+        [sys.executable, "-I", "-S", __file__],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    return _verdict(tried.stdout, tried.returncode)
+
+
+def _verdict(said: str, code: int) -> str:
+    return said.strip() or (f"the trial ended with exit code {code}" if code else "")
+
+
+def _try() -> str:
+    """Enter a namespace and connect over its loopback device; what failed, or ""."""
+    try:
+        enter()
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=10).close()
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def enter() -> None:
+    """Move this process, and what it will start, into a new network namespace with loopback up.
+
+    As root with CAP_SYS_ADMIN, into nothing else.  Otherwise into a new user namespace too, in
+    which the user and the main group keep their numbers and there are no privileges; root does
+    not go there, since files of other users would be closed to it.  Call it before any socket is
+    made, in a process of one thread.  Raises NoNamespace, after which the process is good for
+    nothing but to say so.
+    """
+    if _threads() != 1:
+        raise NoNamespace(f"the process has {_threads()} threads")
+    refused = _unshare(_CLONE_NEWNET)
+    if refused == errno.EPERM and os.geteuid() != 0:
+        _enter_user_namespace()
+    elif refused:
+        raise NoNamespace(f"unshare: {os.strerror(refused)}")
+    try:
+        _bring_up_loopback()
+    except OSError as error:
+        raise NoNamespace(f"bringing up the loopback device: {error.strerror}") from error
+    if refused:
+        _drop_capabilities()
+
+
+def _enter_user_namespace() -> None:
+    user, group = os.geteuid(), os.getegid()
+    refused = _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+    if refused:
+        raise NoNamespace(f"unshare, with a user namespace: {os.strerror(refused)}")
+    for name, content in (
+        ("setgroups", "deny"),  # else only a privileged process may map groups
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        try:
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(content)
+        except OSError as error:
+            raise NoNamespace(f"writing {name} of a user namespace: {error.strerror}") from error
+
+
+def _bring_up_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        reply = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0))
+        name, flags = _IFREQ.unpack(reply)
+        if not flags & _IFF_UP:
+            fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _IFREQ.pack(name, flags | _IFF_UP))
+
+
+def _drop_capabilities() -> None:
+    """Give up what the creator of a user namespace may do in it.
+
+    A program must not find files readable here that are closed to it elsewhere.
+    """
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.capset(header, bytes(24)):
+        raise NoNamespace(f"capset: {os.strerror(ctypes.get_errno())}")
+
+
+def _unshare(flags: int) -> int:
+    """Leave the namespaces that `flags` name for new ones; the error's number, 0 for none."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return ctypes.get_errno() if libc.unshare(flags) else 0
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 1:
+        print(_try())
+        sys.exit()
+    try:
+        enter()
+    except NoNamespace as error:
+        sys.exit(f"no private network for the ranks: {error}")
+    os.execv(sys.argv[1], sys.argv[1:])

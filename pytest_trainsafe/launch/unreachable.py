@@ -1,0 +1,53 @@
+"""What a private network adds to the result of a group: a hint where it may be why a rank failed.
+
+Called by the launchers, once a group has ended.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from pytest_trainsafe.launch.result import GroupResult, RankResult
+
+#: What Python, the C library, torch, gloo and NCCL say of names, addresses, devices and services
+#: that are not there.  gloo's "Connection refused" is missing: it speaks of another rank.
+_UNREACHABLE = re.compile(
+    r"Network is unreachable|No route to host|Cannot assign requested address"
+    r"|Temporary failure in name resolution|Name or service not known"
+    r"|No address associated with hostname|[Cc]ould not resolve host|Failed to resolve"
+    r"|ConnectionRefusedError|Unable to find (interface|address) for|[Nn]o socket interface found"
+)
+
+#: torch looks up the name of the loopback address, and warns where no name server answers.
+_NAMELESS = re.compile(
+    r"^\[W[^\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved"
+    r"[^\n]*\n",
+    re.MULTILINE,
+)
+
+_HINT = (
+    "the ranks had a private network, where they reach nothing but each other: if the program "
+    "needs another service or device, run with --trainsafe-network host"
+)
+
+
+def in_private_network(result: GroupResult) -> GroupResult:
+    """The result of a group that ran in a private network.
+
+    With a hint where a rank seems to have wanted something from outside, and without torch's
+    warning that there is no name server.
+    """
+    ranks = tuple(
+        msgspec.structs.replace(rank, stderr=_NAMELESS.sub("", rank.stderr))
+        for rank in result.ranks
+    )
+    hint = _HINT if not result.ok and any(map(_wanted_more, ranks)) else ""
+    log = _NAMELESS.sub("", result.launcher_log)
+    return msgspec.structs.replace(result, ranks=ranks, launcher_log=log, hint=hint)
+
+
+def _wanted_more(rank: RankResult) -> bool:
+    texts = (rank.error, rank.traceback, rank.stderr)
+    return rank.status != "ok" and any(_UNREACHABLE.search(text) for text in texts)

@@ -1,0 +1,369 @@
+"""Ranks meet where nobody else can, or on loopback, where nothing that others say is run as code.
+
+A group runs for each launcher and network; the tests look at it from outside, as root and as
+another user, and let it go on when all is in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import json
+import os
+import pickle
+import re
+import select
+import socket
+import struct
+import threading
+import time
+import warnings
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import network_programs
+import pytest
+import torch.distributed as dist
+from network_programs import KEY, VALUE
+
+from pytest_trainsafe.launch import (
+    GroupFailure,
+    GroupResult,
+    Launcher,
+    Task,
+    TorchrunLauncher,
+    WarmLauncher,
+    WarmServer,
+    namespace,
+)
+from pytest_trainsafe.launch.torchrun import environment
+
+NOBODY = 65534
+
+#: Seconds after which an agent of torch's elastic rendezvous has looked for its state again.
+AGENT_LOOKS = 1.5
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+
+
+def needs_namespaces() -> None:
+    if namespace.why_not():
+        pytest.skip(f"no private network here: {namespace.why_not()}")
+
+
+class Running:
+    """A group that waits in its middle; `facts` are what its ranks left."""
+
+    def __init__(self, launcher: Launcher, folder: Path) -> None:
+        self.folder = folder
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        self.result: GroupResult | None = None
+        self._launcher = launcher
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self.facts = [json.loads(poll(folder / f"ready-{rank}", self._thread)) for rank in (0, 1)]
+        self.port: int = self.facts[0]["port"]
+
+    def _run(self) -> None:
+        task = Task.of(network_programs.meet_twice, str(self.folder), world_size=2)
+        environ = {**os.environ, "TMPDIR": str(self.temporary), "GLOO_SOCKET_IFNAME": "eth0"}
+        self.result = self._launcher.run(
+            task, timeout=120, workdir=self.folder / "groups", environ=environ
+        )
+
+    def finish(self) -> GroupResult:
+        """Let the ranks go on, if they have not, and wait for the end of the group."""
+        (self.folder / "go").touch()
+        self._thread.join()
+        assert self.result is not None
+        return self.result
+
+    def pids(self) -> set[int]:
+        """The ranks, and the process that holds their store."""
+        return {fact[name] for fact in self.facts for name in ("pid", "above")}
+
+
+def poll(path: Path, while_alive: threading.Thread) -> bytes:
+    """The content of a file that another process will write."""
+    while True:
+        alive = while_alive.is_alive()
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_bytes()
+        assert alive, f"the group ended without {path.name}"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module", params=["warm", "torchrun"])
+def start(
+    request: pytest.FixtureRequest,
+    warm_server: WarmServer,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Running]:
+    """Start a group in the network that is named, with each launcher in turn."""
+
+    def begin(network: str) -> Running:
+        launcher: Launcher = TorchrunLauncher(network=network)
+        if request.param == "warm":
+            launcher = WarmLauncher(warm_server.address, network=network)
+        return Running(launcher, tmp_path_factory.mktemp(f"{request.param}-{network}"))
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def private(start: Callable[[str], Running]) -> Iterator[Running]:
+    needs_namespaces()
+    running = start("private")
+    yield running
+    running.finish()
+
+
+@pytest.fixture(scope="module")
+def shared(start: Callable[[str], Running]) -> Iterator[Running]:
+    running = start("host")
+    yield running
+    running.finish()
+
+
+def test_nothing_but_loopback_is_in_a_private_network(private: Running) -> None:
+    for pid in private.pids():
+        assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
+        devices = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+        assert [line.partition(":")[0].strip() for line in devices] == ["lo"]
+
+
+def test_a_group_in_a_private_network_listens_on_loopback_alone(private: Running) -> None:
+    assert_only_loopback(private)
+
+
+def test_a_group_in_the_machines_network_listens_on_loopback_alone(shared: Running) -> None:
+    assert_only_loopback(shared)
+
+
+def assert_only_loopback(running: Running) -> None:
+    found = {address for pid in running.pids() for address in listening(pid)}
+    assert running.port in {port for _, port in found}
+    assert len(found) >= 3  # the store, and each rank for the other
+    assert [address for address, _ in found if not address.is_loopback] == []
+
+
+@as_root
+def test_another_user_cannot_reach_a_private_store(private: Running) -> None:
+    pid = private.facts[0]["pid"]
+
+    def attack() -> str:
+        with contextlib.suppress(PermissionError):
+            os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            return "opened the namespace of a rank"
+        try:
+            socket.create_connection(("127.0.0.1", private.port), timeout=5).close()
+        except ConnectionRefusedError:
+            return "refused"
+        return join(private.port)  # a store of somebody else's
+
+    assert "written" not in as_nobody(attack)
+    result = private.finish()
+    result.raise_for_failure()
+    assert [(private.folder / f"found-{rank}").read_bytes() for rank in (0, 1)] == [VALUE, VALUE]
+
+
+@as_root
+def test_nothing_that_another_user_puts_into_a_store_is_run(
+    shared: Running, tmp_path: Path
+) -> None:
+    """On loopback alone they can join it; what they write is data, whatever becomes of it."""
+    marker = tmp_path / "was-run"
+    poison = pickle.dumps(Payload(str(marker)))
+    facts = shared.facts[0]
+    ports = sorted({port for _, port in listening(facts["above"])})
+    assert shared.port in ports
+    over_read, over_write = os.pipe()
+    done_read, done_write = os.pipe()
+
+    def attack() -> str:
+        os.close(over_write)
+        return flood(ports, facts["run"], poison, done_write, over_read)
+
+    def go_on() -> None:
+        os.close(done_write)
+        os.read(done_read, 1)  # or the end of the attacker
+        shared.finish()
+        os.close(over_write)
+
+    said = as_nobody(attack, go_on)
+    os.close(over_read)
+    os.close(done_read)
+    assert not marker.exists()
+    assert KEY in said
+    found = {(shared.folder / f"found-{rank}").read_bytes() for rank in (0, 1)}
+    assert found == {poison}  # the attack did get there
+
+
+def test_no_folder_of_torchruns_is_left_behind(private: Running) -> None:
+    private.finish().raise_for_failure()
+    assert list(private.temporary.iterdir()) == []
+
+
+@as_root
+def test_who_is_not_root_gets_a_private_network_without_privileges(tmp_path: Path) -> None:
+    needs_namespaces()
+    closed = tmp_path / "closed"
+    closed.touch()
+    os.chown(closed, NOBODY, NOBODY)
+    closed.chmod(0)
+    folder = os.open(tmp_path, os.O_RDONLY)
+
+    def enter() -> str:
+        try:
+            namespace.enter()
+        except namespace.NoNamespace as error:
+            return f"cannot: {error}"
+        status = Path("/proc/self/status").read_text()
+        found = dict(re.findall(r"^(CapEff|CapPrm):\s*(\w+)$", status, re.MULTILINE))
+        with contextlib.suppress(PermissionError):
+            os.open("closed", os.O_RDONLY, dir_fd=folder)
+            return "opened a file that is closed to its owner"
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname()).close()
+        try:
+            network_programs.connect_outside()
+        except OSError as error:
+            return f"{os.getuid()} {os.getgid()} {sorted({*found.values()})} {error.strerror}"
+        return "connected"
+
+    said = as_nobody(enter)
+    os.close(folder)
+    if said.startswith("cannot"):
+        pytest.skip(f"no user namespaces here: {said}")
+    assert said == f"{NOBODY} {NOBODY} ['{0:016x}'] Network is unreachable"
+
+
+def test_a_process_with_threads_is_not_split_over_two_networks() -> None:
+    waiting = threading.Event()
+    thread = threading.Thread(target=waiting.wait)
+    thread.start()
+    with pytest.raises(namespace.NoNamespace, match=r"the process has \d+ threads"):
+        namespace.enter()
+    waiting.set()
+    thread.join()
+
+
+def test_a_program_that_needs_the_network_is_told_of_the_setting(
+    warm_server: WarmServer, tmp_path: Path
+) -> None:
+    needs_namespaces()
+    launcher = WarmLauncher(warm_server.address, network="private")
+    messages = []
+    for program in (network_programs.connect_outside, network_programs.raise_something_else):
+        result = launcher.run(Task.of(program, world_size=1), timeout=60, workdir=tmp_path)
+        with pytest.raises(GroupFailure) as caught:
+            result.raise_for_failure()
+        messages.append(str(caught.value))
+    assert "Network is unreachable" in messages[0]
+    assert "run with --trainsafe-network host" in messages[0]
+    assert "--trainsafe-network" not in messages[1]
+
+
+def test_libraries_are_kept_on_loopback_unless_the_task_says_otherwise() -> None:
+    inherited = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
+    task = Task.of("sys:getrecursionlimit", world_size=1, env={"NCCL_SOCKET_IFNAME": "eth1"})
+    found = environment(task, inherited)
+    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("lo", "eth1")
+
+
+class Payload:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
+        return os.mkdir, (self.folder,)
+
+
+def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: None) -> str:
+    """What `act` returns, or raises, in a process of another user; `meanwhile` is called here."""
+    "".encode("idna")  # sockets need it, and another user may not read our Python's files
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+        child = os.fork()
+    if not child:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
+            os.write(write, act().encode())
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    meanwhile()
+    with open(read, errors="replace") as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def join(port: int) -> str:
+    """Join a store, read every value, and change what a rank wrote."""
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
+        return f"{KEY} is {store.get(KEY)!r}"
+    except Exception as error:
+        return type(error).__name__
+
+
+def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> str:
+    """Replace every value of some stores, again and again, also those that torch will look for.
+
+    Writes to `done` once an agent would have seen them, and ends with a store or when `over` is
+    closed.
+    """
+    os.set_blocking(done, False)
+    began = time.monotonic()
+    seconds = timedelta(seconds=5)
+    stores = [dist.TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
+    # where torch's elastic rendezvous keeps its state, and the form it keeps it in
+    state = f"torch.rendezvous.{run}"
+    seen: dict[str, None] = {}
+    with contextlib.suppress(dist.DistError):
+        while not select.select([over], [], [], 0)[0]:
+            for store in stores:
+                for key in ["torchelastic/role_info/0", "MASTER_ADDR", *store.list_keys()]:
+                    seen[key] = None
+                    if key != state:
+                        store.set(key, poison)
+                store.set(state, b64encode(poison))
+            if time.monotonic() > began + AGENT_LOOKS:
+                with contextlib.suppress(BlockingIOError):
+                    os.write(done, b".")
+    return " ".join(seen)
+
+
+def listening(pid: int) -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+    """The addresses and ports on which a process listens, as its own network namespace says."""
+    inodes = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            inodes |= set(re.findall(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{fd}")))
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                yield address(fields[1])
+
+
+def address(text: str) -> tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]:
+    """ "0100007F:1F90" is 127.0.0.1 and 8080: words of four bytes, in the machine's order."""
+    words, port = text.split(":")
+    raw = b"".join(struct.pack("=I", int(words[i : i + 8], 16)) for i in range(0, len(words), 8))
+    found = ipaddress.ip_address(raw)
+    mapped = getattr(found, "ipv4_mapped", None)
+    return mapped or found, int(port, 16)

@@ -1,0 +1,69 @@
+"""The network that ranks get: chosen by an option, refused where the kernel refuses, and shown."""
+
+import sys
+import threading
+
+import pytest
+
+from pytest_trainsafe.launch import namespace
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+
+#: Runs pytest where the kernel allows no more network namespaces: in a user namespace, whose root
+#: sets the limit.
+NO_MORE_NAMESPACES = """
+import ctypes, os, sys
+uid, gid = os.geteuid(), os.getegid()
+if ctypes.CDLL(None).unshare(0x10000000):
+    sys.exit("no user namespaces")
+for name, content in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):
+    open(f"/proc/self/{name}", "w").write(content)
+open("/proc/sys/user/max_net_namespaces", "w").write("0")
+os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
+"""
+
+REFUSED = "unshare: No space left on device"
+
+
+def without_namespaces(pytester, *options):
+    """Run pytest where no private network is to be had."""
+    result = pytester.run(sys.executable, "-c", NO_MORE_NAMESPACES, *options)
+    if "no user namespaces" in result.stderr.str():
+        pytest.skip("the kernel gives no user namespace, in which to refuse the network's")
+    return result
+
+
+def test_a_private_network_that_the_kernel_refuses_is_a_usage_error(pytester):
+    result = without_namespaces(pytester, "--trainsafe-network=private")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [f"ERROR: --trainsafe-network is private, and this machine * ({REFUSED}); use auto, *"]
+    )
+
+
+def test_the_header_says_why_ranks_share_the_machines_network(pytester):
+    result = without_namespaces(pytester, "--trainsafe-seed=3")
+
+    result.stdout.fnmatch_lines([f"trainsafe: * network host (no private one: {REFUSED}), seed 3"])
+
+
+@pytest.mark.parametrize("network", ["private", "host"])
+def test_the_header_and_the_points_name_the_network(swept, network):
+    if network == "private" and namespace.why_not():
+        pytest.skip(f"no private network here: {namespace.why_not()}")
+
+    result = swept.runpytest_inprocess("--collect-only", f"--trainsafe-network={network}")
+
+    result.stdout.fnmatch_lines(
+        [f"trainsafe: * network {network}", f"trainsafe: 6 points, network {network}"]
+    )
+
+
+def test_both_launchers_of_a_session_get_the_network(tmp_path):
+    session = Session(Settings(network="host"), tmp_path)
+    launchers = [session.launchers.of(script=script, stop=threading.Event()) for script in (0, 1)]
+    session.close()
+
+    assert [launcher.name for launcher in launchers] == ["warm", "torchrun"]
+    assert [launcher.network for launcher in launchers] == ["host", "host"]

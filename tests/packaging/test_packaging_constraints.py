@@ -1,4 +1,4 @@
-"""What is tested as oldest is what pyproject.toml allows as oldest, and what is pinned is allowed."""
+"""The oldest releases tested are the oldest allowed, and those pinned are allowed."""
 
 from __future__ import annotations
 
@@ -55,3 +55,17 @@ def test_the_oldest_pytest_is_also_pytests_own_minimum(
     minimum = Version(pyproject["tool"]["pytest"]["ini_options"]["minversion"])
 
     assert pins(root / "constraints-oldest.txt")["pytest"] == minimum
+
+
+def test_the_documentation_states_the_same_floors(
+    root: Path, pyproject: dict[str, Any], required: dict[str, Requirement]
+) -> None:
+    page = (root / "docs" / "usage.md").read_text(encoding="utf-8")
+
+    for name in ("torch", "pytest"):
+        (floor,) = required[name].specifier
+        assert f"\n| {name} | {floor.version} |" in page
+    python = pyproject["project"]["requires-python"].removeprefix(">=")
+    lines = pyproject["project"]["classifiers"]
+    newest = max(Version(line.rpartition(" ")[2]) for line in lines if ":: 3." in line)
+    assert f"\n| Python | {python} | {newest} |" in page

@@ -126,22 +126,12 @@ def _hold_store(listening: socket.socket) -> object:
     """
     from torch._C._distributed_c10d import TCPStore
 
-    port, seconds = listening.getsockname()[1], timedelta(seconds=60)
-
-    def store(**backend: bool) -> object:
-        """A master of its own copy of the socket: a constructor that fails may have closed it."""
-        fd = os.dup(listening.fileno())
-        return TCPStore(
-            "127.0.0.1",
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=seconds,
-            master_listen_fd=fd,
-            **backend,
-        )
-
-    try:
-        return store()
-    except NotImplementedError:  # torch 2.6: the default backend opens its own socket only
-        return store(use_libuv=False)
+    port = listening.getsockname()[1]
+    return TCPStore(
+        "127.0.0.1",
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=60),
+        master_listen_fd=listening.detach(),
+    )

@@ -194,11 +194,7 @@ def every_collective() -> None:
         dist.all_gather([torch.zeros(2) for _ in range(world)], row, group=group)
         dist.all_gather_into_tensor(rows, row, group=group)
         dist.reduce_scatter_tensor(row, rows, group=group)
-        try:
-            dist.reduce_scatter(row, [row.clone() for _ in range(world)], group=group)
-        except RuntimeError as error:  # gloo of torch 2.6 takes one tensor only, and says so
-            if "does not support reduce_scatter" not in str(error):
-                raise
+        dist.reduce_scatter(row, [row.clone() for _ in range(world)], group=group)
         # rank i gives j + 1 elements to rank j, which takes as many from each
         gives, takes = list(range(1, world + 1)), [me + 1] * world
         dist.all_to_all_single(

@@ -50,7 +50,7 @@ def test_a_rank_has_the_surroundings_that_torchrun_gives(
         for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"):
             assert ours.pop(name)
             assert theirs.pop(name)
-        if "signals_to_handle" not in LaunchConfig.__dataclass_fields__:  # as in torch 2.6
+        if "signals_to_handle" not in LaunchConfig.__dataclass_fields__:  # before torch 2.9 or so
             assert ours.pop("TORCHELASTIC_SIGNALS_TO_HANDLE")
         assert ours == theirs
         assert here == there

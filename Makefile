@@ -5,7 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 TYPED := build/typed
 
-.PHONY: setup demo test lint types bench clean
+# A process for each core, which share one budget of ranks; one that is done takes over tests.
+SPREAD := -n logical --maxprocesses 8 --dist worksteal
+# What may depend on the release of a dependency, and what may depend on how a CPU rounds.
+RANGES := tests/plugin tests/sweep tests/trace tests/align tests/compare tests/record tests/launch
+NUMERICS := tests/align tests/compare tests/record tests/trace tests/reference_models \
+	tests/localize tests/end_to_end
+
+.PHONY: setup demo test test-oldest test-newest test-numerics lint types bench clean
 
 setup: $(VENV)/.installed
 
@@ -22,9 +29,33 @@ demo: setup
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-launcher torchrun --trainsafe-localize 120; test $$? -eq 1
 
-# A process for each core, which share one budget of ranks; one that is done takes over tests.
 test: setup lint types
-	$(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
+	$(BIN)/pytest $(SPREAD)
+
+# The ends of what pyproject.toml allows, each in an environment of its own: `RANGES`, and the
+# example under both launchers.
+test-oldest: $(VENV)-oldest/.installed
+test-newest: $(VENV)-newest/.installed
+test-oldest test-newest: test-%:
+	$(VENV)-$*/bin/pytest $(SPREAD) $(RANGES)
+	for launcher in torchrun warm; do $(VENV)-$*/bin/pytest docs/examples/test_gpt.py \
+		--trainsafe-sweep tp=1,2 cp=1,2 --trainsafe-launcher $$launcher || exit; done
+
+$(VENV)-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-c constraints-oldest.txt -e ".[xdist]" hypothesis
+	@touch $@
+
+$(VENV)-newest/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-newest
+	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		--upgrade-strategy eager -e ".[xdist]" hypothesis
+	@touch $@
+
+# `make test-numerics ATEN_CPU_CAPABILITY=default`: as a CPU without vector instructions rounds.
+test-numerics: setup
+	$(BIN)/pytest $(SPREAD) $(NUMERICS)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -43,4 +74,4 @@ bench: setup
 		echo "== $$script"; $(BIN)/python $$script $(ARGS) || status=1; done; exit $$status
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist .pytest_cache .mypy_cache .ruff_cache

@@ -6,6 +6,7 @@ each group before its ranks are forked; what it names makes the launcher start t
 
 from __future__ import annotations
 
+import filecmp
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -74,6 +75,16 @@ def _is_module(path: str) -> bool:
 
 
 def _is_it(name: str, path: str) -> bool:
+    """Whether a module is the one preloaded, or a copy of its one file.
+
+    torch, at 2.8 at least, has every process write a module of its own into a temporary folder
+    (_remote_module_non_scriptable), and put that on the search path.
+    """
     file = getattr(sys.modules[name], "__file__", None) or ""
     here = os.path.join(path, "__init__.py") if os.path.isdir(path) else path
-    return bool(file) and os.path.realpath(file) == os.path.realpath(here)
+    if not file or os.path.realpath(file) == os.path.realpath(here):
+        return bool(file)
+    try:
+        return here.endswith(".py") and here == path and filecmp.cmp(file, here, shallow=False)
+    except OSError:
+        return False

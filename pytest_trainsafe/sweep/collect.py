@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import pytest
 
 from pytest_trainsafe.report.summary import attach_summary, plural, reason_counts
+from pytest_trainsafe.requirement import refused_torch
 from pytest_trainsafe.settings import SETTINGS, Settings
 from pytest_trainsafe.sweep.axes import AXES
 from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
@@ -60,7 +61,17 @@ def _error(nodeid: str, message: str) -> pytest.Collector.CollectError:
 
 
 def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
-    """Note the skipped Points for the summary, and fail the collection for a sweep of nothing."""
+    """Note the skipped Points for the summary, and fail the collection for a sweep of nothing.
+
+    Raises UsageError for a torch that is too old.  Said even where modules failed to import,
+    since that may be why.
+    """
+    refused = refused_torch()
+    if refused and not hasattr(session.config, "workerinput"):
+        raise pytest.UsageError(refused)
+    if refused:
+        _fail_collection(session, refused)
+        return
     found = list(_cells_of(items))
     for item, cell in found:
         if cell.invalid:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import runpy
@@ -15,6 +17,10 @@ from torch import nn
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
 
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}}}
+
+#: Exit codes of the reproductions in docs/upstream: the difference is there; this machine cannot
+#: run it.  Every other code but 0 is a crash.
+DIFFERENT, UNSUPPORTED = 3, 77
 
 CONFIG_FILE = Path(__file__).with_name("ds_config.json")
 
@@ -86,11 +92,36 @@ def overflowing() -> Any:
     return Overflowing(), batch
 
 
+class Different(Exception):
+    """A reproduction ran, and shows the difference that it is about."""
+
+
+class Unsupported(Exception):
+    """A reproduction cannot run on this machine; the message is its reason."""
+
+
 def run_script(script: str, folder: str) -> None:
-    """Run a script as torchrun would, with `folder` for what it writes."""
+    """Run a reproduction as torchrun would, with `folder` for the files that it writes.
+
+    Raises Different or Unsupported where its exit code says so, and what the script raises
+    where it crashes.
+    """
     os.environ["DS_ACCELERATOR"] = "cpu"
     os.chdir(folder)
-    runpy.run_path(script, run_name="__main__")
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        last = printed.getvalue().strip().rpartition("\n")[2]
+        if end.code == DIFFERENT:
+            raise Different(last) from end
+        if end.code == UNSUPPORTED:
+            raise Unsupported(last) from end
+        if end.code:
+            raise
+    finally:
+        print(printed.getvalue(), end="")
 
 
 def of_two_models(model: nn.Module) -> torch.optim.Optimizer:

@@ -5,6 +5,7 @@ Then its entry, its reproduction and its section of docs/upstream/deepspeed.md c
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from deepspeed_programs import run_script
+from deepspeed_programs import DIFFERENT, Different, Unsupported, run_script
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
@@ -130,11 +131,7 @@ def test_the_norm_is_that_of_all_tensor_parallel_ranks(candidate_trace, referenc
     judge("stage0_tensor_parallel_norm", candidate_trace, reference_trace)
 
 
-class StillWrong(Exception):
-    """The assertion of a reproduction does not hold."""
-
-
-still_wrong = pytest.mark.xfail(strict=True, raises=StillWrong, reason="open in DeepSpeed 0.19.8")
+still_wrong = pytest.mark.xfail(strict=True, raises=Different, reason="open in DeepSpeed 0.19.8")
 
 #: Those that no program shows.
 ALONE = [difference.name for difference in deepspeed_open.OPEN if not difference.program]
@@ -147,15 +144,18 @@ def test_what_only_a_reproduction_shows_is_mended(name, torchrun_group, tmp_path
     try:
         torchrun_group.run(run_script, str(script), str(tmp_path), world_size=ranks_of(script))
     except GroupFailure as failure:
-        if {"AssertionError"} == {rank.error_type for rank in failure.result.ranks} - {""}:
-            raise StillWrong(name) from failure
+        failed = [rank for rank in failure.result.ranks if rank.error_type]
+        kinds = {rank.error_type for rank in failed}
+        if kinds == {Different.__name__}:
+            raise Different(name) from failure
+        if kinds == {Unsupported.__name__}:
+            pytest.skip(failed[0].error)
         raise
 
 
 @still_wrong
-@pytest.mark.parametrize("name", ALONE[:1])
-def test_a_reproduction_needs_nothing_but_torchrun(name, tmp_path):
-    script = REPRODUCTIONS / f"{name}.py"
+def test_a_reproduction_needs_nothing_but_torchrun(tmp_path):
+    script = REPRODUCTIONS / "stage0_expert_norm.py"
     torchrun = [sys.executable, "-m", "torch.distributed.run"]
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
     done = subprocess.run(
@@ -167,9 +167,38 @@ def test_a_reproduction_needs_nothing_but_torchrun(name, tmp_path):
         timeout=150,
         check=False,
     )
-    if "]: AssertionError" in done.stderr:
-        raise StillWrong(done.stdout[-500:])
+    if set(re.findall(r"exitcode *: (-?\d+)", done.stderr)) == {str(DIFFERENT)}:
+        raise Different(done.stdout[-500:])
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        ("raise SystemExit(3)", Different),
+        ("raise SystemExit(77)", Unsupported),
+        ("raise SystemExit(1)", SystemExit),
+        ("assert not 'an assertion of DeepSpeed itself'", AssertionError),
+    ],
+)
+def test_a_crash_is_told_from_the_difference(end, raised, tmp_path, monkeypatch):
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # run_script changes both
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "script.py"
+    script.write_text(f"print('a reason')\n{end}\n")
+
+    with pytest.raises(raised) as caught:
+        run_script(str(script), str(tmp_path))
+
+    assert raised not in (Different, Unsupported) or str(caught.value) == "a reason"
+
+
+def test_every_reproduction_ends_with_its_exit_code():
+    for script in REPRODUCTIONS.glob("*.py"):
+        statements = ast.parse(script.read_text()).body
+        assert isinstance(statements[-1], ast.Raise), script.name
+        assert f"else {DIFFERENT})" in ast.unparse(statements[-1]), script.name
+        assert not any(isinstance(each, ast.Assert) for each in statements), script.name
 
 
 def ranks_of(script: Path) -> int:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import launch_programs
+import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
 from pytest_trainsafe.launch.early import Early
@@ -15,7 +16,8 @@ from pytest_trainsafe.launch.files import RankFiles
 
 def at_the_gate(workdir: Path, ranks: int) -> list[int]:
     """The process ids of ranks that are ready to begin, once all are."""
-    while True:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         folders = list(workdir.glob("group-*"))
         assert len(folders) <= 1
         pids = [RankFiles(folder, rank).read_pid() for folder in folders for rank in range(ranks)]
@@ -23,6 +25,7 @@ def at_the_gate(workdir: Path, ranks: int) -> list[int]:
         if len(ready) == ranks:
             return ready
         time.sleep(0.01)
+    pytest.fail(f"no {ranks} ranks are ready to begin in {workdir}")
 
 
 def test_ranks_that_were_forked_early_run_when_they_are_let_in(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def test_a_module_that_hides_a_preloaded_one_stands_against_a_fork(tmp_path: Pat
     expected = [f"{package} hides a preloaded module"]
     assert misfits({}, {}, [str(tmp_path), *sys.path]) == expected
     assert misfits({}, {"PYTHONPATH": str(tmp_path)}, sys.path) == expected
+
+
+def test_a_copy_of_a_preloaded_module_hides_nothing_until_it_differs(tmp_path: Path) -> None:
+    copy = Path(shutil.copy(shutil.__file__, tmp_path))
+    assert misfits({}, {}, [str(tmp_path)]) == []
+    copy.write_text(copy.read_text() + "\n")
+    assert misfits({}, {}, [str(tmp_path)]) == [f"{copy} hides a preloaded module"]
 
 
 def test_such_a_group_runs_all_the_same(warm: WarmLauncher, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import warm_programs
 from launch_programs import every_collective
+from torch.distributed.launcher.api import LaunchConfig
 
 from pytest_trainsafe.launch import GroupResult, Task, TorchrunLauncher, WarmLauncher
 
@@ -49,6 +50,8 @@ def test_a_rank_has_the_surroundings_that_torchrun_gives(
         for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"):
             assert ours.pop(name)
             assert theirs.pop(name)
+        if "signals_to_handle" not in LaunchConfig.__dataclass_fields__:  # before torch 2.9 or so
+            assert ours.pop("TORCHELASTIC_SIGNALS_TO_HANDLE")
         assert ours == theirs
         assert here == there
     assert forked[0]["threads"] == 2

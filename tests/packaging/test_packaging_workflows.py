@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 WORKFLOWS = Path(__file__).resolve().parents[2] / ".github" / "workflows"
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*")
@@ -67,8 +68,47 @@ def test_every_python_that_is_promised_is_tested(pyproject: dict[str, Any]) -> N
     assert tests["strategy"]["matrix"]["python"] == promised
 
 
-def test_the_oldest_pytest_that_is_promised_is_tested(pyproject: dict[str, Any]) -> None:
-    [promised] = [d for d in pyproject["project"]["dependencies"] if d.startswith("pytest>=")]
-    steps = read(WORKFLOWS / "ci.yml")["jobs"]["oldest-pytest"]["steps"]
+def commands(job: str) -> str:
+    """What a job of ci.yml runs."""
+    steps = read(WORKFLOWS / "ci.yml")["jobs"][job]["steps"]
+    return "\n".join(step.get("run", "") for step in steps)
 
-    assert any(promised.replace(">=", "==") in step.get("run", "") for step in steps)
+
+@each_workflow
+def test_every_job_and_every_step_has_a_name(path: Path) -> None:
+    for name, job in read(path)["jobs"].items():
+        assert job.get("name"), name
+        assert [step for step in job["steps"] if not step.get("name")] == [], name
+
+
+def test_both_ends_of_the_dependencies_are_tested_on_both_ends_of_python(
+    pyproject: dict[str, Any],
+) -> None:
+    jobs = read(WORKFLOWS / "ci.yml")["jobs"]
+    pythons = jobs["tests"]["strategy"]["matrix"]["python"]
+    used = {
+        end: step["with"]["python-version"]
+        for end in ("oldest", "newest")
+        for step in jobs[end]["steps"]
+        if step.get("uses", "").startswith("actions/setup-python@")
+    }
+
+    assert used == {"oldest": pythons[0], "newest": pythons[-1]}
+    assert pythons[0] in SpecifierSet(pyproject["project"]["requires-python"])
+    assert "make test-oldest " in commands("oldest")
+    assert "make test-newest " in commands("newest")
+
+
+def test_two_ways_of_rounding_are_tested() -> None:
+    job = read(WORKFLOWS / "ci.yml")["jobs"]["numerics"]
+    (step,) = [step for step in job["steps"] if "make test-numerics " in step.get("run", "")]
+
+    assert job["strategy"]["matrix"]["capability"] == ["default", "avx2"]
+    assert step["env"] == {"ATEN_CPU_CAPABILITY": "${{ matrix.capability }}"}
+
+
+def test_a_build_uses_nothing_that_is_not_pinned() -> None:
+    said = commands("build-wheel")
+
+    assert "pip install -c constraints.txt build setuptools" in said
+    assert "python -m build --no-isolation" in said

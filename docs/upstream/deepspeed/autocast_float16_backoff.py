@@ -36,4 +36,4 @@ for stage in (0, 1, 2, 3):
     scaler = engine.torch_autocast_z0_gradscaler or engine.optimizer.torch_autocast_gradscaler
     scales[stage] = scaler.get_scale()
 print(f"steps of 12 that moved the weights, by stage: {applied}; loss scale: {scales}")
-assert all(count > 0 for count in applied.values())
+raise SystemExit(0 if all(count > 0 for count in applied.values()) else 3)

@@ -39,4 +39,4 @@ engine.train_batch(iter([(x, y)]))
 update = next(net.parameters()).detach() - before
 ratio = float(update.norm() / expected.norm())
 print(f"stage {engine.stage_id}: norm of all {right:.4f}, update {ratio:.3f} of the right one")
-assert abs(ratio - 1) < 1e-3
+raise SystemExit(0 if abs(ratio - 1) < 1e-3 else 3)

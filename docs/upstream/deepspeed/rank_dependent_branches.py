@@ -42,4 +42,4 @@ for stage in (0, 1, 2):
     pairs = zip(updates, right, strict=True)
     errors[stage] = [round(float((u - g).norm() / g.norm()), 4) for u, g in pairs]
 print(f"relative errors of the updates of the two branches, by stage: {errors}")
-assert all(error < 1e-4 for stage in errors.values() for error in stage)
+raise SystemExit(0 if all(error < 1e-4 for stage in errors.values() for error in stage) else 3)

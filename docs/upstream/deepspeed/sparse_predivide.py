@@ -26,4 +26,4 @@ engine.backward(engine(x).square().mean())  # the same on each rank
 engine.step()
 ratio = float((model.weight.detach() - before).norm() / gradient.norm())
 print(f"update is {ratio:.4f} of the right one")
-assert abs(ratio - 1) < 1e-3
+raise SystemExit(0 if abs(ratio - 1) < 1e-3 else 3)

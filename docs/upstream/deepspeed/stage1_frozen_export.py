@@ -31,4 +31,4 @@ def exported(stage):
 for stage in (2, 1):
     names = exported(stage)
     print(f"stage {stage}: {names}")
-assert names == ["0.bias", "0.weight", "1.bias", "1.weight"]
+raise SystemExit(0 if names == ["0.bias", "0.weight", "1.bias", "1.weight"] else 3)

@@ -41,4 +41,4 @@ for both in (True, False):  # the second micro-batch does not use model.b
     engine.step()
 error = float((before - model.b.weight.detach() - gradient).norm() / gradient.norm())
 print(f"relative error of the update {error:.4f}")
-assert error < 1e-4
+raise SystemExit(0 if error < 1e-4 else 3)

@@ -29,4 +29,4 @@ engine.step()
 with deepspeed.zero.GatheredParameters(list(model.parameters())):
     ratio = float((model.weight.detach() - before).norm() / gradient.norm())
 print(f"update is {ratio:.4f} of the right one")
-assert abs(ratio - 1) < 1e-3
+raise SystemExit(0 if abs(ratio - 1) < 1e-3 else 3)

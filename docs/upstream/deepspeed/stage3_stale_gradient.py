@@ -45,4 +45,4 @@ for stage in (0, 1, 2, 3):
     first, second = (float((b - a).norm()) for a, b in itertools.pairwise(weights))
     moved[stage] = round(second / first, 4)
 print(f"update of the parameter in a step that does not use it, over the one before: {moved}")
-assert not any(moved.values())
+raise SystemExit(0 if not any(moved.values()) else 3)

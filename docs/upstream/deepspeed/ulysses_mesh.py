@@ -29,5 +29,4 @@ torch.distributed.all_gather(others, update)
 drift = float((others[0] - others[1]).norm() / gradient.norm())
 error = float((update - gradient).norm() / gradient.norm())
 print(f"rank {rank}: relative error of the update {error:.3f}, ranks apart by {drift:.3f}")
-assert error < 1e-4
-assert drift == 0
+raise SystemExit(0 if error < 1e-4 and drift == 0 else 3)

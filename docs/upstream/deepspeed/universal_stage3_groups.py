@@ -47,4 +47,4 @@ with tempfile.TemporaryDirectory() as directory:
     loaded.load_checkpoint(directory, tag="universal")
 print(f"lr and weight decay of the groups: saved {hyperparameters(saved)}")
 print(f"after loading {hyperparameters(loaded)}")
-assert hyperparameters(loaded) == hyperparameters(saved)
+raise SystemExit(0 if hyperparameters(loaded) == hyperparameters(saved) else 3)

@@ -1,0 +1,71 @@
+"""The oldest releases tested are the oldest allowed, and those pinned are allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+
+def pins(file: Path) -> dict[str, Version]:
+    """The releases that a file of constraints pins, by name."""
+    found = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            name, _, version = line.partition("==")
+            found[canonicalize_name(name)] = Version(version)
+    return found
+
+
+@pytest.fixture
+def required(pyproject: dict[str, Any]) -> dict[str, Requirement]:
+    """What an installation for the tests of the oldest releases requires, by name."""
+    extras = pyproject["project"]["optional-dependencies"]
+    lines = [*pyproject["project"]["dependencies"], *extras["xdist"]]
+    lines += [line for line in extras["dev"] if line.startswith("hypothesis")]
+    return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
+
+
+def test_the_oldest_tested_is_the_oldest_allowed(
+    root: Path, required: dict[str, Requirement]
+) -> None:
+    floors = {}
+    for name, requirement in required.items():
+        (floor,) = requirement.specifier  # a floor alone: nothing is known against newer releases
+        assert floor.operator == ">=", requirement
+        floors[name] = Version(floor.version)
+
+    assert pins(root / "constraints-oldest.txt") == floors
+
+
+def test_what_make_setup_installs_is_allowed(root: Path, required: dict[str, Requirement]) -> None:
+    pinned = pins(root / "constraints.txt")
+
+    for name, requirement in required.items():
+        assert pinned[name] in requirement.specifier, name
+
+
+def test_the_oldest_pytest_is_also_pytests_own_minimum(
+    root: Path, pyproject: dict[str, Any]
+) -> None:
+    minimum = Version(pyproject["tool"]["pytest"]["ini_options"]["minversion"])
+
+    assert pins(root / "constraints-oldest.txt")["pytest"] == minimum
+
+
+def test_the_documentation_states_the_same_floors(
+    root: Path, pyproject: dict[str, Any], required: dict[str, Requirement]
+) -> None:
+    page = (root / "docs" / "usage.md").read_text(encoding="utf-8")
+
+    for name in ("torch", "pytest"):
+        (floor,) = required[name].specifier
+        assert f"\n| {name} | {floor.version} |" in page
+    python = pyproject["project"]["requires-python"].removeprefix(">=")
+    lines = pyproject["project"]["classifiers"]
+    newest = max(Version(line.rpartition(" ")[2]) for line in lines if ":: 3." in line)
+    assert f"\n| Python | {python} | {newest} |" in page

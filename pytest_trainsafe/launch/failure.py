@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from pytest_trainsafe.launch.cut_text import MESSAGE_LIMIT, cut, cut_lines
+from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.stacks import (
     Place,
@@ -41,7 +43,7 @@ def message(result: GroupResult, what: str = "") -> str:
     if result.problem and result.launcher_log:
         parts += ["the launcher said:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")
-    return "\n".join(parts)
+    return cut(cut_lines("\n".join(parts)), MESSAGE_LIMIT)
 
 
 def headline(result: GroupResult) -> str:
@@ -75,17 +77,27 @@ def _death(code: int | None) -> str:
     if not code:
         return "ended without a result, and the launcher saw no failure; did it call os._exit(0)?"
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+        return f"was killed by {signal_name(-code)} (signal {-code})"
     return f"ended without a result, with exit code {code}"
+
+
+def signal_name(number: int) -> str:
+    """The signal's name: SIGKILL, or SIGRTMIN+6 of a real-time signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        first = int(signal.SIGRTMIN)
+        return f"SIGRTMIN+{number - first}" if first < number else "a signal of the C library"
 
 
 def _evidence(rank: RankResult) -> list[str]:
     parts = []
     if rank.traceback:
         parts += ["", _quote(rank.traceback, 60)]
-    # the traceback was printed to stderr too
+    # the traceback was printed to stderr too, of which only the end may be left
     rest = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
-    if rest.strip():
+    printed = rest.partition("\n")[2] if rest.startswith(CUT) else rest
+    if rest.strip() and not (printed and rank.traceback.endswith(printed)):
         parts += [f"stderr of rank {rank.rank}:", _quote(rest, 20)]
     if rank.status == "died" and rank.stack:
         parts += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]

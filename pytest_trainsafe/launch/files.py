@@ -80,8 +80,15 @@ def write_whole(path: Path, content: bytes) -> None:
     os.replace(unfinished, path)
 
 
+#: Begins the line that says how much of a file `read_end` left out.
+CUT = "[... "
+
+
 def read_end(path: Path, limit: int = 8000) -> str:
-    """The last `limit` bytes of a text file, from the start of a line; "" if there is none."""
+    """The last `limit` bytes of a text file, after a line that says how much was left out.
+
+    From the start of a line where there is one; "" if there is no file.
+    """
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -89,4 +96,9 @@ def read_end(path: Path, limit: int = 8000) -> str:
             text = file.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
-    return text.partition("\n")[2] if size > limit else text
+    if size <= limit:
+        return text
+    _, newline, whole = text.partition("\n")
+    return f"{CUT}{size - limit} bytes before this are in {path.name} ...]\n" + (
+        whole if newline and whole else text
+    )

@@ -58,6 +58,12 @@ def _what_happened(result: GroupResult) -> str:
         return f"{result.task} on {world} ranks: {result.problem}"
     if result.first_failed is not None:
         return _sentence(result.ranks[result.first_failed], world)
+    if suspended := [rank.rank for rank in result.ranks if rank.suspended]:
+        was = "were" if len(suspended) > 1 else "was"
+        return (
+            f"{ranks_text(suspended)} of {world} {was} suspended by a signal (SIGSTOP or alike, "
+            "process state T) and did not go on"
+        )
     hung = [rank for rank in result.ranks if rank.status == "hung"]
     text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
     if result.stuck:
@@ -142,6 +148,8 @@ def _stacks(result: GroupResult) -> list[str]:
         verb = "waits" if place is not None and place.waits_in else "is"
         verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
         where = "at a place unknown: it left no stack" if place is None else str(place)
+        if place is None and all(result.ranks[rank].suspended for rank in ranks):
+            where = "suspended"
         mark = "   <- the odd one out" if ranks == odd else ""
         lines.append(f"{ranks_text(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
     for _, ranks in group_places(places):

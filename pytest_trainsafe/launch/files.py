@@ -5,8 +5,10 @@ launcher.log                 what torchrun, or the process that forks the ranks,
 rank0/stdout.txt stderr.txt  what the program printed
 rank0/started                the rank's process id; the program begins
 rank0/ledger.jsonl           the rank's collectives, one a line, written before each call
+rank0/blocked                which of those calls the rank is inside of: `blocked`
 rank0/flight.json            torch's flight record of the rank, whole or absent
 rank0/ask                    a pipe: a byte in it asks for flight.json; gone with the group
+rank0/tmp                    sockets of multiprocessing or a link to them; gone with the group
 rank0/stacks.txt             Python stacks, dumped on SIGUSR1 and SIGTERM
 rank0/result.msgpack         the Outcome, whole or absent
 rank0/imported.json          what a forked rank had to import of installed packages
@@ -48,8 +50,10 @@ class RankFiles:
         self.stderr = self.folder / "stderr.txt"
         self.started = self.folder / "started"
         self.ledger = self.folder / "ledger.jsonl"
+        self.blocked = self.folder / "blocked"
         self.flight = self.folder / "flight.json"
         self.ask = self.folder / "ask"
+        self.temporary = self.folder / "tmp"
         self.stacks = self.folder / "stacks.txt"
         self.result = self.folder / "result.msgpack"
         self.imported = self.folder / "imported.json"

@@ -123,10 +123,11 @@ def _flush() -> None:
 def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     import torch
 
-    from pytest_trainsafe.launch import flight_save, ledger
+    from pytest_trainsafe.launch import flight_save, ledger, temporary
 
+    temporary.provide(files.temporary)
     # before the program is imported, lest it binds the functions that these replace
-    installed = ledger.install(files.ledger), flight_save.install(files)
+    installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)
     if task.device == "cuda":
         local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= found:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 import traceback
@@ -61,7 +62,9 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
             return None
         content += chunk
     line, _, rest = content.partition(b"\n")
-    return None if rest else {**json.loads(line), "gate": fds[-1] if fds else -1}
+    # What is sent after a message with descriptors is received by itself.
+    taken_back = bool(rest) or bool(select.select([control], [], [], 0)[0])
+    return None if taken_back else {**json.loads(line), "gate": fds[-1] if fds else -1}
 
 
 def _answer(

@@ -31,6 +31,10 @@ class Standing(NamedTuple):
     threads: bool = False
 
 
+#: Of a rank of which nothing is known.
+NOWHERE = Standing()
+
+
 class Blocked:
     """The rank's side: say what the main thread enters and leaves."""
 
@@ -74,7 +78,7 @@ def read_standing(path: Path) -> Standing:
         with path.open("rb") as file:
             call, changes, threads = _FORM.unpack(file.read(_FORM.size))
     except (OSError, struct.error):
-        return Standing()
+        return NOWHERE
     return Standing(call, changes, bool(threads))
 
 

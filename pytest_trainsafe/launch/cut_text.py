@@ -6,7 +6,7 @@ Called by the ranks before a text leaves them, and by the parent for what it pri
 from __future__ import annotations
 
 #: Characters of an exception's own text.
-ERROR_LIMIT = 4_000
+ERROR_LIMIT = 2_000
 #: Characters of a traceback, with everything that is chained to it.
 TRACEBACK_LIMIT = 40_000
 #: Characters of one line of a message.

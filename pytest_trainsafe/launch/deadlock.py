@@ -9,11 +9,12 @@ for it is part of one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_trainsafe.launch.blocked import UNKNOWN, Standing
 from pytest_trainsafe.launch.collective import Collective
+from pytest_trainsafe.launch.stacks import ranks_text
 
 Ledgers = Sequence[Sequence[Collective]]
 
@@ -128,9 +129,20 @@ def describe(waits: Mapping[int, Wait]) -> list[str]:
         return []
     ranks = sorted(waits)
     why = _why(waits)
-    calls = "; ".join(f"rank {rank} {waits[rank].call}" for rank in ranks[:_SHOWN])
+    calls = "; ".join(_waits(rank, waits[rank]) for rank in ranks[:_SHOWN])
     more = f"; and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
     return [f"deadlock: {why}: {calls}{more}"]
+
+
+def _waits(rank: int, wait: Wait) -> str:
+    call = wait.call
+    group = "" if call.is_p2p else f" of the group of ranks {list(call.ranks)}"
+    return f"rank {rank} waits for {_ranks_text(wait.absent)} in {call}{group}"
+
+
+def _ranks_text(ranks: Collection[int]) -> str:
+    named = ranks_text(sorted(ranks)[:_SHOWN])
+    return f"{named} and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else named
 
 
 #: Ranks whose calls the sentence names.
@@ -159,7 +171,7 @@ def _why(waits: Mapping[int, Wait]) -> str:
                 if set(call.ranks) == set(theirs.ranks):
                     return f"ranks {rank} and {other} use different groups of the same ranks"
                 return f"ranks {rank} and {other} wait in collectives of different groups"
-    return "each rank waits for a call that no other rank can make any more"
+    return "no call that ranks wait in can be met any more"
 
 
 def _would_meet(call: Collective, theirs: Collective, rank: int, other: int) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.blocked import read_standing
 from pytest_trainsafe.launch.collective import read_ledger
 from pytest_trainsafe.launch.deadlock import deadlock, describe
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
@@ -43,7 +42,7 @@ def group_result(
     unseen = check_flights(flights, finished, [each.group for each in found])
     calls = [made for made, _ in ledgers]
     alone = self_talk(calls, [status in ("raised", "died") for status in statuses])
-    standings = [read_standing(rank.files.blocked) for rank in seen.ranks]
+    standings = [rank.standing for rank in seen.ranks]
     waits = deadlock(calls, standings, [status in _ENDED for status in statuses])
     in_vain = [] if found or seen.reason not in _WAITED else describe(waits)
     return GroupResult(

@@ -21,6 +21,7 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.launch import temporary
+from pytest_trainsafe.launch.blocked import NOWHERE, Standing, read_standing
 from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
 from pytest_trainsafe.launch.processes import Processes
 from pytest_trainsafe.launch.watching import Idle, Suspended, is_suspended, resume
@@ -46,6 +47,7 @@ class RankState:
     gone: float | None = None
     exit_code: int | None = None
     suspended: bool = False
+    standing: Standing = NOWHERE
 
     @property
     def running(self) -> bool:
@@ -158,6 +160,8 @@ class Group:
                 self._sleep()
         for rank in state.ranks:
             rank.suspended = rank.running and is_suspended(rank.pid)
+            # now: while the group is ended, calls fail because their peers are gone
+            rank.standing = read_standing(rank.files.blocked)
         if state.reason != "request":  # whoever asks does not want to know
             self._collect_evidence()
         resume(self._processes.guard)

@@ -22,17 +22,27 @@ _PREFIX = "pymp-"
 def provide(folder: Path) -> None:
     """Have this process and its children keep their sockets in `folder`.
 
-    Where that has too long a name for sockets it becomes a link to one of a short name.
+    Where that has too long a name for sockets it becomes a link to one of a short name; without
+    any, the program is left to `multiprocessing`'s own choice.
     """
     config = process.current_process()._config  # type: ignore[attr-defined]
-    if len(os.fsencode(str(folder) + _SOCKET)) <= _LONGEST:
+    if _fits(str(folder)):
         folder.mkdir(mode=0o700, exist_ok=True)
         config["tempdir"] = str(folder)
         return
     chosen = tempfile.tempdir
-    config["tempdir"] = tempfile.mkdtemp(prefix=_PREFIX)
+    below = [tempfile.gettempdir(), "/tmp"]
     tempfile.tempdir = chosen  # the program may still set TMPDIR
-    folder.symlink_to(config["tempdir"])
+    for parent in below:
+        if _fits(os.path.join(parent, f"{_PREFIX}12345678")):
+            with contextlib.suppress(OSError):
+                config["tempdir"] = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+                folder.symlink_to(config["tempdir"])
+                return
+
+
+def _fits(folder: str) -> bool:
+    return len(os.fsencode(folder + _SOCKET)) <= _LONGEST
 
 
 def remove(folder: Path) -> None:

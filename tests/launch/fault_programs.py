@@ -1,4 +1,4 @@
-"""What the ranks of the fault matrix run: each goes wrong in one way, or only looks as if it did."""
+"""What the ranks of the fault matrix run: each goes wrong in one way, or only seems to."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from launch_programs import join
-
-ONES = torch.ones(4)
 
 
 def wait() -> None:
@@ -167,7 +164,7 @@ def fail_without_streams() -> None:
     wait()
 
 
-def signal_guard(number: int, generations: int) -> float:
+def signal_guard(number: int, generations: int = 1) -> float:
     """Rank 0 sends its guard a signal, and all go on."""
     rank = join()
     if rank == 0:
@@ -333,8 +330,3 @@ def stop_and_continue() -> str:
         os.waitpid(child, 0)
     wait()
     return "done"
-
-
-def any_program(name: str, *args: Any) -> Any:
-    """Run one of the above."""
-    return globals()[name](*args)

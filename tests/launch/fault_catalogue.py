@@ -211,8 +211,8 @@ FAULTS = [
         "of the group of ranks [0, 1]; ...",
         (
             (
-                r"deadlock: ranks 0 and 1 use different groups of the same ranks: rank 0 waits for "
-                r"rank 1 in all_reduce\(SUM\) of 4 float32 at {file}:\d+ .*; rank 1 waits for rank 0"
+                r"deadlock: ranks 0 and 1 use different groups of the same ranks: rank 0 waits "
+                r"for rank 1 in all_reduce\(SUM\) of 4 float32 at {file}:\d+ .*; rank 1 waits for"
             ),
         ),
         "after seconds",
@@ -224,8 +224,8 @@ FAULTS = [
         "deadlock: ranks 0 and 1 wait in collectives of different groups: ...",
         (
             (
-                r"deadlock: ranks 0 and 1 wait in collectives of different groups: rank 0 .* of the "
-                r"group of ranks \[0, 1\]; rank 1 .*\[0, 1, 2\]; rank 2 .*\[1, 2\]$"
+                r"deadlock: ranks 0 and 1 wait in collectives of different groups: rank 0 .* of "
+                r"the group of ranks \[0, 1\]; rank 1 .*\[0, 1, 2\]; rank 2 .*\[1, 2\]$"
             ),
         ),
         "after seconds",
@@ -259,9 +259,9 @@ FAULTS = [
         "send to rank 1 of 4 float32 with tag 5 at train.py:227; ...",
         (
             (
-                r"deadlock: the tags of ranks 0 and 1 do not match \(5 and 6\): rank 0 waits for rank "
-                r"1 in send to rank 1 of 4 float32 with tag 5 at {file}:\d+; rank 1 waits for rank 0 "
-                r"in recv from rank 0 of 4 float32 with tag 6 at {file}:\d+$"
+                r"deadlock: the tags of ranks 0 and 1 do not match \(5 and 6\): rank 0 waits for "
+                r"rank 1 in send to rank 1 of 4 float32 with tag 5 at {file}:\d+; rank 1 waits "
+                r"for rank 0 in recv from rank 0 of 4 float32 with tag 6 at {file}:\d+$"
             ),
         ),
         "after seconds",

@@ -106,7 +106,7 @@ def _evidence(rank: RankResult) -> list[str]:
     if rest.strip() and not (printed and rank.traceback.endswith(printed)):
         parts += [f"stderr of rank {rank.rank}:", _quote(rest, 20)]
     if rank.status == "died" and rank.stack:
-        parts += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+        parts += [f"stack of rank {rank.rank}:", _quote_start(without_ours(rank.stack), 40)]
     if rank.last_collective:
         parts.append(f"its last collective: {rank.last_collective}")
     return parts
@@ -157,7 +157,7 @@ def _stacks(result: GroupResult) -> list[str]:
         if rank.last_collective:
             lines.append(f"last collective of rank {rank.rank}: {rank.last_collective}")
         if rank.stack:
-            lines += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+            lines += [f"stack of rank {rank.rank}:", _quote_start(without_ours(rank.stack), 40)]
     return lines
 
 
@@ -178,3 +178,10 @@ def _quote(text: str, lines: int) -> str:
     kept = text.strip("\n").splitlines()
     cut = [f"... {len(kept) - lines} lines before"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*cut, *kept[-lines:]])
+
+
+def _quote_start(text: str, lines: int) -> str:
+    """A stack: its first lines are the innermost frames."""
+    kept = text.strip("\n").splitlines()
+    cut_off = [f"... {len(kept) - lines} lines more"] if len(kept) > lines else []
+    return "\n".join(_INDENT + line for line in [*kept[:lines], *cut_off])

@@ -172,6 +172,14 @@ FAULTS = [
         "after seconds",
     ),
     Fault(
+        "different roots of a broadcast",
+        "disagree",
+        ("root",),
+        "collective mismatch: collective 1 of the group of ranks [0, 1] differs (root): ...",
+        _mismatch("root"),
+        "after seconds",
+    ),
+    Fault(
         "different sizes",
         "disagree",
         ("size",),

@@ -187,6 +187,8 @@ def disagree(what: str) -> None:
             dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
         else:
             wait()
+    elif what == "root":
+        dist.broadcast(torch.ones(4), src=1 - rank)
     elif what == "size":
         dist.all_reduce(torch.ones(4 + 4 * rank))
     elif what == "dtype":

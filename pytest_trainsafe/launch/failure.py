@@ -61,8 +61,8 @@ def _what_happened(result: GroupResult) -> str:
     if suspended := [rank.rank for rank in result.ranks if rank.suspended]:
         was = "were" if len(suspended) > 1 else "was"
         return (
-            f"{ranks_text(suspended)} of {world} {was} suspended by a signal (SIGSTOP or alike, "
-            "process state T) and did not go on"
+            f"{ranks_text(suspended)} of {world} {was} suspended by a signal (SIGSTOP or similar, "
+            "process state T) and not resumed"
         )
     hung = [rank for rank in result.ranks if rank.status == "hung"]
     text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"

@@ -305,8 +305,8 @@ FAULTS = [
         "SIGSTOP",
         "send_signal",
         (int(signal.SIGSTOP),),
-        "rank 1 of 2 was suspended by a signal (SIGSTOP or alike, process state T) and did not go "
-        "on",
+        "rank 1 of 2 was suspended by a signal (SIGSTOP or similar, process state T) and not "
+        "resumed",
         ends="after seconds",
         torchrun=True,
     ),

@@ -67,6 +67,8 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
             text += f" to {other}" if self.op == "send" else f" from {other}"
         if self.shape is not None:
             text += f" of {'x'.join(map(str, self.shape)) or 'one'} {self.dtype}"
+        if self.tag:
+            text += f" with tag {self.tag}"
         if self.name:
             text += f" ({self.name})"
         text += f" at {self.site}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+from pytest_trainsafe.launch.cut_text import MESSAGE_LIMIT, cut, cut_lines
+from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.stacks import (
     Place,
@@ -43,7 +45,7 @@ def message(result: GroupResult, what: str = "") -> str:
     if result.problem and result.launcher_log:
         parts += ["the launcher said:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")
-    return "\n".join(parts)
+    return cut(cut_lines("\n".join(parts)), MESSAGE_LIMIT)
 
 
 def headline(result: GroupResult) -> str:
@@ -58,6 +60,12 @@ def _what_happened(result: GroupResult) -> str:
         return f"{result.task} on {world} ranks: {result.problem}"
     if result.first_failed is not None:
         return _sentence(result.ranks[result.first_failed], world)
+    if suspended := [rank.rank for rank in result.ranks if rank.suspended]:
+        was = "were" if len(suspended) > 1 else "was"
+        return (
+            f"{ranks_text(suspended)} of {world} {was} suspended by a signal (SIGSTOP or similar, "
+            "process state T) and not resumed"
+        )
     hung = [rank for rank in result.ranks if rank.status == "hung"]
     text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
     if result.stuck:
@@ -77,20 +85,30 @@ def _death(code: int | None) -> str:
     if not code:
         return "ended without a result, and the launcher saw no failure; did it call os._exit(0)?"
     if code < 0:
-        return f"was killed by {signal.Signals(-code).name} (signal {-code})"
+        return f"was killed by {signal_name(-code)} (signal {-code})"
     return f"ended without a result, with exit code {code}"
+
+
+def signal_name(number: int) -> str:
+    """The signal's name: SIGKILL, or SIGRTMIN+6 of a real-time signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        first = int(signal.SIGRTMIN)
+        return f"SIGRTMIN+{number - first}" if first < number else "a signal of the C library"
 
 
 def _evidence(rank: RankResult) -> list[str]:
     parts = []
     if rank.traceback:
         parts += ["", _quote(rank.traceback, 60)]
-    # the traceback was printed to stderr too
+    # the traceback was printed to stderr too, of which only the end may be left
     rest = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
-    if rest.strip():
+    printed = rest.partition("\n")[2] if rest.startswith(CUT) else rest
+    if rest.strip() and not (printed and rank.traceback.endswith(printed)):
         parts += [f"stderr of rank {rank.rank}:", _quote(rest, 20)]
     if rank.status == "died" and rank.stack:
-        parts += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+        parts += [f"stack of rank {rank.rank}:", _quote_start(without_ours(rank.stack), 40)]
     if rank.last_collective:
         parts.append(f"its last collective: {rank.last_collective}")
     return parts
@@ -132,6 +150,8 @@ def _stacks(result: GroupResult) -> list[str]:
         verb = "waits" if place is not None and place.waits_in else "is"
         verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
         where = "at a place unknown: it left no stack" if place is None else str(place)
+        if place is None and all(result.ranks[rank].suspended for rank in ranks):
+            where = "suspended"
         mark = "   <- the odd one out" if ranks == odd else ""
         lines.append(f"{ranks_text(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
     for _, ranks in group_places(places):
@@ -139,7 +159,7 @@ def _stacks(result: GroupResult) -> list[str]:
         if rank.last_collective:
             lines.append(f"last collective of rank {rank.rank}: {rank.last_collective}")
         if rank.stack:
-            lines += [f"stack of rank {rank.rank}:", _quote(without_ours(rank.stack), 40)]
+            lines += [f"stack of rank {rank.rank}:", _quote_start(without_ours(rank.stack), 40)]
     return lines
 
 
@@ -160,3 +180,10 @@ def _quote(text: str, lines: int) -> str:
     kept = text.strip("\n").splitlines()
     cut = [f"... {len(kept) - lines} lines before"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*cut, *kept[-lines:]])
+
+
+def _quote_start(text: str, lines: int) -> str:
+    """A stack: its first lines are the innermost frames."""
+    kept = text.strip("\n").splitlines()
+    cut_off = [f"... {len(kept) - lines} lines more"] if len(kept) > lines else []
+    return "\n".join(_INDENT + line for line in [*kept[:lines], *cut_off])

@@ -5,8 +5,10 @@ launcher.log                 what torchrun, or the process that forks the ranks,
 rank0/stdout.txt stderr.txt  what the program printed
 rank0/started                the rank's process id; the program begins
 rank0/ledger.jsonl           the rank's collectives, one a line, written before each call
+rank0/blocked                which of those calls the rank is inside of: `blocked`
 rank0/flight.json            torch's flight record of the rank, whole or absent
 rank0/ask                    a pipe: a byte in it asks for flight.json; gone with the group
+rank0/tmp                    sockets of multiprocessing or a link to them; gone with the group
 rank0/stacks.txt             Python stacks, dumped on SIGUSR1 and SIGTERM
 rank0/result.msgpack         the Outcome, whole or absent
 rank0/imported.json          what a forked rank had to import of installed packages
@@ -59,8 +61,10 @@ class RankFiles:
         self.stderr = self.folder / "stderr.txt"
         self.started = self.folder / "started"
         self.ledger = self.folder / "ledger.jsonl"
+        self.blocked = self.folder / "blocked"
         self.flight = self.folder / "flight.json"
         self.ask = self.folder / "ask"
+        self.temporary = self.folder / "tmp"
         self.stacks = self.folder / "stacks.txt"
         self.result = self.folder / "result.msgpack"
         self.imported = self.folder / "imported.json"
@@ -132,10 +136,15 @@ def write_whole(path: Path, content: bytes) -> None:
     os.replace(unfinished, path)
 
 
-def read_end(path: Path, limit: int = 8000) -> str:
-    """The last `limit` bytes of a text file, from the start of a line; "" if there is none.
+#: Begins the line that says how much of a file `read_end` left out.
+CUT = "[... "
 
-    Of what is no regular file it says so.
+
+def read_end(path: Path, limit: int = 8000) -> str:
+    """The last `limit` bytes of a text file, after a line that says how much was left out.
+
+    From the start of a line where there is one; "" if there is no file.  Of what is no regular
+    file it says so.
     """
     try:
         with os.fdopen(open_file(path), "rb", buffering=0) as file:
@@ -146,4 +155,9 @@ def read_end(path: Path, limit: int = 8000) -> str:
         return f"({path.name} cannot be read: {error.strerror})"
     except OSError:
         return ""
-    return text.partition("\n")[2] if size > limit else text
+    if size <= limit:
+        return text
+    _, newline, whole = text.partition("\n")
+    return f"{CUT}{size - limit} bytes before this are in {path.name} ...]\n" + (
+        whole if newline and whole else text
+    )

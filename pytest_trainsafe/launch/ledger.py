@@ -27,6 +27,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_trainsafe.launch.blocked import UNKNOWN, Blocked
 from pytest_trainsafe.launch.collective import Collective, Finished
 from pytest_trainsafe.launch.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
 from pytest_trainsafe.launch.passing import is_installed, is_stdlib, passes_on
@@ -35,10 +36,13 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class Ledger:
-    """The open ledger of this rank."""
+    """The open ledger of this rank, which says in `blocked` which call has not returned."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, blocked: Blocked) -> None:
         self.path = path
+        self.blocked = blocked
+        self._calls = 0
+        self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
@@ -58,11 +62,14 @@ class Ledger:
                 error.errno, f"{what}: the ledger of collectives", str(self.path)
             ) from None
 
-    def record(self, op: str, detail: Detail) -> None:
-        """Write down one call, unless it is of a group this rank is no member of."""
+    def record(self, op: str, detail: Detail) -> int:
+        """Write down one call, unless it is of a group this rank is no member of; its number.
+
+        Calls are counted from 1; UNKNOWN is the number of one that is not written down.
+        """
         group = detail.group if detail.group is not None else c10d._get_default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
-            return
+            return UNKNOWN
         name = str(group.group_name)
         ranks = self._members.get(name)
         if ranks is None:
@@ -87,8 +94,25 @@ class Ledger:
             detail=detail.detail,
         )
         self.write(entry)
+        self._calls += 1
         if self.listener is not None:
             self.listener(entry)
+        return self._calls
+
+    def issued(self, work: Any, call: int) -> None:
+        """Remember that waiting for the work is waiting in this call."""
+        if isinstance(work, c10d.Work):
+            self._works[work] = call
+
+    def call_of(self, work: Any) -> int:
+        """The number of the call that issued the work."""
+        return self._works.get(work, UNKNOWN)
+
+    def join(self, entry: Collective) -> int:
+        """Write down that this rank joins the world; the call's number."""
+        self.write(entry)
+        self._calls += 1
+        return self._calls
 
     def finish(self) -> None:
         """Say that the program returned."""
@@ -181,10 +205,10 @@ class _Within(threading.local):
 _within = _Within()
 
 
-def install(path: Path) -> Ledger:
-    """Record every later call of this process into `path`."""
+def install(path: Path, blocked: Path) -> Ledger:
+    """Record every later call of this process into `path`, and in `blocked` what it waits in."""
     global _current
-    ledger = _current = Ledger(path)
+    ledger = _current = Ledger(path, Blocked(blocked))
     for public, (op, describe) in DESCRIBE.items():
         original = getattr(c10d, public, None)
         if original is not None:  # some names are younger than the oldest torch we support
@@ -201,6 +225,8 @@ def install(path: Path) -> Ledger:
         original = getattr(funcol, public, None)
         if original is not None:
             setattr(funcol, public, _recorded(ledger, op, describe, original))
+    setattr(c10d.Work, "wait", _recorded_wait(ledger, c10d.Work.wait))  # noqa: B010 - mypy
+    funcol.wait_tensor = _recorded_wait_tensor(ledger, funcol.wait_tensor)
     return ledger
 
 
@@ -217,28 +243,68 @@ def _recorded(
         except (TypeError, AttributeError, ValueError, LookupError, RuntimeError):
             # A call that torch itself will refuse, with a better message than ours.
             return original(*args, **kwargs)
-        if dist.is_initialized():
-            ledger.record(op, detail)
+        call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
         _within.active = True
+        # a barrier that is given a time to fail does not wait for ever
+        if op != "monitored_barrier":
+            ledger.blocked.enter(call)
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
         finally:
             _within.active = False
+            ledger.blocked.leave()
+        ledger.issued(result, call)
+        return result
 
     return recorded
+
+
+def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # nor does a wait that is given a time
+        if torch.compiler.is_compiling() or args or kwargs or _within.active:
+            return original(self, *args, **kwargs)
+        ledger.blocked.enter(ledger.call_of(self))
+        try:
+            return original(self)
+        finally:
+            ledger.blocked.leave()
+
+    return wait
+
+
+def _recorded_wait_tensor(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch.compiler.is_compiling() or _within.active:
+            return original(tensor)
+        ledger.blocked.enter(UNKNOWN)
+        try:
+            return original(tensor)
+        finally:
+            ledger.blocked.leave()
+
+    return wait_tensor
 
 
 def _recorded_batch(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(p2p_op_list: list[Any]) -> Any:
+        calls = []
         for each in p2p_op_list:
             op = "send" if each.op.__name__ == "isend" else "recv"
-            ledger.record(op, Detail(each.tensor, each.group, peer=each.peer, tag=each.tag))
+            detail = Detail(each.tensor, each.group, peer=each.peer, tag=each.tag)
+            calls.append(ledger.record(op, detail))
         _within.active = True
         try:
-            return original(p2p_op_list)
+            works = original(p2p_op_list)
         finally:
             _within.active = False
+        if len(works) == len(calls):  # one for all where the backend joins them
+            for work, call in zip(works, calls, strict=True):
+                ledger.issued(work, call)
+        return works
 
     return recorded
 
@@ -253,7 +319,7 @@ def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
         given = signature.bind_partial(*args, **kwargs).arguments
         size = given.get("world_size", -1)
         backend = given.get("backend") or "the default backend"
-        ledger.write(
+        call = ledger.join(
             Collective(
                 group="",
                 ranks=tuple(range(world)),
@@ -262,6 +328,10 @@ def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
                 detail=f"{backend}, world_size={world if size == -1 else size}",
             )
         )
-        return original(*args, **kwargs)
+        ledger.blocked.enter(call)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ledger.blocked.leave()
 
     return recorded

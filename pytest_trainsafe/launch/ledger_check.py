@@ -37,6 +37,15 @@ def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
     return [*_check_collectives(ledgers, finished), *_check_p2p(ledgers, finished)]
 
 
+def self_talk(ledgers: Ledgers, failed: Sequence[bool]) -> list[str]:
+    """Each failed rank whose last call is a send to itself or a recv from itself: gloo has none."""
+    return [
+        f"rank {rank} communicates with itself: {ledger[-1]}"
+        for rank, ledger in enumerate(ledgers)
+        if failed[rank] and ledger and ledger[-1].is_p2p and ledger[-1].peer == rank
+    ]
+
+
 def _check_collectives(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]:
     calls: dict[_GroupKey, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
     for rank, ledger in enumerate(ledgers):

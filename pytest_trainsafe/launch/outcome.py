@@ -8,10 +8,11 @@ from typing import Any
 
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.collective import Collective, LedgerError, read_ledger
+from pytest_trainsafe.launch.deadlock import deadlock, describe
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
 from pytest_trainsafe.launch.flight import read_flight
 from pytest_trainsafe.launch.flight_check import check_flights, waiting
-from pytest_trainsafe.launch.ledger_check import check_ledgers
+from pytest_trainsafe.launch.ledger_check import check_ledgers, self_talk
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise import RankState, Supervision
 from pytest_trainsafe.launch.task import Task
@@ -24,6 +25,9 @@ _BEREFT = re.compile(
 
 #: How a rank ended whose program did not wait for others when the group was ended.
 _ENDED: dict[Status, str] = {"ok": "finished", "raised": "raised", "died": "died"}
+
+#: Reasons for the group's end that leave it to the ledgers to say why ranks waited.
+_WAITED = ("stuck", "deadline")
 
 
 def group_result(
@@ -39,6 +43,12 @@ def group_result(
     # A rank whose calls cannot be read would seem to have made none.
     found = [] if unreadable else check_ledgers([calls for calls, _ in ledgers], finished)
     unseen = check_flights(flights, finished, [each.group for each in found])
+    calls = [made for made, _ in ledgers]
+    alone = self_talk(calls, [status in ("raised", "died") for status in statuses])
+    standings = [rank.standing for rank in seen.ranks]
+    ended = [status in _ENDED for status in statuses]
+    waits = {} if unreadable else deadlock(calls, standings, ended)
+    in_vain = [] if found or seen.reason not in _WAITED else describe(waits)
     return GroupResult(
         task=str(task),
         folder=folder,
@@ -52,7 +62,7 @@ def group_result(
         timeout=timeout,
         stuck=seen.reason == "stuck",
         first_failed=_first_failed(seen, statuses),
-        mismatches=(*(each.text for each in found), *unseen),
+        mismatches=(*alone, *(each.text for each in found), *unseen, *in_vain),
         waiting=(
             *unreadable,
             *waiting(flights, [_ENDED.get(status, "") for status in statuses]),
@@ -106,7 +116,7 @@ def _status(rank: RankState, reason: str) -> Status:
         return "died"
     if rank.exit_code not in (None, -15) and reason in ("failed", "launcher"):
         return "died"
-    return "hung" if reason in ("deadline", "startup", "stuck") else "stopped"
+    return "hung" if reason in ("deadline", "startup", "stuck", "suspended") else "stopped"
 
 
 def _rank_result(
@@ -126,6 +136,7 @@ def _rank_result(
         stdout=read_end(rank.files.stdout),
         stderr=read_end(rank.files.stderr),
         stack=read_end(rank.files.stacks, 20_000) if status != "ok" else "",
+        suspended=rank.suspended,
         last_collective=last_collective[0] if last_collective else "",
         ended=None if ended is None else ended - seen.began,
     )

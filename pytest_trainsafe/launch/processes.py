@@ -23,7 +23,7 @@ class Processes(Protocol):
     control: socket.socket
     #: read end of a pipe that holds what the launcher and, in need, the ranks say
     output: int
-    #: the guard's process id, as it says it in {"guard": pid}; 0 before
+    #: the guard's process id; 0 before it is known: a forked one says it in {"guard": pid}
     guard: int
 
     def reap(self, *, by_force: bool) -> None:
@@ -59,6 +59,7 @@ class Guarded:
                 raise
         assert self._guard.stdout is not None
         self.output = self._guard.stdout.fileno()
+        self.guard = self._guard.pid
 
     def reap(self, *, by_force: bool) -> None:
         """Wait for the guard."""

@@ -9,6 +9,7 @@ before it leaves.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.error_text import error_text
+from pytest_trainsafe.launch.error_text import error_text, own_text, type_name
 from pytest_trainsafe.launch.files import CANNOT_WRITE, LAST_WORDS, Outcome, RankFiles, write_whole
 from pytest_trainsafe.launch.loading import run_task
 from pytest_trainsafe.launch.task import Task
@@ -47,8 +48,7 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
         _redirect(files)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
         outcome = _run(task, rank, files, prepared)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         files.write_outcome(outcome)
     except OSError as error:
         _last_words(torchruns_stderr, rank, error)
@@ -86,13 +86,13 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
         ledger.finish()
     except BaseException as error:
         text = error_text(error)
-        sys.stderr.write(text)
+        _print_error(files, text)
         outcome = Outcome(
             rank=rank,
             status="raised",
             at=time.monotonic(),
-            error_type=type(error).__qualname__,
-            error=str(error),
+            error_type=type_name(error),
+            error=own_text(error),
             traceback=text,
         )
     else:
@@ -102,13 +102,32 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
     return outcome
 
 
+def _print_error(files: RankFiles, text: str) -> None:
+    """Append to the rank's stderr, whatever the program did to `sys.stderr` or descriptor 2."""
+    _flush()
+    with contextlib.suppress(OSError), files.stderr.open("a", encoding="utf-8") as stderr:
+        stderr.write(text)
+
+
+def _flush() -> None:
+    """Write out what the program printed.
+
+    A program may close its streams, or put None or any object in their place; what it printed
+    there is lost, which is no failure of its training.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
 def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     import torch
 
-    from pytest_trainsafe.launch import flight_save, ledger
+    from pytest_trainsafe.launch import flight_save, ledger, temporary
 
+    temporary.provide(files.temporary)
     # before the program is imported, lest it binds the functions that these replace
-    installed = ledger.install(files.ledger), flight_save.install(files)
+    installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)
     if task.device == "cuda":
         local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= found:
@@ -144,7 +163,8 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
 
 def _last_words(stderr: int, rank: int, error: OSError) -> None:
     """Tell why there is no outcome where no disk is needed: through torchrun's pipe."""
-    cause = f", after {error.__context__!r}" if error.__context__ else ""
+    before = error.__context__
+    cause = f", after {type_name(before)}: {own_text(before)}" if before else ""
     outcome = Outcome(
         rank=rank,
         status="raised",
@@ -160,8 +180,7 @@ def leave(code: int) -> NoReturn:
     """End the process without the destructors of process groups, which may wait for peers."""
     try:
         atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
     finally:
         os._exit(code)
 

@@ -21,7 +21,8 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
     stopped    it was still running when another rank's failure ended the group
 
     `stdout` and `stderr` are the ends of the files of that name in `folder`.  `stack` is the
-    rank's Python stacks when it was stopped.  `ended` counts seconds since the group started,
+    rank's Python stacks when it was stopped.  `suspended` says that it was still running, but
+    suspended by a signal such as SIGSTOP.  `ended` counts seconds since the group started,
     None for a rank that had to be ended.
     """
 
@@ -36,6 +37,7 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
     stdout: str = ""
     stderr: str = ""
     stack: str = ""
+    suspended: bool = False
     last_collective: str = ""
     ended: float | None = None
 

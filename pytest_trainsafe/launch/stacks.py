@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_trainsafe.launch.passing import is_stdlib, passes_on
+from pytest_trainsafe.launch.passing import is_stdlib, only_calls, passes_on
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
@@ -45,15 +45,18 @@ def main_thread(dump: str) -> list[tuple[str, int, str]]:
 
 
 def without_ours(dump: str) -> str:
-    """The dump without the frames that every rank has below its program, and threads of those."""
+    """The dump without frames that say nothing, and threads of those; the main thread first.
+
+    Those are the frames that every rank has below its program, and wrappers of torch's.
+    """
     kept = []
     for section in dump.split("\n\n"):
         lines = section.splitlines()
         frames = [found for line in lines if (found := _FRAME.match(line))]
-        theirs = [f.string for f in frames if not _is_ours(f["file"])]
+        theirs = [f.string for f in frames if not _is_between(f["file"], f["name"])]
         if theirs or not frames:
             kept.append("\n".join(s for s in lines if not _FRAME.match(s) or s in theirs))
-    return "\n\n".join(kept)
+    return "\n\n".join([*kept[-1:], *kept[:-1]])
 
 
 def place_of(dump: str) -> Place | None:
@@ -95,6 +98,10 @@ def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[i
 def ranks_text(ranks: list[int]) -> str:
     """`rank 1`, or `ranks 0, 2`."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _is_between(file: str, name: str) -> bool:
+    return _is_ours(file) or only_calls(file, name)
 
 
 def _is_ours(file: str) -> bool:

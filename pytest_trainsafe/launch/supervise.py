@@ -20,19 +20,20 @@ from types import TracebackType
 
 import msgspec
 
-from pytest_trainsafe.launch.collective import LedgerError, read_ledger
+from pytest_trainsafe.launch import temporary
+from pytest_trainsafe.launch.blocked import NOWHERE, Standing, read_standing
 from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
-from pytest_trainsafe.launch.ledger_check import check_ledgers
 from pytest_trainsafe.launch.processes import Processes
+from pytest_trainsafe.launch.watching import Idle, Suspended, is_suspended, resume
 from pytest_trainsafe.untrusted import MALFORMED
 
 _POLL = 0.05
 #: how long all remaining ranks must be idle before the grace after a failure is cut short
 _IDLE = 1.0
-#: how long they must be idle before their ledgers are asked whether they wait for ever
-_STUCK = 3.0
-#: the part of one processor that an idle rank may use
-_HARDLY = 0.05
+#: how long a guard that was heard of has to end all processes of the group
+_SWEEP = 20.0
+#: how long one that was never heard of is waited for: it ends what it began once it is heard of
+_UNHEARD = 0.5
 
 
 @dataclass
@@ -46,6 +47,8 @@ class RankState:
     outcome: Outcome | None = None
     gone: float | None = None
     exit_code: int | None = None
+    suspended: bool = False
+    standing: Standing = NOWHERE
 
     @property
     def running(self) -> bool:
@@ -58,8 +61,8 @@ class Supervision:
     """What happened to a group.  Times are of the system's monotonic clock.
 
     `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
-    ranks never began ("startup"), they are "stuck" in a collective on which they disagree, the
-    "launcher" itself ended, or the caller's "request".
+    ranks never began ("startup"), they are "stuck" in calls that nobody can meet, one is
+    "suspended" by a signal, the "launcher" itself ended, or the caller's "request".
     `problem` says how the guard died, if it did; `refused` why it did not start the group.
     """
 
@@ -104,6 +107,7 @@ class Group:
                 os.close(rank.pidfd)
             with contextlib.suppress(OSError):  # whoever copies the folder would wait on it
                 rank.files.ask.unlink()
+            temporary.remove(rank.files.temporary)
         self.state.ended = time.monotonic()
 
     def wait(
@@ -112,13 +116,14 @@ class Group:
         """Wait until every rank is done, or until waiting longer is of no use.
 
         After a first failure the others have `grace` seconds to fail on their own, less where
-        none of them does anything.  Nor are ranks waited for that do nothing after they disagreed
-        on a collective.  Ranks that still run then leave their stacks.
+        none of them does anything.  The group also ends early where ranks disagree on a collective
+        or wait in calls that nobody can meet, and do nothing else, and where a signal has
+        suspended one.  Ranks that still run then leave their stacks.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
         failed_at: float | None = None
-        idle = _Idle()
+        idle, suspended = Idle(), Suspended()
         while not state.reason:
             self._look()
             now = time.monotonic()
@@ -132,6 +137,12 @@ class Group:
             if failed and failed_at is None:
                 failed_at = now
             idle.look(running, now)
+            pids = {rank.pid: rank for rank in running if rank.pid}
+            for pid in suspended.look([*pids, self._processes.guard], now):
+                if pid in pids:
+                    pids[pid].suspended = True
+                else:
+                    resume(pid)  # ours, and no part of the program
             if not running:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
@@ -142,12 +153,19 @@ class Group:
                 state.reason = "request"
             elif now > limit:
                 state.reason = "deadline" if begun else "startup"
-            elif begun and idle.asks() and self._disagree():
-                # It cannot be too early: such a group has failed, whatever becomes of it.
+            elif any(rank.suspended for rank in running):
+                state.reason = "suspended"
+            elif begun and idle.in_vain(state.ranks):
                 state.reason = "stuck"
             else:
                 self._sleep()
-        self._collect_evidence()
+        for rank in state.ranks:
+            rank.suspended = rank.running and is_suspended(rank.pid)
+            # now: while the group is ended, calls fail because their peers are gone
+            rank.standing = read_standing(rank.files.blocked)
+        if state.reason != "request":  # whoever asks does not want to know
+            self._collect_evidence()
+        resume(self._processes.guard)
         if state.reason == "failed":
             # torchrun says only at its own end how a rank ended; give it the time to
             self._wait_for_exits(3.0)
@@ -155,14 +173,6 @@ class Group:
             self._wait_for_launcher(5.0)
         if self._left_alone and not state.refused:
             state.problem = self._processes.obituary()
-
-    def _disagree(self) -> bool:
-        """Whether the ledgers show already that ranks disagree on a collective."""
-        try:
-            ledgers = [read_ledger(rank.files.ledger) for rank in self.state.ranks]
-        except LedgerError:  # told when the group has ended
-            return False
-        return bool(check_ledgers([calls for calls, _ in ledgers], [done for _, done in ledgers]))
 
     def _sleep(self) -> None:
         fds = [] if self._left_alone else [self._control.fileno()]
@@ -213,7 +223,12 @@ class Group:
         One after the other: a rank's flight record is saved by a thread, and stacks that are
         dumped while a thread of Python's comes or goes are garbage.
         """
-        running = [rank for rank in self.state.ranks if rank.running and rank.pidfd is not None]
+        running = [
+            rank
+            for rank in self.state.ranks
+            # a suspended one would answer only after it went on with the program
+            if rank.running and rank.pidfd is not None and not rank.suspended
+        ]
         asked = []
         for rank in running:
             assert rank.pidfd is not None
@@ -247,13 +262,20 @@ class Group:
             self._look()
 
     def _sweep(self) -> None:
-        """End every process of the group; what torchrun itself ended is no leftover."""
+        """End every process of the group; what torchrun itself ended is no leftover.
+
+        A guard that was never heard of has started nothing yet: a fork server that still starts
+        or is silent.  It reads the request, or finds the socket closed, before it does.
+        """
         tolerated = self._launcher_exit is None
         with contextlib.suppress(OSError):
             self._control.send(b"sweep\n")
-        until = time.monotonic() + 20.0
+        resume(self._processes.guard)
+        began = time.monotonic()
         self._take_leftovers(tolerated)
-        while not self._left_alone and time.monotonic() < until:
+        while not self._left_alone:
+            if time.monotonic() > began + (_SWEEP if self._processes.guard else _UNHEARD):
+                break
             select.select([self._control.fileno()], [], [], _POLL)
             self._read_output()
             self._take_leftovers(tolerated)
@@ -265,6 +287,8 @@ class Group:
 
     def _take_leftovers(self, tolerated: bool) -> None:
         for message in self._read_control():
+            if "guard" in message:
+                self._take(message)
             found = message.get("leftovers")
             if isinstance(found, list) and not tolerated:
                 self.state.leftovers = tuple(map(str, found))
@@ -307,45 +331,6 @@ class Group:
                 outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
                 if outcome.rank in range(len(self.state.ranks)):
                     self.state.ranks[outcome.rank].outcome = outcome
-
-
-class _Idle:
-    """For how many `seconds` the processes of some ranks have hardly used the processor.
-
-    A rank that waits in gloo still uses a hundredth of one: threads of its look now and then.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._ticks: list[int] = []
-        self._since = 0.0
-        self._next = 0.0
-
-    def look(self, ranks: list[RankState], now: float) -> None:
-        """Count what the ranks that still run have used."""
-        ticks = [_ticks(rank.pid) for rank in ranks]
-        allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
-        same = len(ticks) == len(self._ticks)
-        if not same or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True)):
-            self._ticks, self._since, self._next = ticks, now, _STUCK
-        self.seconds = now - self._since
-
-    def asks(self) -> bool:
-        """Whether it is time to ask if they wait for ever: at first, then less and less often."""
-        if self.seconds <= self._next:
-            return False
-        self._next *= 2
-        return True
-
-
-def _ticks(pid: int) -> int:
-    """Clock ticks the process has used so far; -1 where there is none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return -1
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
 
 
 def _has_ended(pidfd: int) -> bool:

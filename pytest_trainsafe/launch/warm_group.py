@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 import traceback
@@ -87,7 +88,8 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
         if len(received) > _MOST_REQUEST:
             raise _RequestError(f"it has no end within {_MOST_REQUEST} bytes")
     line, _, rest = bytes(received).partition(b"\n")
-    if rest:
+    # What is sent after a message with descriptors is received by itself.
+    if rest or select.select([control], [], [], 0)[0]:
         return None
     try:
         request = json.loads(line)  # not msgspec: variables need not be UTF-8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -64,13 +63,6 @@ def raise_on_rank_1() -> None:
     dist.all_reduce(torch.ones(4))
 
 
-def kill_rank_1() -> None:
-    """Rank 1 is killed; rank 0 waits for it."""
-    if join() == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    dist.all_reduce(torch.ones(4))
-
-
 def rank_1_never_comes() -> None:
     """Ranks 0 and 2 wait in a collective for rank 1, which sits in a function of its own."""
     if join() == 1:
@@ -102,19 +94,6 @@ def silent_mismatches() -> None:
         dist.send(torch.ones(4), dst=1, group=groups[3])
     else:
         dist.recv(torch.zeros(8), src=0, group=groups[3])
-
-
-def each_listens() -> None:
-    """Each rank expects a broadcast from the other one."""
-    dist.broadcast(torch.ones(4), src=1 - join())
-
-
-def one_collective_too_many() -> None:
-    """Rank 0 reduces twice, rank 1 once."""
-    rank = join()
-    dist.all_reduce(torch.ones(4))
-    if rank == 0:
-        dist.all_reduce(torch.ones(4))
 
 
 def other_world() -> None:
@@ -298,10 +277,3 @@ def functional_collectives(rank: int) -> None:
     loss = product.redistribute(mesh, [Replicate(), Replicate()]).sum()
     loss.backward()
     assert rank == dist.get_rank()
-
-
-def leave_quietly() -> None:
-    """Rank 1 ends its process as if all were well."""
-    if join() == 1:
-        os._exit(0)
-    sit()

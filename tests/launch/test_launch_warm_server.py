@@ -16,7 +16,6 @@ import pytest
 import warm_programs
 
 from pytest_trainsafe.launch import (
-    GroupFailure,
     GroupResult,
     Script,
     Task,
@@ -133,15 +132,6 @@ def test_a_server_that_is_killed_is_replaced(server: WarmServer, tmp_path: Path)
     assert status(server.address)["server"] != before
     log = (Path(server.address) / "log.txt").read_text()
     assert "the fork server died (signal 9)" in log
-
-
-def test_a_group_whose_fork_server_dies_says_so(warm: WarmLauncher, tmp_path: Path) -> None:
-    result = run(warm, warm_programs.kill_own_guard, tmp_path)
-    with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure()
-    headline = str(caught.value).splitlines()[0]
-    assert headline.endswith("kill_own_guard on 2 ranks: the fork server died (signal 9)")
-    assert run(warm, warm_programs.find_state, tmp_path).ok
 
 
 def test_groups_of_several_threads_run_at_once(warm: WarmLauncher, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import get_debug_level
 
 state: list[str] = []
@@ -96,14 +95,6 @@ def import_by_name(*names: str) -> list[bool]:
 def fork_server_of_this_rank() -> int:
     """The process that forked this rank."""
     return os.getppid()
-
-
-def kill_own_guard() -> None:
-    """Kill the process that forked this rank, then wait for the end."""
-    dist.init_process_group("gloo")
-    if dist.get_rank() == 0:
-        os.kill(os.getppid(), signal.SIGKILL)
-    signal.pause()
 
 
 def meet(folder: str) -> int:

@@ -1,0 +1,127 @@
+"""Every fault of the matrix is named with its rank, ends in time, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import fault_programs
+import msgspec
+import pytest
+from fault_catalogue import DOCS, FAULTS, Fault, headline_pattern, written
+
+from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task
+from pytest_trainsafe.launch.torchrun import TorchrunLauncher
+
+#: A group that fails early is far from its timeout on any machine; one that must not, waits.
+LONG, SHORT = 240.0, 2.0
+
+
+def name(fault: Fault) -> str:
+    return "-".join([fault.program, *(str(arg) for arg in fault.args)]).replace(" ", "_")
+
+
+QUICK = [fault for fault in FAULTS if fault.ends == "at once" or "lose" in fault.program]
+#: They wait and use no processor, so that all may run at once.
+SLOW = [fault for fault in FAULTS if fault not in QUICK]
+TORCHRUN = [fault for fault in FAULTS if fault.torchrun]
+
+
+def run(fault: Fault, launcher: Launcher, folder: Path) -> GroupResult:
+    """Run the row's program with its working and temporary directories below the folder."""
+    work, temporary = folder / "work", folder / "tmp"
+    work.mkdir(parents=True)
+    temporary.mkdir()
+    task = Task.of(
+        getattr(fault_programs, fault.program),
+        *fault.args,
+        world_size=fault.world_size,
+        env={"TMPDIR": str(temporary)},
+    )
+    task = msgspec.structs.replace(task, cwd=str(work))
+    timeout = SHORT if fault.ends == "timeout" else LONG
+    return launcher.run(task, timeout=timeout, workdir=folder)
+
+
+def check(fault: Fault, result: GroupResult, launcher: str, folder: Path) -> None:
+    """The row's promises of a group that has ended."""
+    if fault.ends == "normally":
+        result.raise_for_failure()
+    else:
+        with pytest.raises(GroupFailure) as caught:
+            result.raise_for_failure()
+        message = str(caught.value)
+        first, *others = headline_pattern(fault, launcher)
+        assert re.match(first, message.splitlines()[0]), message
+        for pattern in others:
+            assert re.search(pattern, message, re.MULTILINE), message
+        assert len(message) < 100_000
+        if fault.ends != "timeout":
+            assert result.seconds < LONG / 2
+    assert left_behind(folder) == []
+
+
+def left_behind(folder: Path) -> list[str]:
+    """Processes that work below the folder, and temporary files; torchrun's logs are its own."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.readlink(f"/proc/{pid}/cwd").startswith(str(folder)):
+                found.append(f"process {pid}")
+        except OSError:
+            continue
+    files = (path.name for path in (folder / "tmp").iterdir())
+    return found + [file for file in files if not file.startswith("torchelastic_")]
+
+
+@pytest.mark.parametrize("fault", QUICK, ids=name)
+def test_a_rank_that_fails_is_named_at_once(fault: Fault, warm: Launcher, tmp_path: Path) -> None:
+    check(fault, run(fault, warm, tmp_path), "warm", tmp_path)
+
+
+def all_at_once(
+    faults: list[Fault], launcher: str, start: Callable[[Fault, Path], GroupResult], folder: Path
+) -> list[str]:
+    """Run the rows at the same time, and return what is wrong with each."""
+    with ThreadPoolExecutor(len(faults)) as pool:
+        folders = [folder / str(number) for number in range(len(faults))]
+        results = list(pool.map(start, faults, folders))
+    wrong = []
+    for fault, result, own in zip(faults, results, folders, strict=True):
+        try:
+            check(fault, result, launcher, own)
+        except (AssertionError, GroupFailure, pytest.fail.Exception) as error:
+            wrong.append(f"{fault.fault}: {error}")
+    return wrong
+
+
+def test_ranks_that_wait_in_vain_are_ended_and_slow_ones_are_not(
+    warm: Launcher, tmp_path: Path
+) -> None:
+    wrong = all_at_once(SLOW, "warm", lambda fault, own: run(fault, warm, own), tmp_path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_torchrun_s_ranks_fail_alike(tmp_path: Path) -> None:
+    def start(fault: Fault, folder: Path) -> GroupResult:
+        if fault.program == "signal_guard":  # torchrun's agent stands between
+            fault = replace(fault, args=(*fault.args, 2))
+        return run(fault, TorchrunLauncher(grace=2.0), folder)
+
+    wrong = all_at_once(TORCHRUN, "torchrun", start, tmp_path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_ending_of_the_matrix_is_tried() -> None:
+    assert {fault.ends for fault in SLOW} == {"after seconds", "timeout", "normally"}
+    assert any(fault.args == (signal.SIGSTOP,) for fault in TORCHRUN)
+
+
+def test_the_documentation_shows_the_matrix() -> None:
+    page = DOCS.read_text()
+    assert page == written(page), "run python tests/launch/fault_catalogue.py"

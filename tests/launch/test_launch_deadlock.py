@@ -1,0 +1,146 @@
+"""Which ranks wait for ever, from their ledgers and the calls that they are inside of."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe.launch.blocked import NOWHERE, UNKNOWN, Blocked, Standing, read_standing
+from pytest_trainsafe.launch.collective import Collective
+from pytest_trainsafe.launch.deadlock import deadlock, describe
+
+WORLD = (0, 1, 2)
+
+
+def call(op: str = "all_reduce", **fields: Any) -> Collective:
+    return Collective(**{"group": "0", "ranks": WORLD, "op": op, "site": "a.py:1", **fields})
+
+
+def send(peer: int, tag: int = 0) -> Collective:
+    return call("send", peer=peer, tag=tag)
+
+
+def recv(peer: int | None = None, tag: int = 0) -> Collective:
+    return call("recv", peer=peer, tag=tag)
+
+
+def stuck(*ledgers: list[Collective], ended: tuple[int, ...] = (), busy: Any = ()) -> set[int]:
+    """The ranks that wait for ever if each is inside its last call, but for those that are busy."""
+    standings = [
+        NOWHERE if rank in busy else Standing(len(ledger)) for rank, ledger in enumerate(ledgers)
+    ]
+    return set(deadlock(ledgers, standings, [rank in ended for rank in range(len(ledgers))]))
+
+
+FOR_EVER: list[tuple[str, tuple[list[Collective], ...], set[int]]] = [
+    ("both receive", ([recv(1)], [recv(0)]), {0, 1}),
+    ("other tags", ([send(1, 5)], [recv(0, 6)]), {0, 1}),
+    ("both send twice", ([send(1), send(1)], [send(0), send(0)]), {0, 1}),
+    ("itself", ([send(0)],), {0}),
+    ("a ring", ([recv(1)], [recv(2)], [recv(0)]), {0, 1, 2}),
+    ("from any of those who wait", ([recv()], [recv(0)], [recv(0)]), {0, 1, 2}),
+    ("a collective and a recv", ([call()], [recv(0)], [call()]), {0, 1, 2}),
+    ("other groups", ([call()], [call(group="1")], [call()]), {0, 1, 2}),
+    ("a broadcast without all others", ([call("broadcast")], [recv(0)], [recv(0)]), {0, 1, 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "expected"), [row[1:] for row in FOR_EVER], ids=[row[0] for row in FOR_EVER]
+)
+def test_calls_that_nobody_can_meet_wait_for_ever(
+    ledgers: tuple[list[Collective], ...], expected: set[int]
+) -> None:
+    assert stuck(*ledgers) == expected
+
+
+MET: list[tuple[str, tuple[list[Collective], ...]]] = [
+    ("a send and its recv", ([send(1)], [recv(0)])),
+    ("the last to come", ([call()], [call()], [call()])),
+    ("a send to a recv from any", ([send(1)], [recv()])),
+    ("whom a recv from any may have met", ([recv(2)], [call()], [send(0), call()])),
+    ("a broadcast's root may go on before a rank comes", ([call("broadcast")], [recv(0)])),
+    ("a chain to one who is met", ([send(1)], [recv(0)], [recv(0)])),
+]
+
+
+@pytest.mark.parametrize("ledgers", [row[1] for row in MET], ids=[row[0] for row in MET])
+def test_a_call_that_is_or_may_be_met_does_not(ledgers: tuple[list[Collective], ...]) -> None:
+    # whoever has no ledger here computes
+    assert stuck(*ledgers, *[[]] * (3 - len(ledgers)), busy=range(len(ledgers), 3)) == set()
+
+
+def test_nobody_waits_for_ever_for_a_rank_that_is_busy() -> None:
+    assert stuck([recv(1)], [call()], [recv(0)], busy=[1]) == set()
+    assert stuck([call()], [], [call()], busy=[1]) == set()
+
+
+def test_whoever_waits_for_a_rank_that_ended_waits_for_ever() -> None:
+    assert stuck([call()], [], [recv(0)], ended=(1,)) == {0, 2}
+    assert stuck([recv()], [], [], ended=(1, 2)) == {0}
+    assert stuck([recv()], [], [], ended=(1,), busy=[2]) == set()
+
+
+def test_some_ranks_may_wait_for_ever_while_another_computes() -> None:
+    assert stuck([recv(1)], [recv(0)], [], busy=[2]) == {0, 1}
+
+
+def test_work_of_an_unknown_call_is_the_first_that_is_not_met() -> None:
+    ledgers = [[call(), recv(1)], [call(), recv(0)], [call()]]
+    standings = [Standing(UNKNOWN), Standing(2), NOWHERE]
+    waits = deadlock(ledgers, standings, [False] * 3)
+    assert waits[0].call == recv(1)
+    assert set(waits) == {0, 1}
+    ledgers[0] = [call()]
+    assert deadlock(ledgers, standings, [False] * 3) == {}
+
+
+def test_a_rank_whose_threads_may_communicate_is_left_alone() -> None:
+    standings = [Standing(1), Standing(1, threads=True)]
+    assert deadlock([[recv(1)], [recv(0)]], standings, [False] * 2) == {}
+
+
+def test_a_line_that_is_not_there_yet_is_not_judged() -> None:
+    assert deadlock([[recv(1)], [recv(0)]], [Standing(2), Standing(1)], [False] * 2) == {}
+
+
+def test_a_large_deadlock_is_described_in_bounded_length() -> None:
+    world = tuple(range(64))
+    ledgers = [[recv((rank + 1) % 64)] for rank in world]
+    (text,) = describe(deadlock(ledgers, [Standing(1)] * 64, [False] * 64))
+    assert text.endswith("; and 56 more")
+    assert describe({}) == []
+
+
+def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path) -> None:
+    path = tmp_path / "blocked"
+    assert read_standing(path) == NOWHERE
+    blocked = Blocked(path)
+    blocked.enter(7)
+    assert read_standing(path) == Standing(7, 1)
+    if (child := os.fork()) == 0:
+        blocked.enter(9)  # a process that the program forks is no rank
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert read_standing(path) == Standing(7, 1)
+    blocked.leave()
+    assert read_standing(path) == Standing(0, 2)
+
+
+def test_calls_of_other_threads_are_noticed_and_data_loaders_are_not(tmp_path: Path) -> None:
+    done = threading.Event()
+    feeder = threading.Thread(target=done.wait, name="QueueFeederThread")
+    feeder.start()
+    blocked = Blocked(tmp_path / "blocked")
+    blocked.enter(1)
+    assert not read_standing(tmp_path / "blocked").threads
+    done.set()
+    feeder.join()
+    other = threading.Thread(target=blocked.enter, args=[2])
+    other.start()
+    other.join()
+    assert read_standing(tmp_path / "blocked") == Standing(0, 2, threads=True)

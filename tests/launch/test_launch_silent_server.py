@@ -1,0 +1,65 @@
+"""A request to stop is obeyed at once though the fork server does not answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import launch_programs
+import pytest
+
+from pytest_trainsafe.launch import Task, WarmLauncher, warm_group
+
+
+@pytest.fixture
+def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a fork server that still starts: it listens and accepts nobody."""
+    monkeypatch.chdir(tmp_path)
+    Path("server").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind("server/ranks")
+        listening.listen()
+        yield str(tmp_path / "server")
+
+
+def stopped() -> threading.Event:
+    stop = threading.Event()
+    stop.set()
+    return stop
+
+
+def test_a_group_that_no_server_has_begun_ends_on_request(silent: str, tmp_path: Path) -> None:
+    task = Task.of(launch_programs.sit, world_size=2)
+    result = WarmLauncher(silent).run(task, timeout=600, workdir=tmp_path, stop=stopped())
+    assert result.problem == "stopped on request"
+    assert result.seconds < 10  # a guard that has begun has twice as long to end its ranks
+
+
+@pytest.mark.parametrize("ending", ["sweep", "close", ""])
+def test_a_server_that_hears_late_begins_no_group_that_was_taken_back(ending: str) -> None:
+    ours, theirs = socket.socketpair()
+    read, write = os.pipe()
+    out, err = os.dup(1), os.dup(2)  # the guard takes the pipe as its own output
+    try:
+        socket.send_fds(ours, [b'{"task": "t"}\n'], [write, read])
+        if ending == "sweep":
+            ours.send(b"sweep\n")
+        elif ending == "close":
+            ours.close()
+        request = warm_group._read(theirs)
+    finally:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        for fd in (out, err, read, write):
+            os.close(fd)
+        ours.close()
+        theirs.close()
+    if ending:
+        assert request is None
+    else:
+        assert request is not None
+        assert request["task"] == "t"
+        os.close(request["gate"])

@@ -67,7 +67,7 @@ def check(fault: Fault, result: GroupResult, launcher: str, folder: Path) -> Non
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that work below the folder, and temporary files; torchrun's logs are its own."""
+    """Processes that work below the folder, and temporary files."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -75,8 +75,7 @@ def left_behind(folder: Path) -> list[str]:
                 found.append(f"process {pid}")
         except OSError:
             continue
-    files = (path.name for path in (folder / "tmp").iterdir())
-    return found + [file for file in files if not file.startswith("torchelastic_")]
+    return found + [path.name for path in (folder / "tmp").iterdir()]
 
 
 @pytest.mark.parametrize("fault", QUICK, ids=name)

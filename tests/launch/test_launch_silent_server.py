@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -44,12 +45,13 @@ def test_a_server_that_hears_late_begins_no_group_that_was_taken_back(ending: st
     read, write = os.pipe()
     out, err = os.dup(1), os.dup(2)  # the guard takes the pipe as its own output
     try:
-        socket.send_fds(ours, [b'{"task": "t"}\n'], [write, read])
+        request = {"task": "t", "world_size": 1, "environ": {}, "sys_path": [], "cwd": "/"}
+        socket.send_fds(ours, [json.dumps(request).encode() + b"\n"], [write, read])
         if ending == "sweep":
             ours.send(b"sweep\n")
         elif ending == "close":
             ours.close()
-        request = warm_group._read(theirs)
+        found = warm_group._read(theirs)
     finally:
         os.dup2(out, 1)
         os.dup2(err, 2)
@@ -58,8 +60,8 @@ def test_a_server_that_hears_late_begins_no_group_that_was_taken_back(ending: st
         ours.close()
         theirs.close()
     if ending:
-        assert request is None
+        assert found is None
     else:
-        assert request is not None
-        assert request["task"] == "t"
-        os.close(request["gate"])
+        assert found is not None
+        assert found["task"] == "t"
+        os.close(found["gate"])

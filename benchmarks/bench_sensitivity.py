@@ -37,7 +37,7 @@ POINT = Point.of(tp=2, cp=2, sp=True)
 DEPTHS = (2, 8, 32, 128)
 
 #: The samples of noise that a failure is judged by unless it is very near its allowance.
-SAMPLES = ROUNDS[1][0]
+SAMPLES = ROUNDS[1].samples
 
 #: Up to this depth two steps are recorded in full; deeper, one step of what the faults are put in.
 FULL_DEPTH = 8

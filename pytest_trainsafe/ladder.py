@@ -23,7 +23,7 @@ from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
 from pytest_trainsafe.compare.misdeclared import misdeclared, misfits
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
-from pytest_trainsafe.compare.resample import ROUNDS, needs_samples
+from pytest_trainsafe.compare.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.compare.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
@@ -227,11 +227,12 @@ def measured_again(
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
     """Take more samples of noise, and judge by them, while the failure may be due to too few."""
-    for samples, near in ROUNDS:
-        if not needs_samples(comparison, near):
-            break
-        rung = more_samples(rung, dtype, reference, samples)
+    for each in ROUNDS:
+        if not needs_samples(comparison, each):
+            return rung, comparison
+        rung = more_samples(rung, dtype, reference, each.samples)
         comparison = judge(rung)
+    undecided(comparison)
     return rung, comparison
 
 

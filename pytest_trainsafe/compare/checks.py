@@ -21,6 +21,7 @@ CHECKS = (
     "sensitive",
     "zeros",
     "measured",
+    "diverged",
     "sketched",
     "reference",
     "reference-finite",

@@ -17,7 +17,8 @@ class Comparison:
     """What comparing one rung found.
 
     `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
-    that have no counterpart, and `local` those that are known to have none at this Point.
+    that have no counterpart, `undetermined` the updates of which rounding decides every element,
+    and `local` the tensors that are known to have none at this Point.
     `turned` of all `choices` of decisions are others than the reference's, within rounding.
     `worst` is the largest error over its allowance of all tensors, at `worst_id`.
     `insensitive` lists the tensors whose allowance is as large as themselves, `zero` counts
@@ -25,6 +26,7 @@ class Comparison:
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
+    `turned_in` is the first step in which an update went the other way where rounding decides.
     """
 
     dtype: str
@@ -32,6 +34,7 @@ class Comparison:
     compared: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     local: Counter[str] = field(default_factory=Counter)
+    undetermined: int = 0
     choices: int = 0
     turned: int = 0
     worst: float = 0.0
@@ -41,6 +44,7 @@ class Comparison:
     moved: int = 0
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)
+    turned_in: int | None = None
 
     @property
     def failed(self) -> bool:

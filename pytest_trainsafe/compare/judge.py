@@ -44,6 +44,9 @@ PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 #: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
 MOST_EXPLAINED = 12
 
+#: An undetermined element is turned when its update is off by this share of the largest.
+TURNED_SHARE = 0.1
+
 #: What merge found that leaves a tensor with values that nobody recorded.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
@@ -362,14 +365,29 @@ class _Judge:
         self.result.moved += bool(expected.any())
         undetermined = self.undetermined.get(id.path)
         if undetermined is not None and undetermined.mask.shape == expected.shape:
+            self.note_turned(id, candidate, expected, undetermined)
             if bool(undetermined.mask.all()):
-                self.result.uncovered["update"] += 1
+                self.result.undetermined += 1
                 return True
             candidate = without(candidate, undetermined)
             expected = without(expected, undetermined)
         judged_as = msgspec.structs.replace(id, kind="update")
         mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
         return self.judge(order, judged_as, Merged(candidate), expected, mark)
+
+    def note_turned(
+        self,
+        id: TensorId,
+        candidate: torch.Tensor,
+        expected: torch.Tensor,
+        undetermined: Undetermined,
+    ) -> None:
+        """Note the first step in which undetermined elements moved another way."""
+        if self.result.turned_in is not None or not expected.numel():
+            return
+        apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)
+        if float(apart.max()) > TURNED_SHARE * float(expected.abs().max()):
+            self.result.turned_in = id.step
 
     def judge(
         self,

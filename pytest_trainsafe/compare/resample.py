@@ -1,4 +1,4 @@
-"""Decides when a failure needs more samples of noise before it is reported.
+"""Decides when a failure needs more samples of noise, and what they leave undecided.
 
 One sample of the response to noise can be small by luck: that of a single number, or of a
 gradient whose true value is zero, most of all.  A difference that only exceeds a lucky sample is
@@ -9,34 +9,86 @@ Called by the ladder.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+import msgspec
 
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.finding import Finding
 
-#: Samples of noise in all after each further round, and the multiple of the allowance below which
-#: the failure must lie for the round to be measured.  A sample of a single Gaussian number is
-#: 10 000 times too small once in 10 000 times.  By eight samples a failure is 4 times too large
-#: only where rounding is amplified so much that each sample goes another way.
-ROUNDS = ((3, 1e4), (8, 1e4), (24, 4.0))
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """More samples of noise: how many there are then in all, and for which failures.
+
+    `near` is the multiple of its allowance below which a failure must lie for the round to be
+    measured, in float64 and in other dtypes.
+    """
+
+    samples: int
+    near_float64: float
+    near: float
+
+    def is_for(self, dtype: str, ratio: float) -> bool:
+        """Whether an error of so many times its allowance in `dtype` is measured again."""
+        return ratio < (self.near_float64 if dtype == "float64" else self.near)
+
+
+#: A failure that is still this near after the last round is not certain where rounding has turned
+#: updates before.
+LAST_NEAR = 4.0
+
+#: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times.  In float64
+#: a saturated softmax amplifies rounding by more, and bugs stand out by 1e9.  By eight samples a
+#: failure is 4 times too large only where each sample goes another way.
+ROUNDS = (Round(3, 1e8, 1e4), Round(8, 1e8, 1e4), Round(24, LAST_NEAR, LAST_NEAR))
 
 #: The checks that judge by measured rounding.
 _MEASURED = frozenset({"norm", "slice", "projection", "decision"})
 
 
-def needs_samples(comparison: Comparison, near: float) -> bool:
-    """Whether the failure that leads the report may be due to small samples of rounding.
-
-    It may be where the error is below `near` times its allowance.
-    """
+def needs_samples(comparison: Comparison, round: Round) -> bool:
+    """Whether the failure that leads the report may be due to small samples of rounding."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)
-    return lead is not None and _is_near(lead, near)
+    return lead is not None and round.is_for(comparison.dtype, _ratio(lead))
 
 
-def _is_near(finding: Finding, near: float) -> bool:
-    if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
-        return False
-    # An allowance of zero is the response of a tensor that noise happened not to move.
-    return math.isfinite(finding.error) and (
-        not finding.allowed or finding.error < near * finding.allowed
+def undecided(comparison: Comparison) -> None:
+    """Make failures inconclusive that a few turned updates of steps before may explain.
+
+    An update of low precision may go the other way in a correct program, where its gradient has
+    no certain sign.  What follows differs by more than any sample of noise need show.
+    """
+    if comparison.turned_in is None:
+        return
+    comparison.findings[:] = [_undecided(f, comparison.turned_in) for f in comparison.findings]
+
+
+def _undecided(finding: Finding, turned_in: int) -> Finding:
+    where = finding.where
+    if finding.verdict != "fail" or where is None or where.step <= turned_in:
+        return finding
+    ratio = _ratio(finding)
+    if not ratio < LAST_NEAR:
+        return finding
+    message = (
+        f"differs by {ratio:.2g} times what rounding allows; before, in step {turned_in}, rounding "
+        "turned elements of an update around, which may explain it. Use a smaller learning rate, "
+        "or judge one step"
     )
+    return msgspec.structs.replace(
+        finding, verdict="inconclusive", check="diverged", message=message, pattern=None
+    )
+
+
+def _ratio(finding: Finding) -> float:
+    """The error over its allowance; infinite for what measured rounding does not judge.
+
+    An allowance of zero is the response of a tensor that noise happened not to move.
+    """
+    if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
+        return math.inf
+    if not math.isfinite(finding.error):
+        return math.inf
+    return finding.error / finding.allowed if finding.allowed else 1.0

@@ -95,6 +95,14 @@ def _coverage(comparison: Comparison) -> Guard:
             f"candidate, so they were not compared: {', '.join(lacking)}"
         )
         yield "coverage", text
+    lost = comparison.undetermined
+    updates = lost + comparison.compared["update"] + comparison.uncovered["update"]
+    if lost > MOST_UNCOVERED * updates:
+        text = (
+            f"{lost} of {updates} updates were not compared: rounding decides the sign of every "
+            "element of their gradients"
+        )
+        yield "coverage", text
 
 
 def _gradients(rung: Rung) -> Guard:

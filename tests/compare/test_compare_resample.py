@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from compare_traces import SINGLE, Bench, Edit, only, training, write
+from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, training, write
 from test_compare_ladder import POINT, Runs
 
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.resample import undecided
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
 #: The tensor whose first sample of rounding is small.
 GRADIENT = "norm.weight"
@@ -72,3 +78,42 @@ def test_error_far_above_its_allowance_is_reported_at_once(bench: Bench) -> None
 def test_candidate_within_its_allowance_takes_one_sample(bench: Bench) -> None:
     report, samples = climbed(bench, scaled(0))
     assert (report, samples) == ("", [0])
+
+
+def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> None:
+    def found(step: int, error: float, check: str = "norm") -> Finding:
+        where = TensorId(step, 0, "activation", "fc1", "output")
+        return Finding(
+            verdict="fail",
+            judge="compare",
+            check=check,
+            message="",
+            where=where,
+            error=error,
+            allowed=0.1,
+        )
+
+    kept = [found(0, 0.3), found(1, 0.5), found(1, 0.3, "shape")]
+    comparison = Comparison("bfloat16", [found(1, 0.3), *kept], turned_in=0)
+    undecided(comparison)
+    assert [finding.verdict for finding in comparison.findings] == ["inconclusive", *["fail"] * 3]
+    assert comparison.findings[0].check == "diverged"
+    assert comparison.findings[1:] == kept
+    steady = Comparison("bfloat16", [found(1, 0.3)])
+    undecided(steady)
+    assert steady.failed
+
+
+def test_update_that_goes_another_way_where_rounding_decides_is_noted(bench: Bench) -> None:
+    def records(sign: float) -> list[Record]:
+        gradient, start = draw("gradient", (8,)), draw("start", (8,))
+        gradient[2] = sign * 1e-17
+        return [
+            Record(parameter("param", "fc1.bias", INITIAL), start),
+            Record(parameter("main_grad", "fc1.bias", 0), gradient),
+            Record(parameter("param", "fc1.bias", 0), start - 0.01 * gradient.sign()),
+        ]
+
+    reference, turned = (write(bench.path(), records(sign)) for sign in (1, -1))
+    assert compare(Rung("float64", turned, reference, reference)).turned_in == 0
+    assert compare(Rung("float64", reference, reference, reference)).turned_in is None

@@ -9,6 +9,9 @@ import msgspec
 from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.trace.schema import TensorId
 
+#: The noise of low-precision dtypes is larger than this.
+LOW_PRECISION = 1e-5
+
 #: Added to the seed for each further sample of noise: seeds that users choose are small.
 SAMPLE_STRIDE = 2**40
 
@@ -70,9 +73,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def noisy_operations(self) -> bool:
         """Whether the noise is on every operation, not on modules' outputs: in every other sample.
 
-        A Run that rewrites what flows between modules takes noise there.
+        Not in low precision: noise on a value that is rounded anyway is a whole step, and many
+        operations together make more of it than rounding does.  A Run that rewrites what flows
+        between modules takes noise there.
         """
-        return bool(self.sample % 2 and not self.rewrite)
+        return bool(self.sample % 2 and self.perturbation < LOW_PRECISION and not self.rewrite)
 
     @property
     def noise_seed(self) -> int:

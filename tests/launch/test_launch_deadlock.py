@@ -116,6 +116,15 @@ def test_a_large_deadlock_is_described_in_bounded_length() -> None:
     assert describe({}) == []
 
 
+@pytest.fixture
+def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the threads that tests before left in this process, as a session's pool is."""
+    kept = set(threading.enumerate()) - {threading.main_thread()}
+    real = threading.enumerate
+    monkeypatch.setattr(threading, "enumerate", lambda: [t for t in real() if t not in kept])
+
+
+@pytest.mark.usefixtures("no_other_threads")
 def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "blocked"
     assert read_standing(path) == NOWHERE
@@ -131,6 +140,7 @@ def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path
     assert read_standing(path) == Standing(0, 2)
 
 
+@pytest.mark.usefixtures("no_other_threads")
 def test_calls_of_other_threads_are_noticed_and_data_loaders_are_not(tmp_path: Path) -> None:
     done = threading.Event()
     feeder = threading.Thread(target=done.wait, name="QueueFeederThread")

@@ -54,7 +54,7 @@ def test_a_worker_of_xdist_reports_it_too(project, install_torch):
     project.makepyfile(test_marked=MARKED)
     install_torch("2.5.1")
 
-    result = project.runpytest_inprocess("-n", "1")
+    result = project.runpytest_subprocess("-n", "1")
 
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*torch 2.5.1 is installed, and pytest-trainsafe needs *"])
@@ -66,21 +66,21 @@ def test_a_build_of_the_oldest_from_source_is_accepted(project, install_torch):
     (oldest,) = floor().specifier
     install_torch(f"{oldest.version}.0a0+git1234")
 
-    project.runpytest_inprocess().assert_outcomes(passed=2)
+    project.runpytest_subprocess().assert_outcomes(passed=2)
 
 
 def test_a_suite_without_trainsafe_tests_may_have_any(project, install_torch):
     project.makepyfile("def test_it(): pass")
     install_torch("1.13.0")
 
-    project.runpytest_inprocess().assert_outcomes(passed=1)
+    project.runpytest_subprocess().assert_outcomes(passed=1)
 
 
 def test_a_group_without_the_marker_is_refused_too(project, install_torch):
     project.makepyfile("def test_it(torchrun_group): pass")
     install_torch("2.5.1")
 
-    result = project.runpytest_inprocess()
+    result = project.runpytest_subprocess()
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["torch 2.5.1 is installed, and pytest-trainsafe needs *"])

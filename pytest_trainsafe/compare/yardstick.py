@@ -101,9 +101,11 @@ class Yardstick:
                 reference = self.reference.tensor(id)
                 assert reference is not None, id
             least = 0.0
-            if reference.numel() <= FEW and reference.is_floating_point():
-                # One sample of so few values says little; each may be rounded when it is stored.
-                least = 0.5 * self.epsilon(id) * norm(reference.numpy())
+            if reference.is_floating_point():
+                least = self._subnormal(id) * math.sqrt(reference.numel())
+                if reference.numel() <= FEW:
+                    # One sample of so few values says little; each may be rounded when stored.
+                    least = max(least, 0.5 * self.epsilon(id) * norm(reference.numpy()))
             if id.kind == "grad_norm":
                 shares = [response_of_norm(self.reference, o, id.step) for o in self.measures]
                 least = max([least, *(each * norm(reference.numpy()) for each in shares)])
@@ -174,10 +176,21 @@ class Yardstick:
         found = [values.tensor(id) for values in self.measures if values.trace.holders(id)]
         return [tensor for tensor in found if tensor is not None]
 
+    def _subnormal(self, id: TensorId) -> float:
+        """What storing may do to a value next to zero: half the smallest number of the dtype.
+
+        That of float16 is 6e-8, above which second moments of small gradients hardly rise.
+        """
+        info = torch.finfo(self._stored(id))
+        return 0.5 * info.smallest_normal * info.eps
+
+    def _stored(self, id: TensorId) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.reference.trace.holders(id)[0][1].dtype)
+        return found
+
     def epsilon(self, id: TensorId) -> float:
         """The spacing of numbers next to 1 in the dtype in which a tensor is stored."""
-        dtype: torch.dtype = getattr(torch, self.reference.trace.holders(id)[0][1].dtype)
-        return torch.finfo(dtype).eps
+        return torch.finfo(self._stored(id)).eps
 
     def _mark(
         self,

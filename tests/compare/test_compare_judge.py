@@ -282,6 +282,23 @@ def test_update_of_a_zero_gradient_that_the_candidate_rounds_is_not_judged_there
     assert finding.where.kind == "update"
 
 
+def test_second_moments_that_float16_stores_as_subnormals_may_differ_by_their_spacing(
+    bench: Bench,
+) -> None:
+    spacing = 2.0**-24
+
+    def records(extra: float) -> list[Record]:
+        moments = (draw("moments", (64,)).abs() * 40).round() * spacing
+        moments[::2] += extra
+        return [Record(parameter("optimizer_state", "fc1.bias.exp_avg_sq", 0), moments)]
+
+    reference = write(bench.path(), records(0), dtype="float16")
+    near = write(bench.path(), records(spacing), dtype="float16")
+    far = write(bench.path(), records(8 * spacing), dtype="float16")
+    assert compare(Rung("float16", near, reference, reference)).findings == []
+    assert only_failure(compare(Rung("float16", far, reference, reference))).where is not None
+
+
 def with_masters(records: Sequence[Record], lag: bool = False) -> list[Record]:
     """bfloat16 parameters with float32 master copies, which the writer keeps as they are."""
     found: list[Record] = []

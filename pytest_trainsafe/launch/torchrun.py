@@ -30,7 +30,7 @@ _TORCHRUN_SETS = {
 
 #: Either sets how many entries torch's flight recorder keeps: the variable's name, and its old one.
 _RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-#: The default of torch 2.14.  That of torch 2.8 to 2.10 is 0: nothing is recorded.
+#: The default of torch 2.14.  That of torch 2.10 is 0: nothing is recorded.
 _RECORDER_ENTRIES = "2000"
 
 

@@ -336,9 +336,7 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
     with contextlib.suppress(dist.DistError):
         while not select.select([over], [], [], 0)[0]:
             for store in stores:
-                # before torch 2.10 a store does not list its keys: those that are known must do
-                keys = store.list_keys() if hasattr(store, "list_keys") else [KEY]
-                for key in ["torchelastic/role_info/0", "MASTER_ADDR", *keys]:
+                for key in ["torchelastic/role_info/0", "MASTER_ADDR", *store.list_keys()]:
                     seen[key] = None
                     if key != state:
                         store.set(key, poison)

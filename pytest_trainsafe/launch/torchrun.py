@@ -28,6 +28,11 @@ _TORCHRUN_SETS = {
     *("MASTER_ADDR", "MASTER_PORT", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
 }
 
+#: Either sets how many entries torch's flight recorder keeps: the variable's name, and its old one.
+_RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+#: The default of torch 2.14.  That of torch 2.10 is 0: nothing is recorded.
+_RECORDER_ENTRIES = "2000"
+
 
 class TorchrunLauncher:
     """Runs a task under `torch.distributed.run`, one fresh group a task.
@@ -101,12 +106,16 @@ def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
     """The environment of torchrun: ours, on the loopback device, and what the task adds.
 
     A cluster's login sets the libraries' variables to devices that reach other machines, which
-    no group here needs and a private network lacks.
+    no group here needs and a private network lacks.  torch's flight recorder is on, unless the
+    user chose its size.
     """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
     env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
     env["OMP_NUM_THREADS"] = str(task.threads)
-    return env | task.env
+    env |= task.env
+    if not any(name in env for name in _RECORDER_SIZES):
+        env[_RECORDER_SIZES[0]] = _RECORDER_ENTRIES
+    return env
 
 
 def _is_torchruns(name: str) -> bool:

@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from pytest_trainsafe.launch import Task
 from pytest_trainsafe.launch.flight import Flight, GroupKey, Issued, read_flight
 from pytest_trainsafe.launch.flight_check import check_flights, waiting
+from pytest_trainsafe.launch.torchrun import environment
 
 DONE, STOPPED = [True, True], [False, False]
 RUN = ["", ""]
@@ -202,3 +204,14 @@ def test_torch_leaves_the_entries_out_where_there_are_none(tmp_path: Path) -> No
     path = tmp_path / "flight.json"
     path.write_bytes(b'{"groups": {"0": [0, 1]}, "recorder": {"version": "2.10"}}')
     assert read_flight(path) == {WORLD: []}
+
+
+def test_the_recorder_is_on_unless_its_size_was_chosen() -> None:
+    """Some releases of torch record nothing by default."""
+    plain = Task.of("sys:getrecursionlimit", world_size=1)
+    assert int(environment(plain, {})["TORCH_FR_BUFFER_SIZE"]) > 0
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        chosen = Task.of("sys:getrecursionlimit", world_size=1, env={name: "0"})
+        for found in (environment(plain, {name: "0"}), environment(chosen, {})):
+            sizes = {key: value for key, value in found.items() if key.endswith("BUFFER_SIZE")}
+            assert sizes == {name: "0"}

@@ -36,7 +36,9 @@ def test_every_rank_returns_its_value(launch: Launch) -> None:
         "OMP_NUM_THREADS": "1",
         "ADDED": "by the task",
     }
-    assert result.ranks[1].stdout == "rank 1 says hello\n"
+    lines = result.ranks[1].stdout.splitlines()
+    # the gloo of some releases of torch says there that it is connected
+    assert [line for line in lines if not line.startswith("[Gloo]")] == ["rank 1 says hello"]
     assert result.leftovers == ()
 
 

@@ -95,7 +95,7 @@ def _open_regular(path: Path, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        # Of what cannot even be opened so: a folder, a link, a socket, a pipe or device.
+        # Raised for a folder, a link, a socket, a pipe or a device, which cannot be opened so.
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV):
             require_regular(os.lstat(path), path)
         raise

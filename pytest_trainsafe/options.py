@@ -36,7 +36,7 @@ _OPTIONS = {
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
     "network": (
         "NETWORK",
-        f"What ranks can reach: {listing(NETWORKS)}; private is each other alone (default auto)",
+        f"Network of the ranks: {listing(NETWORKS)}; private connects a group only (default auto)",
     ),
     "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),

@@ -113,9 +113,9 @@ def read_settings(config: pytest.Config) -> Settings:
 
 
 def require_encodable_folders(config: pytest.Config) -> None:
-    """Raise UsageError where a path that ranks are told cannot be written as UTF-8.
+    """Raise UsageError where a path that is sent to ranks is not valid UTF-8.
 
-    Asked once there are marked tests: other tests may run wherever they like.
+    Called only if there are marked tests: other tests may run in any folder.
     """
     base = config.option.basetemp
     for what, path in (
@@ -126,8 +126,8 @@ def require_encodable_folders(config: pytest.Config) -> None:
             path.encode()
         except UnicodeEncodeError:
             raise pytest.UsageError(
-                f"{what} is {os.fsencode(path)!r}, which is not UTF-8; ranks are told of their "
-                "folders in UTF-8, so choose one whose name is"
+                f"{what} is {os.fsencode(path)!r}, which is not UTF-8; the paths of ranks' "
+                "folders are sent in UTF-8, so choose a folder with a UTF-8 name"
             ) from None
 
 
@@ -236,7 +236,7 @@ def _folder(source: str, text: str) -> str:
     if any(len(os.fsencode(part)) > 255 for part in text.split(os.sep)) or len(text) > 3000:
         raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is too long")
     if os.path.exists(text) and not os.path.isdir(text):
-        raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is none")
+        raise SweepError(f"{source} takes the path of a folder, and {shown(text)} is not a folder")
     return text
 
 
@@ -267,8 +267,8 @@ def _network(source: str, text: str) -> str:
         why = why_not()
         if why:
             raise SweepError(
-                f"{source} is private, and this machine gives processes no network of their own "
-                f"({why}); use auto, which shares the machine's network where it must, or host"
+                f"{source} is private, and this machine does not allow private networks ({why}); "
+                "use host, or auto, which falls back to the machine's network"
             )
     return text
 

@@ -51,7 +51,7 @@ def open_file(
         require_regular(status, path)
         descriptor = os.open(name, flags, dir_fd=folder)
     except UnicodeEncodeError as error:
-        raise BadFileError(f"its name is not one of a file ({error.reason})", path) from None
+        raise BadFileError(f"its name cannot be that of a file ({error.reason})", path) from None
     except OSError as error:
         if isinstance(error, BadFileError):
             raise
@@ -63,7 +63,7 @@ def open_file(
         status = os.fstat(descriptor)
         require_regular(status, path)
         if most is not None and status.st_size > most:
-            raise BadFileError(f"it has {status.st_size} bytes, and at most {most} are read", path)
+            raise BadFileError(f"it has {status.st_size} bytes, and the limit is {most}", path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -82,14 +82,14 @@ def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
             chunks.append(chunk)
             size += len(chunk)
             if size > most:
-                raise BadFileError(f"it grows, and at most {most} bytes are read", path)
+                raise BadFileError(f"it grew beyond the limit of {most} bytes", path)
         return b"".join(chunks)
     finally:
         os.close(descriptor)
 
 
 def shown(text: object, most: int = 500) -> str:
-    """What a file says, for a message: not too much of it, and nothing that moves a cursor."""
+    """Text from a file, made safe for a message: shortened, and without control characters."""
     found = str(text)
     short = found if len(found) <= most else f"{found[:most]}..."
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)

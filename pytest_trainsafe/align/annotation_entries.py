@@ -123,7 +123,7 @@ def _cp_order(value: Any, origin: str) -> Literal["zigzag", "contiguous"] | None
         return "zigzag"
     if isinstance(value, str) and value == "contiguous":
         return "contiguous"
-    raise AnnotationError(f"{origin}: cp_order is {shown(value)}; it is zigzag or contiguous")
+    raise AnnotationError(f"{origin}: cp_order is {shown(value)}; it must be zigzag or contiguous")
 
 
 def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[str, Any]]:
@@ -165,7 +165,8 @@ def _axes(fields: Mapping[str, Any], key: str, origin: str, where: str) -> tuple
     axes = fields.get(key, [])
     if not isinstance(axes, list) or not _all_of(axes, LOSS_AXES):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} is {shown(axes)}; it is a list of {', '.join(LOSS_AXES)}"
+            f"{origin}: {_quoted(where)} is {shown(axes)}; it must be a list of "
+            f"{', '.join(LOSS_AXES)}"
         )
     return tuple(dict.fromkeys(axes))
 
@@ -248,9 +249,9 @@ def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...
         return ()
     if not isinstance(value, list | tuple) or not _all_of(value, LOCAL_AXES):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has local: {shown(value)}; it is the list of the axes "
-            f"over which the output has no logical counterpart, of {', '.join(LOCAL_AXES)}, "
-            "as in [cp, ep]"
+            f"{origin}: {_quoted(where)} has local: {shown(value)}; it must be a list of "
+            f"{', '.join(LOCAL_AXES)}, as in [cp, ep]: the axes over which the output has no "
+            "logical counterpart"
         )
     return tuple(dict.fromkeys(value))
 
@@ -298,7 +299,7 @@ def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | 
         return value
     raise AnnotationError(
         f"{origin}: {_quoted(where)} has {key}: {shown(value)}; "
-        "it is a dimension: 0, 1, or -1 for the last"
+        "it must be a dimension: 0, 1, or -1 for the last"
     )
 
 
@@ -311,7 +312,7 @@ def _flag(fields: Mapping[str, Any], key: str, origin: str, where: str) -> bool:
     if isinstance(value, bool):
         return value
     raise AnnotationError(
-        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it is true or false"
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be true or false"
     )
 
 
@@ -323,8 +324,8 @@ def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ..
         _is_integer(size) and 0 < size <= LARGEST_BLOCK for size in value
     ):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has blocks: {shown(value)}; it is the list of the sizes "
-            "of the fused blocks in the logical tensor, as in [64, 64, 64]"
+            f"{origin}: {_quoted(where)} has blocks: {shown(value)}; it must be a list of the "
+            "sizes of the fused blocks in the logical tensor, as in [64, 64, 64]"
         )
     if value and fields.get("tp_dim") is None:
         raise AnnotationError(f"{origin}: {_quoted(where)} has blocks and no tp_dim that cuts them")

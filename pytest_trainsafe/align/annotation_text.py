@@ -22,8 +22,8 @@ from pytest_trainsafe.sweep.errors import excerpt, shown
 if TYPE_CHECKING:
     import yaml
 
-#: The most bytes of a file, and the most keys, values, lists and mappings in it.  What an alias
-#: stands for counts each time.
+#: The most bytes of a file, and the most keys, values, lists and mappings in it.  The value of an
+#: anchor counts again for each alias.
 MOST_BYTES, MOST_NODES = 4 * 2**20, 100_000
 #: The deepest nesting.  A whole annotation file needs five levels.
 MOST_DEPTH = 16
@@ -31,7 +31,7 @@ MOST_DEPTH = 16
 _MOST_DIGITS = 18
 
 _NO_TAGS = (
-    "annotations are text, numbers, true, false, lists and mappings, and take no tags; leave it out"
+    "annotations cannot have tags, only text, numbers, true, false, lists and mappings; remove it"
 )
 
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -42,7 +42,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.in
 
 
 def read_text(path: Path) -> str:
-    """The text of an annotation file.  AnnotationError where it is no file, too large or no text.
+    """The text of an annotation file.  AnnotationError where it is no file, too large or not text.
 
     A link is followed.  A pipe or a device is refused, and never waited for.
     """
@@ -63,12 +63,12 @@ def read_text(path: Path) -> str:
             raise
         raise AnnotationError(
             f"{excerpt(str(path), 500)}: annotations cannot be read: {excerpt(str(error), 500)} "
-            f"(from {Path.cwd()}; a path from "
-            "where your program lies is Path(__file__).with_name(...))"
+            f"(relative to {Path.cwd()}; for a "
+            "file beside your program, use Path(__file__).with_name(...))"
         ) from error
     raise AnnotationError(
         f"{path}: annotations cannot be read: the file has more than {MOST_BYTES} bytes; is it "
-        "the right one? Patterns with * say the same of many names at once"
+        "the right one? One pattern with * can cover many names"
     )
 
 
@@ -92,7 +92,7 @@ def load(text: str, origin: str) -> Any:
 
 @dataclass(slots=True)
 class _Anchored:
-    """What an alias may stand for, with the nodes in it and the depth of its nesting."""
+    """The value of an anchor, the number of nodes in it and the depth of its nesting."""
 
     value: Any
     nodes: int
@@ -153,18 +153,18 @@ class _Builder:
             elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._error(event, "a second document begins; keep one")
+                    raise self._error(event, "a second document begins; an annotation file has one")
             if self.nodes > MOST_NODES:
                 raise self._error(
                     event,
-                    f"there are more than {MOST_NODES} keys and values, counting each that an "
-                    "alias repeats; patterns with * say the same of many names at once",
+                    f"there are more than {MOST_NODES} keys and values, counting what each alias "
+                    "repeats; one pattern with * can cover many names",
                 )
             if len(self.open) > MOST_DEPTH:
                 raise self._error(event, self._too_deep)
         return self.root
 
-    _too_deep = f"it is nested more than {MOST_DEPTH} deep; annotations need five levels"
+    _too_deep = f"it is nested more than {MOST_DEPTH} levels deep; annotations need five"
 
     def _keep(self, anchor: str | None, node: _Anchored) -> None:
         if anchor is not None:
@@ -173,9 +173,11 @@ class _Builder:
     def _aliased(self, event: yaml.AliasEvent) -> _Anchored:
         name = event.anchor or ""
         if any(outer.anchor == name for outer in self.open):
-            raise self._error(event, f"*{excerpt(name)} stands for what it is in; write it out")
+            raise self._error(
+                event, f"the alias *{excerpt(name)} is inside its own anchor; write it out"
+            )
         if name not in self.anchors:
-            raise self._error(event, f"*{excerpt(name)} stands for nothing: no &name is before it")
+            raise self._error(event, f"the alias *{excerpt(name)} has no anchor before it")
         return self.anchors[name]
 
     def _add(self, node: _Anchored, event: yaml.Event) -> None:
@@ -198,14 +200,15 @@ class _Builder:
     def _add_key(self, inner: _Open, key: Any, event: yaml.Event) -> None:
         line = _line(event)
         if isinstance(key, (list, dict)):
-            raise self._error(event, f"{shown(key)} is a key; keys are text")
+            raise self._error(event, f"{shown(key)} is used as a key; keys must be text")
         if key == "<<" and _is_plain(event):  # YAML 1.1 takes it for a merge key
             raise self._error(
-                event, "merge keys (<<) are not read; write the entries out, or put it in quotes"
+                event,
+                "merge keys (<<) are not supported; write the entries out, or quote a name <<",
             )
         if isinstance(key, str) and key in inner.lines:  # `parse` refuses other keys
             raise AnnotationError(
-                f"{self.origin}: {shown(key)} is there twice (line {inner.lines[key]} and line "
+                f"{self.origin}: {shown(key)} appears twice (line {inner.lines[key]} and line "
                 f"{line}); keep one"
             )
         inner.lines[key] = line
@@ -213,7 +216,7 @@ class _Builder:
 
     def _check_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
         if event.tag is not None:
-            raise self._error(event, f"there is the tag {shown(event.tag)}; {_NO_TAGS}")
+            raise self._error(event, f"found the tag {shown(event.tag)}; {_NO_TAGS}")
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:
         text: str = event.value

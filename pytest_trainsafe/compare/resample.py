@@ -1,7 +1,7 @@
 """Decides when a failure needs more samples of noise, and what they leave undecided.
 
-One sample of the response to noise can be small by luck: that of a single number, or of a
-gradient whose true value is zero, most of all.  A difference that only exceeds a lucky sample is
+One sample of the response to noise can be small by chance, above all that of a single number or
+of a gradient whose true value is zero.  A difference that only exceeds a lucky sample is
 no bug, and one that exceeds every sample by orders of magnitude needs no second measurement.
 Called by the ladder.
 """
@@ -55,7 +55,7 @@ def needs_samples(comparison: Comparison, round: Round) -> bool:
 
 
 def undecided(comparison: Comparison) -> None:
-    """Make failures inconclusive that a few turned updates of steps before may explain.
+    """Make small failures inconclusive after a step in which rounding turned elements of an update.
 
     An update of low precision may go the other way in a correct program, where its gradient has
     no certain sign.  What follows differs by more than any sample of noise need show.
@@ -73,9 +73,9 @@ def _undecided(finding: Finding, turned_in: int) -> Finding:
     if not ratio < LAST_NEAR:
         return finding
     message = (
-        f"differs by {ratio:.2g} times what rounding allows; before, in step {turned_in}, rounding "
-        "turned elements of an update around, which may explain it. Use a smaller learning rate, "
-        "or judge one step"
+        f"differs by {ratio:.2g} times what rounding allows. In the earlier step {turned_in}, "
+        "rounding changed the direction of elements of an update, which may explain it. Use a "
+        "smaller learning rate, or test a single step"
     )
     return msgspec.structs.replace(
         finding, verdict="inconclusive", check="diverged", message=message, pattern=None

@@ -284,8 +284,8 @@ def _zeros(comparison: Comparison) -> Guard:
     zero, compared = comparison.zero["activation"], comparison.compared["activation"]
     if zero > MOST_ZERO * compared:
         text = (
-            f"{zero} of {compared} forward activations of the reference are zero throughout, so a "
-            "layer that is wrong would not show. Initialize the parameters (ctx.initialize does)"
+            f"{zero} of {compared} forward activations of the reference are zero everywhere, so "
+            "an error in a layer would not show. Initialize the parameters, as ctx.initialize does"
         )
         yield "zeros", text
 

@@ -64,7 +64,7 @@ class Mark:
         """Where a candidate's gradient is rounding of a zero; None for nowhere.
 
         Terms that cancel exactly in one order of summation may leave rounding in another, and
-        Adam makes a step of it.
+        Adam turns it into a step.
         """
         if self.zero is None or candidate.shape != self.zero.shape:
             return None
@@ -177,9 +177,9 @@ class Yardstick:
         return [tensor for tensor in found if tensor is not None]
 
     def _subnormal(self, id: TensorId) -> float:
-        """What storing may do to a value next to zero: half the smallest number of the dtype.
+        """The rounding error of storing a value near zero: half the smallest number of the dtype.
 
-        That of float16 is 6e-8, above which second moments of small gradients hardly rise.
+        That number is 6e-8 in float16, and second moments of small gradients are hardly larger.
         """
         info = torch.finfo(self._stored(id))
         return 0.5 * info.smallest_normal * info.eps

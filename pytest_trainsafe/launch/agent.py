@@ -1,4 +1,4 @@
-"""torchrun with our rendezvous: the process that stands above torchrun's ranks.
+"""Runs torchrun's agent, the parent process of its ranks, with our rendezvous.
 
     python -m pytest_trainsafe.launch.agent TORCHRUN-ARGUMENTS...
 

@@ -1,4 +1,4 @@
-"""Blocked: which call of its ledger a rank's main thread is inside of, in memory both sides see.
+"""Shares with the supervisor in which call of its ledger a rank's main thread waits.
 
 The ledger says what a rank called, not whether the call returned.  The rank keeps that in a file
 of a few bytes that it maps into memory, which costs no system call; the supervisor reads the file.
@@ -21,7 +21,7 @@ UNKNOWN = -1
 
 
 class Standing(NamedTuple):
-    """Where a rank's main thread stands.
+    """What a rank's main thread is doing.
 
     `call` is the number, from 1, of the ledger's line that it waits in; 0 while it runs code of
     its own, UNKNOWN where it waits for work that the ledger did not issue.  `changes` counts what
@@ -33,17 +33,17 @@ class Standing(NamedTuple):
     threads: bool = False
 
 
-#: Of a rank of which nothing is known.
+#: The standing of a rank about which nothing is known.
 NOWHERE = Standing()
 
 
 class Blocked:
-    """The rank's side: say what the main thread enters and leaves."""
+    """The rank's side: records which calls the main thread enters and leaves."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # Written first, lest the page cannot be had when it is touched: that is a SIGBUS.
+            # Allocate the page now: where the disk is full, its first access would raise SIGBUS.
             os.write(fd, bytes(_FORM.size))
             self._memory = mmap.mmap(fd, _FORM.size)
         finally:
@@ -75,7 +75,7 @@ class Blocked:
 
 
 def read_standing(path: Path) -> Standing:
-    """Where the rank stands; at no call where it left no such file."""
+    """The rank's standing; NOWHERE where it left no such file."""
     try:
         content = read_file(path, below=path.parent.parent, most=_FORM.size)
         call, changes, threads = _FORM.unpack(content)

@@ -31,5 +31,5 @@ def cut_lines(text: str, limit: int = LINE_LIMIT) -> str:
 
 
 def encodable(text: str) -> str:
-    """The text with what UTF-8 cannot hold, a lone surrogate, written as an escape: `\\udc80`."""
+    """The text with lone surrogates, which UTF-8 cannot encode, as escapes: `\\udc80`."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")

@@ -42,7 +42,7 @@ def decode(data: bytes | memoryview) -> Any:
     """
     try:
         return _decode(data)
-    # What lies under our names may be anything: a number of 10**5 digits, keys that cannot be
+    # The bytes may be anything: a number of 10**5 digits, keys that cannot be
     # hashed, a tensor's file without a tensor; and safetensors has an error of its own.
     except (*MALFORMED, ValueError, TypeError, LookupError, MemoryError) as error:
         raise MalformedDataError(f"{type(error).__name__}: {error}"[:500]) from error

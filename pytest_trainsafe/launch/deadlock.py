@@ -1,9 +1,9 @@
-"""Deadlocks: ranks that wait in calls which no call can meet any more, found in their ledgers.
+"""Finds deadlocks: ranks whose ledgers show that they wait in calls that can never complete.
 
 A rank is part of one only if what it waits for is certain: its main thread is inside a call
 (`blocked`), and every rank that could still meet the call has ended or is part of the deadlock
-itself.  A rank that computes, sleeps or loads data may still make any call, so nobody who waits
-for it is part of one.
+itself.  A rank that computes, sleeps or loads data may still make any call, so a rank that waits
+for it is not part of a deadlock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Wait(NamedTuple):
 def deadlock(
     ledgers: Ledgers, standings: Sequence[Standing], ended: Sequence[bool]
 ) -> dict[int, Wait]:
-    """The ranks that wait for ever, and for what; empty where a call may still be met.
+    """The ranks that wait forever, and for what; empty where none does.
 
     `ended` says of each rank whether its program has ended, however.
     """
@@ -58,7 +58,7 @@ def deadlock(
 
 
 def _never(wait: Wait, dead: set[int]) -> bool:
-    """Whether a call is never met if the `dead` make no call."""
+    """Whether a call never completes if the `dead` ranks make no more calls."""
     return bool(wait.absent & dead) if wait.needs_all else wait.absent <= dead
 
 
@@ -77,7 +77,7 @@ class _Calls:
     def wait(self, rank: int, standing: Standing) -> Wait | None:
         """What a rank waits for; None where it may go on, or where that is not known.
 
-        In work of an unknown call it waits for one of those that it issued: the first not met.
+        If the call is unknown, it is taken to be the first of the rank's calls that is not matched.
         """
         ledger = self._ledgers[rank]
         if standing.threads or standing.call == 0 or standing.call > len(ledger):
@@ -150,7 +150,7 @@ _SHOWN = 8
 
 
 def _why(waits: Mapping[int, Wait]) -> str:
-    """The most particular reason that all of it shows."""
+    """The most specific reason for the deadlock that the waits show."""
     for rank, (call, absent, _) in sorted(waits.items()):
         for other in sorted(absent & set(waits)):
             theirs = waits[other].call
@@ -171,11 +171,11 @@ def _why(waits: Mapping[int, Wait]) -> str:
                 if set(call.ranks) == set(theirs.ranks):
                     return f"ranks {rank} and {other} use different groups of the same ranks"
                 return f"ranks {rank} and {other} wait in collectives of different groups"
-    return "no call that ranks wait in can be met any more"
+    return "the ranks wait in calls that can never complete"
 
 
 def _would_meet(call: Collective, theirs: Collective, rank: int, other: int) -> bool:
-    """Whether a send and a recv of two ranks are each other's, but for tag or group."""
+    """Whether a send and a recv of two ranks would match if tag and group did."""
     facing = call.peer in (other, None) and theirs.peer in (rank, None)
     differ = call.tag != theirs.tag or call.group != theirs.group
     return facing and differ and {call.op, theirs.op} == {"send", "recv"}

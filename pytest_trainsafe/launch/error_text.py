@@ -33,7 +33,7 @@ def type_name(error: BaseException) -> str:
 
 
 def own_text(error: BaseException) -> str:
-    """What the exception says of itself; its source line and place where it says nothing."""
+    """The exception's text; its source line and place where it has no text."""
     try:
         text = encodable(cut(str(error), ERROR_LIMIT))
     except BaseException as failed:

@@ -34,8 +34,8 @@ CANNOT_WRITE = 74
 LAST_WORDS = "pytest-trainsafe-last-words "
 
 
-#: Most bytes of what a rank returns, of its list of modules, and of a small file.  All is decoded
-#: in the test process, whose memory a rank must not exhaust.
+#: Most bytes of a rank's result, of its list of modules, and of a small file.  The test process
+#: decodes them, and a rank must not exhaust its memory.
 MOST_RESULT, MOST_NAMES, MOST_SMALL = 2**30, 2**24, 2**16
 
 
@@ -77,8 +77,8 @@ class RankFiles:
         content = msgspec.msgpack.encode(outcome)
         if len(content) > MOST_RESULT:
             error = (
-                f"what rank {self.rank} returned has {len(content)} bytes, and at most "
-                f"{MOST_RESULT} can be returned; write it to a file and return the file's name"
+                f"rank {self.rank} returned {len(content)} bytes, and the limit is {MOST_RESULT}; "
+                "write the value to a file and return the file's name"
             )
             large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)
             content = msgspec.msgpack.encode(large)
@@ -108,8 +108,8 @@ class RankFiles:
             status="raised",
             at=time.monotonic(),
             error_type="UnreadableFile",
-            error=f"{path} cannot be read: {reason}. Only pytest-trainsafe writes there; "
-            "did the program write to it, or remove it?"[:2000],
+            error=f"{path} cannot be read: {reason}. Only pytest-trainsafe may write this file; "
+            "did the program overwrite or remove it?"[:2000],
         )
 
     def read_pid(self) -> int | None:
@@ -143,8 +143,8 @@ CUT = "[... "
 def read_end(path: Path, limit: int = 8000) -> str:
     """The last `limit` bytes of a text file, after a line that says how much was left out.
 
-    From the start of a line where there is one; "" if there is no file.  Of what is no regular
-    file it says so.
+    The text begins at the start of a line where it can.  It is "" if there is no file, and a note
+    if the path is not a regular file.
     """
     try:
         with os.fdopen(open_file(path), "rb", buffering=0) as file:

@@ -164,8 +164,8 @@ class _Place:
             except OSError as error:
                 raise LeaseError(
                     f"{error.filename or self.path} cannot be used ({error.strerror}). Test runs "
-                    f"on this machine agree in {self.directory} on how many ranks run at once: "
-                    "make room there, or set TMPDIR to a folder that you may write to."
+                    f"on this machine share {self.directory} to limit how many ranks run at once: "
+                    "free space there, or set TMPDIR to a folder that you can write to."
                 ) from error
             if soon is not None and all(path.suffix == HELD for path in before):
                 soon()
@@ -280,13 +280,13 @@ def _read_claim(path: Path) -> Claim:
         return msgspec.json.decode(read_file(path, most=_MOST_CLAIM), type=Claim)
     except MALFORMED as error:
         raise LeaseError(
-            f"{path} is damaged ({error}): it says what a test run that is alive may use. "
-            "Remove it; where that run still trains, more ranks than planned run at once."
+            f"{path} is damaged ({error}): it records the slots and GPUs of a running test run. "
+            "Remove it; while that run trains, more ranks than planned may run at once."
         ) from error
 
 
 def _remove(path: Path) -> None:
-    """Remove what a dead run left, or whatever else lies there under such a name."""
+    """Remove the file that a dead run left, or a folder of such a name."""
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:

@@ -100,7 +100,7 @@ class Ledger:
         return self._calls
 
     def issued(self, work: Any, call: int) -> None:
-        """Remember that waiting for the work is waiting in this call."""
+        """Remember that this call issued the work: to wait for the work is to wait in the call."""
         if isinstance(work, c10d.Work):
             self._works[work] = call
 
@@ -245,7 +245,7 @@ def _recorded(
             return original(*args, **kwargs)
         call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
         _within.active = True
-        # a barrier that is given a time to fail does not wait for ever
+        # a monitored_barrier has a timeout, so it does not wait forever
         if op != "monitored_barrier":
             ledger.blocked.enter(call)
         try:
@@ -262,7 +262,7 @@ def _recorded(
 def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # nor does a wait that is given a time
+        # nor does a wait with a timeout
         if torch.compiler.is_compiling() or args or kwargs or _within.active:
             return original(self, *args, **kwargs)
         ledger.blocked.enter(ledger.call_of(self))

@@ -2,7 +2,7 @@
 
     python -I -S namespace.py [COMMAND...]
 
-torch's TCPStore and gloo accept whoever connects.  Processes outside a group's namespace, of other
+torch's TCPStore and gloo accept any connection.  Processes outside a group's namespace, of other
 users and of other machines, cannot.  Entered before a group opens a socket: by `warm_group`, and
 in front of torchrun by this file.  It imports nothing of this package, nor what `site` would, so
 that it has one thread.  Without a command it only tries whether the kernel allows it.
@@ -47,7 +47,7 @@ def why_not() -> str:
 
     Tried once, in a process that ends.
     """
-    # A fork takes a tenth of a new interpreter, and pytest's header waits for it.
+    # A fork takes a tenth of the time of a new interpreter, and pytest's header waits for it.
     return _try_in_a_fork() if _threads() == 1 else _try_in_a_new_process()
 
 
@@ -98,11 +98,10 @@ def _try() -> str:
 def enter() -> None:
     """Move this process, and what it will start, into a new network namespace with loopback up.
 
-    As root with CAP_SYS_ADMIN, into nothing else.  Otherwise into a new user namespace too, in
-    which the user and the main group keep their numbers and there are no privileges; root does
-    not go there, since files of other users would be closed to it.  Call it before any socket is
-    made, in a process of one thread.  Raises NoNamespace, after which the process is good for
-    nothing but to say so.
+    Root with CAP_SYS_ADMIN enters only that.  Other users also enter a new user namespace, in
+    which user and main group keep their numbers and there are no privileges; root does not,
+    since it could not open files of other users there.  Call it before any socket is made, in a
+    process of one thread.  Raises NoNamespace, after which the process can only report that.
     """
     if _threads() != 1:
         raise NoNamespace(f"the process has {_threads()} threads")
@@ -145,9 +144,9 @@ def _bring_up_loopback() -> None:
 
 
 def _drop_capabilities() -> None:
-    """Give up what the creator of a user namespace may do in it.
+    """Drop the capabilities that the creator of a user namespace has in it.
 
-    A program must not find files readable here that are closed to it elsewhere.
+    Otherwise a program could read files here that it cannot read elsewhere.
     """
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -26,7 +26,7 @@ _BEREFT = re.compile(
 #: How a rank ended whose program did not wait for others when the group was ended.
 _ENDED: dict[Status, str] = {"ok": "finished", "raised": "raised", "died": "died"}
 
-#: Reasons for the group's end that leave it to the ledgers to say why ranks waited.
+#: Reasons for a group's end for which only the ledgers show why ranks waited.
 _WAITED = ("stuck", "deadline")
 
 
@@ -90,9 +90,9 @@ def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], b
     try:
         calls, finished = read_ledger(rank.files.ledger)
         if returned and not calls and not finished:  # a rank writes its end before its outcome
-            raise LedgerError("it has no end, though the program returned")
+            raise LedgerError("it ends early, although the program returned")
     except LedgerError as error:
-        unreadable.append(f"rank {rank.rank} has no record of its collectives: {error}")
+        unreadable.append(f"the record of rank {rank.rank}'s collectives cannot be read: {error}")
         if returned:
             rank.outcome = rank.files.unreadable(rank.files.ledger, str(error))
         return [], False

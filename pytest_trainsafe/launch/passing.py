@@ -61,7 +61,7 @@ _TORCH = f"{os.sep}torch{os.sep}"
 
 
 def only_calls(file: str, function: str) -> bool:
-    """Whether a frame only stands between two others: a wrapper of torch's, or ours.
+    """Whether a frame only calls the next one: a wrapper of torch's, or ours.
 
     A traceback is easier to read without them, and keeps more of the program's own frames where
     it is shortened.

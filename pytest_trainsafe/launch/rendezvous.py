@@ -1,8 +1,8 @@
 """How torchrun's agent and its ranks meet on one machine: on loopback, and nothing is unpickled.
 
 torch's own rendezvous for elastic groups (`c10d`) serves its store on every address of the machine
-and passes what it finds there to `pickle.loads`.  There is nothing elastic about our groups: one
-agent, that starts all ranks.  Registered by `agent`.
+and passes what it finds there to `pickle.loads`.  Our groups are not elastic: one agent
+starts all ranks.  Registered by `agent`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     `problem` why the group as a whole came to nothing, if no rank can tell;
     `leftovers` the processes which outlived their rank and were ended with the group.
     `launcher_log` is the end of what torchrun, or the process that forked the ranks, said;
-    `hint` what a user may do about the failure.
+    `hint` tells a user what may help.
     """
 
     task: str

@@ -30,9 +30,9 @@ from pytest_trainsafe.untrusted import MALFORMED
 _POLL = 0.05
 #: how long all remaining ranks must be idle before the grace after a failure is cut short
 _IDLE = 1.0
-#: how long a guard that was heard of has to end all processes of the group
+#: seconds in which a guard that has reported must end all processes of the group
 _SWEEP = 20.0
-#: how long one that was never heard of is waited for: it ends what it began once it is heard of
+#: seconds to wait for a guard that has never reported: once it reports, it ends what it began
 _UNHEARD = 0.5
 
 
@@ -264,7 +264,7 @@ class Group:
     def _sweep(self) -> None:
         """End every process of the group; what torchrun itself ended is no leftover.
 
-        A guard that was never heard of has started nothing yet: a fork server that still starts
+        A guard that has never reported has started nothing yet: a fork server that still starts
         or is silent.  It reads the request, or finds the socket closed, before it does.
         """
         tolerated = self._launcher_exit is None

@@ -22,8 +22,8 @@ _PREFIX = "pymp-"
 def provide(folder: Path) -> None:
     """Have this process and its children keep their sockets in `folder`.
 
-    Where that has too long a name for sockets it becomes a link to one of a short name; without
-    any, the program is left to `multiprocessing`'s own choice.
+    Where its path is too long for a socket, it becomes a link to a folder with a short path; where
+    there is none, `multiprocessing` chooses a folder as usual.
     """
     config = process.current_process()._config  # type: ignore[attr-defined]
     if _fits(str(folder)):

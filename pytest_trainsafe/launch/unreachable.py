@@ -1,4 +1,4 @@
-"""What a private network adds to the result of a group: a hint where it may be why a rank failed.
+"""Adds a hint to the failure of a group that its private network may have caused.
 
 Called by the launchers, once a group has ended.
 """
@@ -11,8 +11,8 @@ import msgspec
 
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 
-#: What Python, the C library, torch, gloo and NCCL say of names, addresses, devices and services
-#: that are not there.  gloo's "Connection refused" is missing: it speaks of another rank.
+#: Errors of Python, the C library, torch, gloo and NCCL for names, addresses, devices and services
+#: that cannot be reached.  gloo's "Connection refused" is left out: it concerns another rank.
 _UNREACHABLE = re.compile(
     r"Network is unreachable|No route to host|Cannot assign requested address"
     r"|Temporary failure in name resolution|Name or service not known"
@@ -28,8 +28,8 @@ _NAMELESS = re.compile(
 )
 
 _HINT = (
-    "the ranks had a private network, where they reach nothing but each other: if the program "
-    "needs another service or device, run with --trainsafe-network host"
+    "the ranks ran in a private network, in which they can reach only each other: if the program "
+    "needs another service or network device, run with --trainsafe-network host"
 )
 
 

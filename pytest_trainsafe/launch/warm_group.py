@@ -86,7 +86,7 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
             return None
         received += chunk
         if len(received) > _MOST_REQUEST:
-            raise _RequestError(f"it has no end within {_MOST_REQUEST} bytes")
+            raise _RequestError(f"it is longer than {_MOST_REQUEST} bytes")
     line, _, rest = bytes(received).partition(b"\n")
     # What is sent after a message with descriptors is received by itself.
     if rest or select.select([control], [], [], 0)[0]:
@@ -94,7 +94,7 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
     try:
         request = json.loads(line)  # not msgspec: variables need not be UTF-8
         if not isinstance(request, dict):
-            raise _RequestError("it is no JSON object")
+            raise _RequestError("it is not a JSON object")
         if "task" in request:
             msgspec.convert(request, _Request)
     except (ValueError, RecursionError, msgspec.ValidationError) as error:

@@ -1,4 +1,4 @@
-"""Watching: what /proc and the ranks' files show of ranks from which nothing is heard.
+"""Finds ranks that wait forever or are suspended, from /proc and the ranks' files.
 
 Called by `supervise` while it waits, to end a group early that can only run into its timeout.
 """
@@ -18,9 +18,9 @@ from pytest_trainsafe.launch.deadlock import deadlock
 from pytest_trainsafe.launch.files import RankFiles
 from pytest_trainsafe.launch.ledger_check import check_ledgers
 
-#: how long ranks must be idle before their ledgers are asked whether they wait for ever
+#: seconds for which ranks must be idle before their ledgers are checked for endless waits
 _STUCK = 3.0
-#: for how long a deadlock must stand unchanged before it is believed
+#: seconds for which a deadlock must last unchanged before it is reported
 _UNCHANGED = 2.0
 #: the part of one processor that an idle rank may use
 _HARDLY = 0.05
@@ -30,7 +30,7 @@ _SUSPENDED, _BETWEEN = 9, 0.5
 
 
 class Watched(Protocol):
-    """What is asked of a rank; see `supervise.RankState`."""
+    """The attributes of a rank that are used here; see `supervise.RankState`."""
 
     pid: int
     files: RankFiles
@@ -65,9 +65,9 @@ class Idle:
         self.seconds = now - self._since
 
     def in_vain(self, ranks: Sequence[Watched]) -> bool:
-        """Whether the ledgers of all ranks show that the idle ones wait for ever.
+        """Whether the ledgers of all ranks show that the idle ones wait forever.
 
-        Asked first after some seconds, then less and less often, since ledgers may be long.
+        Checked first after some seconds, then less and less often, since ledgers may be long.
         """
         if self.seconds <= self._next:
             return False
@@ -76,7 +76,7 @@ class Idle:
         except LedgerError:  # reported when the group has ended
             return False
         calls = [made for made, _ in ledgers]
-        # It cannot be too early: a group that disagrees has failed, whatever becomes of it.
+        # This cannot be too early: a group that disagrees has failed, whatever happens next.
         if check_ledgers(calls, [finished for _, finished in ledgers]):
             return True
         standings = [read_standing(rank.files.blocked) for rank in ranks]

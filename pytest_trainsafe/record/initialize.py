@@ -93,8 +93,8 @@ def fill(
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
     """What `std` gives for a parameter.  Raises TypeError where it is no such function."""
     allowed = (
-        "std is a function of a parameter's name and logical shape that returns its mean and "
-        "standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
+        "std must be a function of a parameter's name and logical shape that returns its mean "
+        "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
     )
     if not callable(std):
         raise TypeError(f"ctx.initialize was given std={std!r}; {allowed}")

@@ -33,10 +33,10 @@ def header(settings: Settings) -> str | None:
 
 
 def network(settings: Settings) -> str:
-    """`network private`, or `network host`; where no private one was to be had, with the reason."""
+    """`network private`, or `network host` with the reason why a private one is not available."""
     from pytest_trainsafe.launch.namespace import is_private, why_not
 
     if is_private(settings.network):
         return "network private"
-    reason = f" (no private one: {why_not()})" if settings.network == "auto" else ""
+    reason = f" (private is not available: {why_not()})" if settings.network == "auto" else ""
     return f"network host{reason}"

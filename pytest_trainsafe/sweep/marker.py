@@ -116,8 +116,8 @@ def _arguments(
             raise SweepError(f"{word} names {shown(name)}, which is an axis of this test already")
         if name and name == program.context:
             raise SweepError(
-                f"{word} names {shown(name)}, the context, which the program is given anyway; "
-                "leave it out"
+                f"{word} names {shown(name)}, the context, which pytest-trainsafe passes "
+                "to the program; leave it out"
             )
         if name not in program.parameters and not program.open_ended:
             raise SweepError(

@@ -12,7 +12,7 @@ MOST_VALUES, MOST_DEPTH, MOST_TEXT = 100_000, 32, 1_000_000
 #: The most bits of an integer: msgpack and numpy end here.
 MOST_BITS = 64
 
-_SMALLER = "put what is large into a file, and give its path"
+_SMALLER = "put large values into a file and give its path"
 
 
 def why_not_plain(arguments: Mapping[str, object]) -> str | None:
@@ -52,7 +52,7 @@ def _why_not(value: object, depth: int) -> str | None:
             return f"it is nested more than {MOST_DEPTH} deep, or contains itself"
         for key in value if isinstance(value, dict) else ():
             if not isinstance(key, str):
-                return f"the keys of a dict are text, and {shown(key)} is not; put it in quotes"
+                return f"the keys of a dict must be text, and {shown(key)} is not; put it in quotes"
             if _unencodable(key):
                 return _unencodable(key)
         return None
@@ -69,5 +69,5 @@ def _unencodable(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return f"the text {shown(text)} holds half of a surrogate pair, which UTF-8 cannot encode"
+        return f"the text {shown(text)} contains a lone surrogate, which UTF-8 cannot encode"
     return None

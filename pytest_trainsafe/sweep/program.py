@@ -128,8 +128,8 @@ def _of_script(script: Script) -> Program:
     if not os.path.isfile(text):
         where = "" if os.path.isabs(text) else f" in {os.getcwd()}"
         raise SweepError(
-            f"there is no script {shown(text)}{where}; give its path from the folder "
-            "in which pytest is started, or an absolute one"
+            f"there is no script {shown(text)}{where}; give an absolute path, or one "
+            "relative to the folder in which pytest is started"
         )
     if not isinstance(args, (list, tuple)):
         raise SweepError(f"Script({shown(text)}) takes args as a list of words, not {shown(args)}")
@@ -138,7 +138,7 @@ def _of_script(script: Script) -> Program:
         kind = type(given)
         if kind not in (str, int, float, bool) and not isinstance(given, os.PathLike):
             raise SweepError(
-                f"Script({shown(text)}): args holds {shown(given)}; each is text or a number"
+                f"Script({shown(text)}): args holds {shown(given)}; each must be text or a number"
             )
         if isinstance(given, int) and given.bit_length() > 64:
             raise SweepError(
@@ -147,13 +147,13 @@ def _of_script(script: Script) -> Program:
         word = str(given)
         if "\0" in word or not _encodable(word):
             raise SweepError(
-                f"Script({shown(text)}): args holds {shown(word)}, with a character that no "
-                "command line can carry"
+                f"Script({shown(text)}): args holds {shown(word)}, with a character that a "
+                "command line cannot contain"
             )
         size += len(word) + 1
     if size > MOST_SCRIPT_ARGUMENTS:
         raise SweepError(
-            f"Script({shown(text)}): args has {size} characters, and a command line takes "
+            f"Script({shown(text)}): args has {size} characters, and the limit is "
             f"{MOST_SCRIPT_ARGUMENTS}; put them into a file and give its path"
         )
     return Program(path=text, script=script)
@@ -188,8 +188,8 @@ def _import(path: str) -> Callable[..., Any]:
         raise SweepError(f"program {path!r} cannot be imported: {_cause(error)}") from error
     if not inspect.isfunction(_unwrapped(found)):
         raise SweepError(
-            f"program {path!r} is not a function but {excerpt(type(found).__name__)}; name one "
-            "that is written in Python, at the top level of a module"
+            f"program {path!r} is not a function but {excerpt(type(found).__name__)}; give "
+            "one that is written in Python at the top level of a module"
         )
     return found  # type: ignore[no-any-return]  # an attribute of an arbitrary module
 
@@ -225,7 +225,7 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise SweepError(
-            f"program {path!r} has no signature to read: {excerpt(str(error))}"
+            f"program {path!r} has no readable signature: {excerpt(str(error))}"
         ) from error
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
@@ -236,7 +236,7 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and parameter.default is _NO_DEFAULT:
             raise SweepError(
                 f"program {path!r} takes {parameter.name!r} by position only, and arguments are "
-                "given by name; move it behind the '/'"
+                "passed by name; move it after the '/'"
             )
     return Program(
         path=path,

@@ -60,7 +60,7 @@ def divides(parameter: str, *axes: str) -> Rule:
                 known = [*AXES, *arguments]
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
-                    f"is no axis and none of its parameters{nearest(axis, known)}"
+                    f"is neither an axis nor one of its parameters{nearest(axis, known)}"
                 )
             size = point.get(axis, 1)
             if not isinstance(size, int):

@@ -1,4 +1,4 @@
-"""What an event may say: whatever else it says is a fault of the trace, found when it is opened.
+"""Checks what each event of a trace declares, when the trace is opened.
 
 Called by the reader for every event, before anything else uses it: align and the judges reserve
 memory for the shapes and look up the axes that events name.
@@ -62,12 +62,12 @@ def fault_of_note(event: NoteEvent) -> str | None:
     """What is wrong with a note; None for a sound one, or of a key that nobody takes apart."""
     form = _NOTES.get(event.key)
     if form is not None and not form.fullmatch(event.value):
-        return f"the note {event.key!r} does not have its form: {event.value[:80]!r}"
+        return f"the note {event.key!r} is malformed: {event.value[:80]!r}"
     if event.key == "annotations":
         try:
             msgspec.json.decode(event.value, type=dict[str, str])
         except MALFORMED as error:
-            return f"the note {event.key!r} does not have its form: {error}"
+            return f"the note {event.key!r} is malformed: {error}"
     return None
 
 
@@ -87,7 +87,7 @@ class TensorCheck:
         if math.prod(event.shape) > MOST_ELEMENTS or math.prod(event.logical) > MOST_ELEMENTS:
             return f"{event.id} has more than {MOST_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):
-            return f"{event.id} does not say where in which file it is"
+            return f"{event.id} must have both a file and a place in it, or neither"
         if event.key and event.sketch >= 0:
             return f"{event.id} has both values and a sketch"
         fault = self._facts(event.layout).fault if event.layout else ""
@@ -135,7 +135,7 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
         axes = placement.axes if isinstance(placement, Owned) else axes
         if unknown := [axis for axis in axes if axis not in sizes]:
             known = ", ".join(sizes)
-            return _Facts(f"its layout names the axis {unknown[0]!r}, which is none of {known}")
+            return _Facts(f"its layout names the axis {unknown[0]!r}, which is not one of {known}")
         match placement:
             case Shard() | ZigZag():
                 parts *= sizes[placement.axis]
@@ -143,7 +143,9 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
                 declared = max(declared, sum(blocks))
             case Slices(offsets, lengths, shape):
                 if not len(offsets) == len(lengths) == len(shape):
-                    return _Facts("its layout has not one offset and length for each dimension")
+                    return _Facts(
+                        "its layout does not have one offset and length for each dimension"
+                    )
                 declared = max(declared, _extent(shape))
             case Flat(_, _, shape):
                 declared = max(declared, _extent(shape))

@@ -237,7 +237,7 @@ def _read_manifest(path: Path) -> tuple[Manifest, str]:
         )
     schema = head.get("schema")
     if schema != SCHEMA_VERSION:
-        said = shown(schema, 40) if isinstance(schema, int | str) else "of no number"
+        said = shown(schema, 40) if isinstance(schema, int | str) else "(not a number)"
         raise TraceError(
             f"{file} has schema version {said}, and this pytest-trainsafe reads "
             f"version {SCHEMA_VERSION}. Record the run again, or use the release that wrote it."
@@ -314,7 +314,7 @@ def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
 
 def _require_sealed_sketches(rank: RankTrace, name: str) -> None:
     if name not in rank.sketches:
-        raise PayloadError(f"the end of rank {rank.rank} has no hash of its sketches")
+        raise PayloadError(f"the last event of rank {rank.rank} has no hash of its sketches")
 
 
 def _reason(error: Exception) -> str:

@@ -166,9 +166,9 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
         ("modules: {a: {output: {local: [pp]}}}", ["local: ['pp']", "of tp, sp, cp, dp, ep"]),
         ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
-        ("parameters:\n  a: {}\n  a: {}", ["'a' is there twice", "line 2"]),
+        ("parameters:\n  a: {}\n  a: {}", ["'a' appears twice", "line 2"]),
         ("a: [", ["not YAML"]),
-        ("!!python/object/apply:os.getcwd []", ["line 1: there is the tag", "take no tags"]),
+        ("!!python/object/apply:os.getcwd []", ["line 1: found the tag", "cannot have tags"]),
     ],
 )
 def test_wrong_file_is_refused_by_file_entry_and_what_is_allowed(

@@ -81,7 +81,7 @@ def test_an_annotation_that_matches_nothing_is_named(messages: dict[str, str]) -
 
 def test_an_annotation_file_is_named_with_what_is_wrong(messages: dict[str, str]) -> None:
     text = told(messages, "annotation_file")
-    assert "broken.yaml: `loss: partial` is [['dp']]; it is a list of tp, cp, dp" in text
+    assert "broken.yaml: `loss: partial` is [['dp']]; it must be a list of tp, cp, dp" in text
     assert "mistaken_program.py" in text
     assert "annotation_entries.py" not in text
 

@@ -2,7 +2,7 @@
 
 `test_fault_matrix` runs every row; docs/faults.md holds the same rows as tables.
 
-    python tests/launch/fault_catalogue.py    write them there anew
+    python tests/launch/fault_catalogue.py    update them there
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Fault:
     """One row.  `says` are patterns, all of which the failure's first lines match.
 
     The first is of the headline; {file} stands for the programs' file, and `shown` is the
-    headline as the documentation shows it.  No pattern: the group is well.
+    headline as the documentation shows it.  Without a pattern, the group succeeds.
     """
 
     fault: str
@@ -61,7 +61,7 @@ FAULTS = [
         torchrun=True,
     ),
     Fault(
-        "access to memory that is not there",
+        "an access to an invalid address",
         "read_address_0",
         (),
         "rank 1 of 2 was killed by SIGSEGV (signal 11)",
@@ -102,7 +102,7 @@ FAULTS = [
         "rank 1 of 2 raised ValueError: Caught ValueError in DataLoader worker process 0.",
     ),
     Fault(
-        "no memory, by an exception without text",
+        "out of memory, with an exception without text",
         "ask_for_too_much",
         (),
         "rank 1 of 2 raised MemoryError: bytearray(1 << 62) at train.py:58",
@@ -153,7 +153,7 @@ FAULTS = [
         "rank 1 of 2 raised ValueError: not \\udcff text",
     ),
     Fault(
-        "an exception where stdout and stderr are closed",
+        "an exception while stdout and stderr are closed",
         "fail_without_streams",
         (),
         "rank 1 of 2 raised ValueError: said nowhere",
@@ -250,7 +250,7 @@ FAULTS = [
         ),
     ),
     Fault(
-        "the same by isend",
+        "a rank sends to itself with isend",
         "talk_to_oneself",
         (True,),
         "rank 1 communicates with itself: send to rank 1 of 4 float32 at train.py:220",
@@ -287,17 +287,17 @@ FAULTS = [
         "three ranks each wait for an irecv from the next",
         "wait_in_a_ring",
         (),
-        "deadlock: no call that ranks wait in can be met any more: ...",
-        (r"deadlock: no call .* rank 0 waits for rank 1 .* rank 2 waits for rank 0 in recv",),
+        "deadlock: the ranks wait in calls that can never complete: ...",
+        (r"deadlock: the ranks .* rank 0 waits for rank 1 .* rank 2 waits for rank 0 in recv",),
         "after seconds",
         3,
     ),
     Fault(
-        "a rank reduces, the other receives from it first",
+        "one rank calls all_reduce, the other receives from it first",
         "reduce_and_receive",
         (),
-        "deadlock: no call that ranks wait in can be met any more: ...",
-        (r"deadlock: no call .* rank 0 waits for rank 1 in all_reduce.* rank 1 .* in recv",),
+        "deadlock: the ranks wait in calls that can never complete: ...",
+        (r"deadlock: the ranks .* rank 0 waits for rank 1 in all_reduce.* rank 1 .* in recv",),
         "after seconds",
     ),
     # --- a process does nothing ---
@@ -311,7 +311,7 @@ FAULTS = [
         torchrun=True,
     ),
     Fault(
-        "a loop that holds the interpreter's lock",
+        "a loop that holds the GIL",
         "hold_the_gil",
         (),
         "2 of 2 ranks still ran after 2 s; rank 1 differs",
@@ -344,9 +344,14 @@ FAULTS = [
     ),
     # --- nothing is wrong ---
     Fault("stdout and stderr are closed", "lose_streams", ("close",), ends="normally"),
-    Fault("their descriptors are closed", "lose_streams", ("descriptor",), ends="normally"),
+    Fault("descriptors 1 and 2 are closed", "lose_streams", ("descriptor",), ends="normally"),
     Fault("`sys.stdout = sys.stderr = None`", "lose_streams", ("none",), ends="normally"),
-    Fault("they are objects without `flush`", "lose_streams", ("object",), ends="normally"),
+    Fault(
+        "stdout and stderr are objects without `flush`",
+        "lose_streams",
+        ("object",),
+        ends="normally",
+    ),
     Fault("a rank is suspended for a second", "stop_and_continue", ends="normally"),
     Fault(
         "a rank does nothing for 8 s while others wait for it in calls of many kinds",
@@ -379,19 +384,22 @@ def headline_pattern(fault: Fault, launcher: str) -> list[str]:
 
 
 def table() -> str:
-    """The rows as two tables of Markdown: faults, and what is none."""
+    """The rows as Markdown: a table of the faults, and a list of what is not a fault."""
     faults = [f for f in FAULTS if f.ends != "normally"]
-    lines = ["| fault in rank 1 | the failure's first line | the group ends |", "|---|---|---|"]
+    lines = [
+        "| fault, in rank 1 unless it says otherwise | the failure's first line | the group ends |",
+        "|---|---|---|",
+    ]
     for each in faults:
         shown = each.shown.replace("|", "\\|")
         lines.append(f"| {each.fault} | `{shown}` | {_WHEN[each.ends]} |")
-    lines += ["", "These groups are well, and are not ended:", ""]
+    lines += ["", "These groups succeed, and are not ended early:", ""]
     lines += [f"- {each.fault}" for each in FAULTS if each.ends == "normally"]
     return "\n".join(lines)
 
 
 def written(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with its table generated again."""
     start, end = "<!-- faults: begin -->\n", "\n<!-- faults: end -->"
     before, _, rest = text.partition(start)
     return before + start + table() + end + rest.partition(end)[2]

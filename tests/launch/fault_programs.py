@@ -253,7 +253,7 @@ def reduce_and_receive() -> None:
         dist.send(torch.ones(4), dst=1)
 
 
-#: Longer than ranks that wait in vain are waited for.
+#: Longer than the launcher waits for deadlocked ranks.
 SLOW = 8.0
 
 

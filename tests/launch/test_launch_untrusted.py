@@ -99,7 +99,7 @@ def test_an_outcome_that_is_too_large_is_not_read(files: RankFiles) -> None:
     os.truncate(files.result, files_module.MOST_RESULT + 1)
     outcome = files.read_outcome()
     assert outcome is not None
-    assert "at most 1073741824 are read" in outcome.error
+    assert "the limit is 1073741824" in outcome.error
 
 
 def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
@@ -110,7 +110,7 @@ def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
     outcome = files.read_outcome()
     assert outcome is not None
     assert outcome.status == "raised"
-    assert "at most 300 can be returned; write it to a file" in outcome.error
+    assert "the limit is 300; write the value to a file" in outcome.error
 
 
 @pytest.mark.parametrize("text", [b"", b"-5", b"0", b"x", b"9" * 5000, b"\xff", b"12 "])
@@ -224,7 +224,9 @@ def test_a_ledger_that_became_a_pipe_does_not_outlast_the_timeout(
 ) -> None:
     task = Task.of(hostile_programs.replace_and_sit, "ledger.jsonl", "pipe", world_size=2)
     result = warm.run(task, timeout=2, workdir=tmp_path)
-    with pytest.raises(GroupFailure, match="rank 1 has no record of its collectives: it is a pipe"):
+    with pytest.raises(
+        GroupFailure, match="the record of rank 1's collectives cannot be read: it is a pipe"
+    ):
         result.raise_for_failure()
     assert [rank.status for rank in result.ranks] == ["hung", "hung"]
 

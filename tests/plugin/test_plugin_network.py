@@ -38,14 +38,16 @@ def test_a_private_network_that_the_kernel_refuses_is_a_usage_error(pytester):
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
-        [f"ERROR: --trainsafe-network is private, and this machine * ({REFUSED}); use auto, *"]
+        [f"ERROR: --trainsafe-network is private, and this machine * ({REFUSED}); use host, *"]
     )
 
 
 def test_the_header_says_why_ranks_share_the_machines_network(pytester):
     result = without_namespaces(pytester, "--trainsafe-seed=3")
 
-    result.stdout.fnmatch_lines([f"trainsafe: * network host (no private one: {REFUSED}), seed 3"])
+    result.stdout.fnmatch_lines(
+        [f"trainsafe: * network host (private is not available: {REFUSED}), seed 3"]
+    )
 
 
 @pytest.mark.parametrize("network", ["private", "host"])

@@ -76,7 +76,11 @@ def test_a_word_is_a_usage_error(swept, words, message):
         ("seed", "9" * 5000, "takes an integer from 0 to 2[*][*]32 - 1, not '999*"),
         ("dtype", "x" * 5000, "takes one of float64, *, not 'xxx*"),
         ("keep-traces", "x" * 300, "takes the path of a folder, and 'xxx* is too long"),
-        ("keep-traces", "program.py", "takes the path of a folder, and 'program.py' is none"),
+        (
+            "keep-traces",
+            "program.py",
+            "takes the path of a folder, and 'program.py' is not a folder",
+        ),
     ],
 )
 def test_a_value_of_an_option_is_a_usage_error(project, option, value, message):

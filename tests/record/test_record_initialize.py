@@ -86,8 +86,8 @@ def test_watch_takes_what_initialize_filled(record: Any, how: str) -> None:
 @pytest.mark.parametrize(
     ("std", "said"),
     [
-        (0.02, r"was given std=0\.02; std is a function of a parameter's name .*lambda"),
-        (lambda name, shape: 0.02, r"returned 0\.02 for weight of shape \[4, 3\]; std is a"),
+        (0.02, r"was given std=0\.02; std must be a function of a parameter's name .*lambda"),
+        (lambda name, shape: 0.02, r"returned 0\.02 for weight of shape \[4, 3\]; std must be a"),
         (lambda name, shape: ("0", 1.0), r"returned \('0', 1\.0\) for weight"),
     ],
 )

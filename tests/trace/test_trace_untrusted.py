@@ -161,7 +161,7 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "unknown entry": (4, {"key": "77"}, "has no entry 77"),
     "unknown file": (4, {"file": "payload-00007.safetensors"}, "payload-00007"),
     "file elsewhere": (4, {"file": "../rank0/payload-00000.safetensors"}, "not the name"),
-    "no file": (4, {"file": ""}, "in which file"),
+    "no file": (4, {"file": ""}, "must have both a file and a place"),
     "key and sketch": (4, {"sketch": 0}, "both values and a sketch"),
     "derived kind": (4, {"id": {"step": 0, "microbatch": None, "kind": "update",
                                 "module": "layer", "name": "weight"}}, "derived"),
@@ -178,8 +178,8 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "huge blocks": (4, {"layout": [{"type": "shard", "dim": 0, "axis": "tp",
                                     "blocks": [2**40]}]}, "declared to have"),
     "no owners": (4, {"layout": [{"type": "owned", "axes": ["dp"], "parts": 0}]}, "parts"),
-    "notes without JSON": (1, {"value": "["}, "'annotations' does not have its form"),
-    "unknown cast": (2, {"value": "float99 here"}, "'narrowed' does not have its form"),
+    "notes without JSON": (1, {"value": "["}, "'annotations' is malformed"),
+    "unknown cast": (2, {"value": "float99 here"}, "'narrowed' is malformed"),
     "step of -7": (7, {"step": -7}, "step"),
 }  # fmt: skip
 

@@ -143,11 +143,11 @@ CUT = "[... "
 def read_end(path: Path, limit: int = 8000) -> str:
     """The last `limit` bytes of a text file, after a line that says how much was left out.
 
-    The text begins at the start of a line where it can.  It is "" if there is no file, and a note
-    if the path is not a regular file.
+    `path` lies in a rank's folder, which must not be a link.  The text begins at the start of a
+    line where it can.  It is "" if there is no file, and a note if the path is not a regular file.
     """
     try:
-        with os.fdopen(open_file(path), "rb", buffering=0) as file:
+        with os.fdopen(open_file(path, below=path.parent.parent), "rb", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
             text = (file.read(limit) or b"").decode("utf-8", "replace")

@@ -6,7 +6,6 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -71,13 +70,12 @@ def test_what_is_no_list_of_names_is_not_learned(warm_server: WarmServer, datagr
 
 
 def warm_server_pid(server: WarmServer) -> int:
-    """The process of the server that has said it is ready."""
-    [ready] = Path(server.address).glob("ready-*")
-    return int(ready.name.partition("-")[2])
+    """The process of the server, once it serves."""
+    return int(status(server.address)["server"])
 
 
 @pytest.fixture(autouse=True)
 def _lives_on(warm_server: WarmServer) -> Iterator[None]:
     before = warm_server_pid(warm_server)
     yield
-    assert status(warm_server.address)["server"] == before
+    assert warm_server_pid(warm_server) == before

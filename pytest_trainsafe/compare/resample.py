@@ -70,7 +70,8 @@ def _undecided(finding: Finding, turned_in: int) -> Finding:
     if finding.verdict != "fail" or where is None or where.step <= turned_in:
         return finding
     ratio = _ratio(finding)
-    if not ratio < LAST_NEAR:
+    # Updates turn in the samples too: they do not explain a tensor that no sample moved.
+    if not finding.allowed or not ratio < LAST_NEAR:
         return finding
     message = (
         f"differs by {ratio:.2g} times what rounding allows. In the earlier step {turned_in}, "

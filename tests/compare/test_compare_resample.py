@@ -81,7 +81,7 @@ def test_candidate_within_its_allowance_takes_one_sample(bench: Bench) -> None:
 
 
 def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> None:
-    def found(step: int, error: float, check: str = "norm") -> Finding:
+    def found(step: int, error: float, check: str = "norm", allowed: float = 0.1) -> Finding:
         where = TensorId(step, 0, "activation", "fc1", "output")
         return Finding(
             verdict="fail",
@@ -90,13 +90,13 @@ def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> N
             message="",
             where=where,
             error=error,
-            allowed=0.1,
+            allowed=allowed,
         )
 
-    kept = [found(0, 0.3), found(1, 0.5), found(1, 0.3, "shape")]
+    kept = [found(0, 0.3), found(1, 0.5), found(1, 0.3, "shape"), found(1, 0.3, allowed=0.0)]
     comparison = Comparison("bfloat16", [found(1, 0.3), *kept], turned_in=0)
     undecided(comparison)
-    assert [finding.verdict for finding in comparison.findings] == ["inconclusive", *["fail"] * 3]
+    assert [finding.verdict for finding in comparison.findings] == ["inconclusive", *["fail"] * 4]
     assert comparison.findings[0].check == "diverged"
     assert comparison.findings[1:] == kept
     steady = Comparison("bfloat16", [found(1, 0.3)])

@@ -45,6 +45,7 @@ class Idle:
     """For how many `seconds` the processes of some ranks have hardly used the processor.
 
     A rank that waits in gloo still uses a hundredth of one: its threads wake now and then.
+    A rank that waits for a processor is not idle: on a busy machine it may get none for seconds.
     """
 
     def __init__(self) -> None:
@@ -125,10 +126,25 @@ def resume(pid: int) -> None:
 
 
 def _ticks(pid: int) -> int:
-    """Clock ticks the process has used so far; -1 where there is none."""
+    """Clock ticks that the process has used, or its main thread has waited for a processor.
+
+    -1 where there is no such process.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return -1
     fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    return int(fields[11]) + int(fields[12]) + _waited(pid)
+
+
+def _waited(pid: int) -> int:
+    """Clock ticks that the main thread was ready to run and had no processor.
+
+    0 where the kernel keeps no such statistics.
+    """
+    try:
+        nanoseconds = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return nanoseconds * os.sysconf("SC_CLK_TCK") // 10**9

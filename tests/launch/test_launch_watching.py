@@ -1,4 +1,4 @@
-"""A process that a signal has suspended is told from one that a debugger holds."""
+"""Which processes are idle, and which a signal has suspended."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from pytest_trainsafe.launch.watching import Suspended, is_suspended, resume
+from pytest_trainsafe.launch.watching import Idle, Suspended, is_suspended, resume
 
 _ATTACH, _DETACH = 16, 17  # of ptrace(2)
 
@@ -62,3 +65,53 @@ def test_a_process_counts_as_suspended_after_some_looks(child: int) -> None:
 def test_no_process_is_not_suspended() -> None:
     assert not is_suspended(0)
     resume(0)
+
+
+def idle_seconds(pid: int, wait: Iterator[None]) -> float:
+    """What `Idle` counts between two looks that it takes to be three seconds apart."""
+    idle, ranks = Idle(), [SimpleNamespace(pid=pid)]
+    idle.look(ranks, 0.0)
+    next(wait, None)
+    idle.look(ranks, 3.0)
+    return idle.seconds
+
+
+def test_a_process_that_sleeps_is_idle(child: int) -> None:
+    assert idle_seconds(child, iter([])) == 3.0
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc/*/schedstat")
+def test_a_process_that_waits_for_a_processor_is_not_idle() -> None:
+    cpu = min(os.sched_getaffinity(0))
+
+    def busy(policy: int) -> subprocess.Popen[bytes]:
+        def confine() -> None:
+            os.sched_setaffinity(0, {cpu})
+            os.sched_setscheduler(0, policy, os.sched_param(0))
+
+        spin = "print(flush=True)\nwhile True: pass"
+        command = [sys.executable, "-c", spin]
+        return subprocess.Popen(command, preexec_fn=confine, stdout=subprocess.PIPE)
+
+    with busy(os.SCHED_IDLE) as starved:
+        assert starved.stdout is not None
+        starved.stdout.readline()
+        with busy(os.SCHED_OTHER) as greedy:
+
+            def until_greedy_has_run() -> Iterator[None]:
+                while cpu_ticks(greedy.pid) < os.sysconf("SC_CLK_TCK"):
+                    pass
+                yield
+
+            before = cpu_ticks(starved.pid)
+            seconds = idle_seconds(starved.pid, until_greedy_has_run())
+            used = cpu_ticks(starved.pid) - before
+            greedy.kill()
+        starved.kill()
+    assert used < 17, "the process was not starved"
+    assert seconds == 0.0
+
+
+def cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])

@@ -2,9 +2,12 @@
 
 Tolerances must not depend on the CPU that they were tuned on.  The clean catalogue and random
 clean Points, and with `--pytest` some of the suite, run once for each setting, each in a process
-of its own whose environment sets it; a rank then says what is in effect there.
+of its own whose environment sets it; a rank then says what is in effect there.  The first
+setting judges the random Points of `--seed`, the next those of the seed after it, and so on;
+with `--same-points` all judge the same.  With `--kept DIR` an interrupted run can go on: rows
+stay there, and a setting that was judged to its end is not judged again.
 
-    python benchmarks/bench_numerics.py --random 100
+    python benchmarks/bench_numerics.py --random 100 --jobs 2
     python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/end_to_end/test_ladder.py
 """
 
@@ -19,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,15 +84,14 @@ def main() -> None:
     effects: dict[str, dict[str, Any]] = {}
     suites: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="trainsafe-numerics-") as temporary:
-        for name in asked.settings:
-            began = time.perf_counter()
-            file = Path(temporary, f"{name}.jsonl")
-            subprocess.run(_child(asked, name, file), env=_environment(name), check=True)
-            effects[name], *found = map(json.loads, file.read_text().splitlines())
-            effects[name]["seconds"] = round(time.perf_counter() - began)
-            rows += [{**row, "setting": name} for row in found]
-            if asked.pytest:
-                suites[name] = suite(name, asked.pytest)
+        folder = asked.kept or Path(temporary)
+        with ThreadPoolExecutor(asked.jobs) as pool:
+            judged = pool.map(lambda name: _judged(asked, name, folder), asked.settings)
+            for name, found in zip(asked.settings, judged, strict=True):
+                effects[name] = found[0]
+                rows += [{**row, "setting": name} for row in found[1:]]
+    if asked.pytest:
+        suites = {name: suite(name, asked.pytest) for name in asked.settings}
     show_effects(effects)
     show_verdicts(rows, asked.settings)
     if suites:
@@ -101,9 +104,27 @@ def main() -> None:
     sys.exit(bool(alarms) or any("failed" in line or "error" in line for line in suites.values()))
 
 
-def _child(asked: argparse.Namespace, name: str, file: Path) -> list[str]:
+def _judged(asked: argparse.Namespace, name: str, folder: Path) -> list[dict[str, Any]]:
+    """What is in effect under a setting, with the seconds that it took, then its rows."""
+    seed = asked.seed + (0 if asked.same_points else asked.settings.index(name))
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = "-".join(asked.programs)
+    file = folder / f"{name}-{seed}-{asked.random}-{asked.dtype}-{programs}.jsonl"
+    if not file.exists():
+        began, part = time.perf_counter(), file.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        subprocess.run(_child(asked, name, seed, part), env=_environment(name), check=True)
+        effect, *rows = part.read_text().splitlines()
+        seconds = round(time.perf_counter() - began)
+        effect = json.dumps({**json.loads(effect), "seconds": seconds})
+        part.write_text("".join(f"{line}\n" for line in [effect, *rows]))
+        part.rename(file)
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def _child(asked: argparse.Namespace, name: str, seed: int, file: Path) -> list[str]:
     words = [sys.executable, __file__, "--child", name, "--rows", str(file)]
-    words += ["--random", str(asked.random), "--seed", str(asked.seed)]
+    words += ["--random", str(asked.random), "--seed", str(seed)]
     words += ["--dtype", asked.dtype, "--programs", *asked.programs]
     return words
 
@@ -204,6 +225,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="The last rung")
     parser.add_argument("--random", type=int, default=50, help="Random clean Points")
     parser.add_argument("--seed", type=int, default=0, help="That of the random Points")
+    parser.add_argument("--same-points", action="store_true", help="One seed for all settings")
+    parser.add_argument("--jobs", type=int, default=1, help="Settings judged at a time")
+    parser.add_argument("--kept", type=Path, metavar="DIR", help="Keep rows, and use those kept")
     parser.add_argument("--pytest", nargs="+", metavar="WORD", help="What pytest runs as well")
     parser.add_argument("--quick", action="store_true", help="One program, few Points")
     parser.add_argument("--child", choices=list(SETTINGS), help=argparse.SUPPRESS)

@@ -20,6 +20,9 @@ from _measure import alternate, differences, finish, machine, median, quick, sho
 PYTEST = [sys.executable, "-m", "pytest", "-q", *("-p", "no:hypothesispytest")]
 WITHOUT = ["-p", "no:trainsafe"]
 
+#: Users have compiled modules: without this every run would compile those of the plugin again.
+COMPILED = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
 PROBE = """
 import json, sys
 
@@ -74,7 +77,8 @@ PLUGIN = "pytest_trainsafe.plugin"
 def run(folder: Path, *options: str) -> tuple[float, float]:
     """Wall and CPU seconds of one run."""
     began = time.perf_counter()
-    process = subprocess.Popen([*PYTEST, *options], cwd=folder, stdout=subprocess.DEVNULL)
+    command = [*PYTEST, *options]
+    process = subprocess.Popen(command, cwd=folder, env=COMPILED, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     wall = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)

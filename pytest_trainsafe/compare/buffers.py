@@ -44,7 +44,7 @@ class Owed:
 
 
 class Buffers:
-    """The buffers of one rung.  `apart` takes why each that was not compared was not, by its path."""
+    """The buffers of one rung.  `apart` says of those that are not compared why, by their paths."""
 
     def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
         self.rung = rung

@@ -68,10 +68,11 @@ def _clipped(rung: Rung) -> list[str]:
     if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
         return []
     told = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
-    return [
+    text = (
         f"the candidate clips its gradients by {told[0]}, the reference by {told[1]}: gradients "
         "before clipping, and the norm, are compared only where both have them"
-    ]
+    )
+    return [text]
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
@@ -96,10 +97,11 @@ def _inputs(comparison: Comparison) -> list[str]:
     if not left:
         return []
     paths = list(dict.fromkeys(id.path for id in left))
-    return [
+    text = (
         f"not compared: what the program gives its model as {_listed(paths)}, of which no layout "
         "makes what the reference is given"
-    ]
+    )
+    return [text]
 
 
 def _listed(paths: Sequence[str]) -> str:

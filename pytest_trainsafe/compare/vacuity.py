@@ -138,8 +138,8 @@ def _weights(rung: Rung) -> Guard:
     if len(zero) > MOST_ZERO * len(weights):
         text = (
             f"{len(zero)} of {len(weights)} weights of the reference start as zeros, "
-            f"{zero[0].path} for one, so an error in a layer would not show. Initialize the parameters, as "
-            "ctx.initialize does"
+            f"{zero[0].path} for one, so an error in a layer would not show. Initialize the "
+            "parameters, as ctx.initialize does"
         )
         yield "zeros", text
         return

@@ -75,6 +75,7 @@ class Entries:
     mean_gradients: tuple[str, ...] = ()
     parameters: tuple[tuple[str, ParameterEntry], ...] = ()
     modules: tuple[tuple[str, dict[str, OutputEntry]], ...] = ()
+    buffers: tuple[tuple[str, OutputEntry], ...] = ()
 
 
 def is_glob(pattern: str) -> bool:
@@ -83,6 +84,12 @@ def is_glob(pattern: str) -> bool:
 
 
 LOSS_AXES = ("tp", "cp", "dp")
+OUTPUT_KEYS = (
+    *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
+    *("blocks", "local", "decision"),
+)
+#: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
+BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local")
 LOCAL_AXES = ("tp", "sp", "cp", "dp", "ep")
 
 
@@ -92,7 +99,8 @@ def parse(data: Any, origin: str) -> Entries:
     Whatever the data is, it is either made into Entries or refused by AnnotationError.
     """
     top = _mapping(data, origin, "the file")
-    _keys(top, ("cp_order", "loss", "gradients", "parameters", "modules"), origin, "the file")
+    sections = ("cp_order", "loss", "gradients", "parameters", "modules", "buffers")
+    _keys(top, sections, origin, "the file")
     order = _cp_order(top.get("cp_order"), origin)
     entries = Entries(
         order,
@@ -106,11 +114,17 @@ def parse(data: Any, origin: str) -> Entries:
             (pattern, _module(value, origin, f"modules: {pattern}"))
             for pattern, value in _section(top, "modules", origin)
         ),
+        tuple(
+            (pattern, _output(value, origin, f"buffers: {pattern}", BUFFER_KEYS))
+            for pattern, value in _section(top, "buffers", origin)
+        ),
     )
-    for pattern, outputs in entries.modules:
-        if order is None and any(entry.cp_dim is not None for entry in outputs.values()):
+    cut = [(f"modules: {pattern}", [*outputs.values()]) for pattern, outputs in entries.modules]
+    cut += [(f"buffers: {pattern}", [entry]) for pattern, entry in entries.buffers]
+    for where, outputs in cut:
+        if order is None and any(entry.cp_dim is not None for entry in outputs):
             raise AnnotationError(
-                f"{origin}: {_quoted(f'modules: {pattern}')} has a cp_dim, so the file must say "
+                f"{origin}: {_quoted(where)} has a cp_dim, so the file must say "
                 "how cp cuts a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
             )
     return entries
@@ -206,12 +220,10 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
     return outputs
 
 
-def _output(value: Any, origin: str, where: str) -> OutputEntry:
+def _output(
+    value: Any, origin: str, where: str, allowed: tuple[str, ...] = OUTPUT_KEYS
+) -> OutputEntry:
     fields = _mapping(value, origin, where)
-    allowed = (
-        *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
-        *("blocks", "local", "decision"),
-    )
     _keys(fields, allowed, origin, where)
     entry = OutputEntry(
         _dim(fields, "tp_dim", origin, where),

@@ -37,6 +37,7 @@ class Annotations:
         self.file: Path | None = None
         self._parameters = LastMatch("parameters", entries.parameters)
         self._modules = LastMatch("modules", entries.modules)
+        self._buffers = LastMatch("buffers", entries.buffers)
 
     @classmethod
     def empty(cls) -> Annotations:
@@ -69,6 +70,7 @@ class Annotations:
             mean_gradients=own.mean_gradients or below.mean_gradients,
             parameters=(*below.parameters, *own.parameters),
             modules=(*below.modules, *own.modules),
+            buffers=(*below.buffers, *own.buffers),
         )
         found = Annotations(joined, self.origin)
         found.file = self.file
@@ -107,7 +109,7 @@ class Annotations:
 
     def local(self, name: str, point: Point) -> bool:
         """Whether what a module yields has no logical counterpart at this Point."""
-        return any(int(point.get(axis, 1)) > 1 for axis in self._whole_output(name).local)
+        return _is_local(self._whole_output(name), point)
 
     def module(
         self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
@@ -133,6 +135,19 @@ class Annotations:
             layout = tuple(p for p in layout if not isinstance(p, Partial))
         return layout, source
 
+    def buffer(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
+        """The layout of a buffer and the entry it came from, or None without an entry."""
+        found = self._buffers.find(name)
+        if found is None:
+            return None
+        entry, source = found
+        return self._output_layout(entry, name, point, ndim, source), source
+
+    def local_buffer(self, name: str, point: Point) -> bool:
+        """Whether a buffer has no logical counterpart at this Point."""
+        found = self._buffers.find(name)
+        return found is not None and _is_local(found[0], point)
+
     def loss(self, point: Point) -> tuple[Layout, str] | None:
         """The layout of the loss, or None without an entry."""
         entry = self.entries.loss
@@ -147,11 +162,14 @@ class Annotations:
         axes = self.entries.mean_gradients
         return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
 
-    def unmatched(self, parameters: Iterable[str], modules: Iterable[str]) -> list[str]:
+    def unmatched(
+        self, parameters: Iterable[str], modules: Iterable[str], buffers: Iterable[str] = ()
+    ) -> list[str]:
         """The entries whose pattern matches none of the names, as "modules: linear_qkv"."""
         return [
             *self._parameters.unmatched(parameters),
             *self._modules.unmatched(modules),
+            *self._buffers.unmatched(buffers),
         ]
 
     def _whole_output(self, name: str) -> OutputEntry:
@@ -189,6 +207,10 @@ class Annotations:
                 f"for {name!r}: the last entry that matches wins."
             )
         return dim % ndim
+
+
+def _is_local(entry: OutputEntry, point: Point) -> bool:
+    return any(int(point.get(axis, 1)) > 1 for axis in entry.local)
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:

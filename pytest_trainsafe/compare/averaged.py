@@ -126,7 +126,9 @@ def _sums_its_terms(reference: Trace) -> bool:
     for id in reference.ids():
         if id.kind == "param_grad" and id.step == 0:
             terms.setdefault(id.path, []).append(id)
-    given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
+    first = [id for id in reference.ids() if id.step == 0]
+    unclipped = [id for id in first if id.kind == "unclipped_grad"]
+    given = unclipped or [id for id in first if id.kind == "main_grad"]
     seen = False
     for id in itertools.islice((id for id in given if id.path in terms), FEW):
         due = logical_tensor(reference, id).tensor

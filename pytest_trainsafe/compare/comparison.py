@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.model_inputs import Given
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
@@ -27,6 +28,9 @@ class Comparison:
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
     `turned_in` is the first step in which an update went the other way where rounding decides.
+    `given` lists the model's inputs that differ from the reference's, with their places in dataflow
+    and what they are; `unclear` those of which that cannot be told.  `apart` says of the buffers
+    that were not compared, or not on every rank, why.
     """
 
     dtype: str
@@ -45,6 +49,9 @@ class Comparison:
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)
     turned_in: int | None = None
+    given: list[tuple[int, TensorId, Given]] = field(default_factory=list)
+    unclear: list[TensorId] = field(default_factory=list)
+    apart: dict[str, str] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:

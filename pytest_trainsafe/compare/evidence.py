@@ -127,7 +127,7 @@ def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
 
 def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
     """The reference's gradients of each micro-batch, where `id` is what they add up to."""
-    if id.kind != "main_grad":
+    if id.kind not in ("main_grad", "unclipped_grad"):
         return {}
     found = {}
     for index in range(_microbatches(rung, id.step)):

@@ -20,12 +20,13 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
     """The response of the gradients' norm to what moved `other`, relative to the norm.
 
     The root of the sum of the squared shares: those of different gradients are as likely to
-    cancel as to add up.  Zero where no main gradients were recorded.
+    cancel as to add up.  Zero where no gradients of the whole step were recorded.
     """
     power = shares = 0.0
-    for id in reference.trace.ids():
-        if id.kind != "main_grad" or id.step != step:
-            continue
+    of_step = [id for id in reference.trace.ids() if id.step == step]
+    unclipped = [id for id in of_step if id.kind == "unclipped_grad"]
+    # The norm of clipped gradients is what it is clipped to, however rounding moves them.
+    for id in unclipped or [id for id in of_step if id.kind == "main_grad"]:
         found = _moved(reference, other, id)
         if found is not None:
             size, along = found

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
@@ -19,11 +20,13 @@ from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import Sketched, is_whole
 from pytest_trainsafe.compare.again import gradients_behind
+from pytest_trainsafe.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.decisions import judge_decision
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.model_inputs import Given, ModelInputs
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
 from pytest_trainsafe.compare.sketches import sketch_of, update_sketch
@@ -40,6 +43,9 @@ __all__ = ["Comparison", "compare"]
 #: Kinds that exist once for every parameter: where a candidate records the kind at all, a
 #: missing tensor is a finding.
 PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
+
+#: What the forward of a micro-batch makes.
+FORWARD = ("activation", "decision", "loss")
 
 #: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
 MOST_EXPLAINED = 12
@@ -79,6 +85,7 @@ def compare(
             break
         if screened is None or id in judge.wanted:
             judge.tensor(order, id)
+    judge.blame_inputs()
     judge.result.findings.sort(key=lambda finding: finding.order)
     return judge.result
 
@@ -121,10 +128,13 @@ class _Judge:
         self.counted: set[TensorId] = set()
         measures = [values.trace for values in self.yardstick.measures]
         self.traces = (rung.candidate, rung.reference, *measures)
+        self.inputs = ModelInputs(rung)
+        self.buffers = Buffers(rung, self.result.apart)
 
     def take_over(self, screened: Comparison) -> None:
         """Go on from a comparison that left suspects."""
         self.result = copy.deepcopy(screened)
+        self.buffers = Buffers(self.rung, self.result.apart)
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
         self.wanted = {*screened.suspects, *self.counted}
         self.result.suspects = []
@@ -143,11 +153,19 @@ class _Judge:
 
     def tensor(self, order: int, id: TensorId) -> None:
         """Judge one tensor of the reference, or the update it completes."""
+        if id.kind == "buffer":
+            self.buffer(order, id)
+            return
+        if id.kind == "unclipped_grad" and self.passed_the_clip(id):
+            return
         if id not in self.held:
             self.absent(order, id)
             return
         if id.kind == "decision":
             self.decision(order, id)
+            return
+        if id.kind == "input":
+            self.given(order, id)
             return
         if any(is_cut_over_stages(t, id) for t in (self.rung.reference, self.rung.candidate)):
             self.result.uncovered[id.kind] += 1
@@ -224,6 +242,87 @@ class _Judge:
         self.result.turned += found.differ
         if found.blind:
             self.result.insensitive.append(id)
+
+    def given(self, order: int, id: TensorId) -> None:
+        """Compare an input of the model; one that differs waits for what the model makes of it."""
+        found = Given("agrees") if self.equal(id) else self.inputs.judge(id)
+        if found.verdict == "unclear":
+            self.result.unclear.append(id)
+            return
+        self.count(id)
+        if found.verdict == "differs":
+            self.result.given.append((order, id, found))
+
+    def blame_inputs(self) -> None:
+        """Report the inputs that differ where the forward does, too: they come before it."""
+        failed = (f.where for f in self.result.findings if f.verdict == "fail")
+        wrong = [id for id in failed if id is not None and id.step == self.failed_step]
+        forward = {id.microbatch for id in wrong if id.kind in FORWARD}
+        seen = any(self.result.compared[kind] for kind in FORWARD)
+        for order, id, found in self.result.given:
+            if id.step != self.failed_step:
+                continue
+            if id.microbatch in forward or (wrong and not seen):
+                self.fail(order, id, "data", found.message, pattern=found.pattern)
+
+    def passed_the_clip(self, id: TensorId) -> bool:
+        """Whether the reference's clip left a gradient as it was: then what it left is judged.
+
+        A program may take a norm, or clip by a large one, before its gradients are complete.
+        """
+        after = self.rung.reference.holders(msgspec.structs.replace(id, kind="main_grad"))
+        hashes = {rank.rank: event.hash for rank, event in after}
+        before = self.rung.reference.holders(id)
+        return all(hashes.get(rank.rank) == event.hash for rank, event in before)
+
+    def buffer(self, order: int, id: TensorId) -> None:
+        """Judge a buffer on the ranks that owe the reference's value (`compare/buffers.py`)."""
+        if local_name(id) in self.local:
+            self.result.local[id.kind] += 1
+            return
+        owed = self.buffers.owed(id)
+        if owed is None:
+            return
+        events = [rank.tensors.get(id) for rank in owed.ranks]
+        due = self.rung.reference.holders(id)[0][1]
+        if not all(events):
+            if not owed.otherwise and self.buffers.unchanged(id, owed):
+                message = (
+                    "the forward of the reference changes this buffer, the candidate's does not"
+                )
+                self.count(id)
+                self.fail(order, id, "missing", message)
+            return
+        if all(event and not event.layout and event.hash == due.hash for event in events):
+            self.count(id)
+            return
+        own = owed.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
+        if not all(is_whole(trace, id) for trace in self.traces):
+            if own:
+                self.buffers.leave(id, own)
+            else:
+                self.result.suspects.append(id)
+            return
+        reference = self.reference.tensor(id)
+        merged = self.buffers.merged(id, owed, due.shape if reference is None else reference.shape)
+        if reference is None or merged is None or merged.tensor is None:
+            return
+        mark = self.yardstick.mark(id, self.factor(id), reference)
+        allowed = mark.allowed if mark.finite else None
+        numbers = merged.tensor.numpy(), reference.numpy()
+        judged = judge_allowed(*numbers, allowed, mark.size, self.rung.dtype)
+        right = judged.passed or (not mark.finite and np.array_equal(*numbers, equal_nan=True))
+        if own and not (right and not merged.findings):
+            self.buffers.leave(id, own)
+            return
+        self.count(id)
+        for finding in merged.findings:
+            self.add(order, finding)
+        if right:
+            if judged.passed and judged.ratio > self.result.worst:
+                self.result.worst, self.result.worst_id = judged.ratio, id
+        else:
+            self.fail_judged(order, id, merged, reference, judged)
 
     def screen(self, id: TensorId) -> None:
         """Clear a tensor by its sketches, or make it a suspect."""

@@ -41,6 +41,9 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
             f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "
             "the reference's, all within rounding; the reference's were used in their place"
         )
+    told += _clipped(rung)
+    told += _buffers(comparison)
+    told += _inputs(comparison)
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
     last = max((f.where.step for f in comparison.findings if f.where is not None), default=None)
     if not comparison.failed:
@@ -54,6 +57,56 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     told += _one_sided(extra, "candidate", "reference", last)
     return told
+
+
+def _clipped(rung: Rung) -> list[str]:
+    """That the two clip their gradients in other ways, so that the rest is not comparable."""
+    ours, theirs = (
+        {function for rank in trace.ranks for function in rank.note("clipped")}
+        for trace in (rung.candidate, rung.reference)
+    )
+    if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
+        return []
+    told = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    text = (
+        f"the candidate clips its gradients by {told[0]}, the reference by {told[1]}: gradients "
+        "before clipping, and the norm, are compared only where both have them"
+    )
+    return [text]
+
+
+def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
+    """torch's functions that clip by the norm do the same in one call or in two."""
+    by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
+    return {by_norm[0] if function in by_norm else function for function in functions}
+
+
+def _buffers(comparison: Comparison) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for path, why in comparison.apart.items():
+        reasons.setdefault(why, []).append(path)
+    return [
+        f"not compared, or only in part: buffer{'s' * (len(paths) > 1)} {_listed(paths)}: {why}"
+        for why, paths in reasons.items()
+    ]
+
+
+def _inputs(comparison: Comparison) -> list[str]:
+    blamed = {finding.where for finding in comparison.findings}
+    left = [*comparison.unclear, *(id for _, id, _ in comparison.given if id not in blamed)]
+    if not left:
+        return []
+    paths = list(dict.fromkeys(id.path for id in left))
+    text = (
+        f"not compared: what the program gives its model as {_listed(paths)}, of which no layout "
+        "makes what the reference is given"
+    )
+    return [text]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(paths[:MOST_NAMED]) + more
 
 
 def _noted(traces: Sequence[Trace], key: str, head: str) -> list[str]:
@@ -70,11 +123,9 @@ def _one_sided(ids: Iterable[TensorId], owner: str, other: str, last: int | None
         found = sorted(id for id in ids if id.kind == kind and (last is None or id.step <= last))
         paths = list(dict.fromkeys(_name(id) for id in found))
         if found:
-            named = ", ".join(paths[:MOST_NAMED])
-            more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
             told.append(
                 f"not compared: {len(found)} of the {owner}'s tensors of kind {kind} have no "
-                f"counterpart in the {other} ({named}{more})"
+                f"counterpart in the {other} ({_listed(paths)})"
             )
     return told
 

@@ -6,7 +6,11 @@ Called by the ladder for a comparison that found nothing wrong.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Collection, Iterator
+
+import xxhash
 
 from pytest_trainsafe.align.layout import axes_of
 from pytest_trainsafe.align.logical import logical_tensor
@@ -15,8 +19,9 @@ from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import AxisValue
+from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
 
 #: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
 #: makes the kind's check vacuous.
@@ -46,6 +51,9 @@ _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
     "compile": (False,),
 }
 
+#: Bytes of zeros that are hashed at a time.
+_BLOCK = 2**20
+
 Guard = Iterator[tuple[str, str]]
 
 
@@ -62,6 +70,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _dropout(rung.candidate),
         _sensitive(comparison),
         _zeros(comparison),
+        _weights(rung),
         _measured(rung),
         _decided(comparison),
     )
@@ -115,6 +124,56 @@ def _gradients(rung: Rung) -> Guard:
             return
     if seen:
         yield "gradients", "every gradient of the reference is zero: nothing was trained"
+
+
+def _weights(rung: Rung) -> Guard:
+    """Weights, not only biases and scales, must have values and move.
+
+    Where all weights are zero every layer yields its bias, and only biases have gradients: what a
+    layer does to its input never shows.
+    """
+    start = [id for id in rung.reference.ids() if id.kind == "param" and id.step == INITIAL]
+    weights = [id for id in start if _is_matrix(rung.reference, id)]
+    zero = [id for id in weights if _is_zero(rung.reference, id)]
+    if len(zero) > MOST_ZERO * len(weights):
+        text = (
+            f"{len(zero)} of {len(weights)} weights of the reference start as zeros, "
+            f"{zero[0].path} for one, so an error in a layer would not show. Initialize the "
+            "parameters, as ctx.initialize does"
+        )
+        yield "zeros", text
+        return
+    trained = [id for id in rung.reference.ids() if id.kind == "main_grad"]
+    given = [id for id in trained if _is_matrix(rung.reference, id)]
+    if given and all(_is_zero(rung.reference, id) for id in given):
+        others = [id for id in trained if not _is_zero(rung.reference, id)]
+        if others:
+            text = (
+                f"only biases and scales moved, {others[0].path} for one: the gradient of every "
+                "weight of the reference is zero"
+            )
+            yield "moved", text
+
+
+def _is_matrix(trace: Trace, id: TensorId) -> bool:
+    return len(trace.holders(id)[0][1].shape) > 1
+
+
+def _is_zero(trace: Trace, id: TensorId) -> bool:
+    """Whether every element is zero (not -0), by the hashes of the ranks' parts."""
+    return all(event.hash == _hash_of_zeros(_bytes_of(event)) for _, event in trace.holders(id))
+
+
+def _bytes_of(event: TensorEvent) -> int:
+    return math.prod(event.shape) * DTYPES[event.dtype].itemsize
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of_zeros(size: int) -> str:
+    digest = xxhash.xxh3_128()
+    for start in range(0, size, _BLOCK):
+        digest.update(bytes(min(_BLOCK, size - start)))
+    return digest.hexdigest()
 
 
 def _any(trace: Trace, id: TensorId) -> bool:

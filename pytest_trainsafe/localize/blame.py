@@ -23,7 +23,17 @@ from pytest_trainsafe.record.spec import Rewrite
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
-Phase = Literal["forward", "backward", "weights", "loss", "reduction", "norm", "optimizer"]
+Phase = Literal[
+    "data",
+    "forward",
+    "buffer",
+    "backward",
+    "weights",
+    "loss",
+    "reduction",
+    "norm",
+    "optimizer",
+]
 
 #: The program's own code, outside of its model.
 PROGRAM = "<program>"
@@ -37,13 +47,15 @@ class Fault:
     """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
 
     `between` says that it is the module's own code, between the modules that it runs.
-    `handed` is the pp rank that PROGRAM hands something wrong from another stage.
+    `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `unseen` says
+    of a forward that its inputs were not all compared, so that they may be at fault instead.
     """
 
     phase: Phase
     target: str
     between: bool = False
     handed: int | None = None
+    unseen: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,7 @@ class _Blame:
         self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
     ) -> None:
         self.rung = rung
+        self.comparison = comparison
         self.stages = stages
         self.inputs = Inputs(rung)
         self.rewrite = rewrite
@@ -85,18 +98,29 @@ class _Blame:
                 self.input_ids.setdefault(key, []).append(id)
 
     def faults(self) -> Iterator[Fault]:
+        if self.of("input"):
+            yield Fault("data", PROGRAM)
         outputs = self.of("activation")
         forward = [fault for id in outputs for fault in self.forward(id)]
         yield from forward
         at_fault = {fault.target for fault in forward} | {id.module for id in outputs}
         for id in self.of("activation_grad"):
             yield from (fault for fault in self.backward(id) if fault.target not in at_fault)
+        for module in dict.fromkeys(id.module for id in self.of("buffer")):
+            if module not in at_fault and not self.wrong_inputs(module):
+                yield Fault("buffer", module)
         if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
         yield from (Fault("weights", id.path) for id in weights)
         wrong_gradients = {id.path for id in self.of("param_grad")}
-        norm, reduced = self.of("grad_norm"), self.of("main_grad")
+        norm, unclipped = self.of("grad_norm"), self.of("unclipped_grad")
+        reduced = unclipped or self.of("main_grad")
+        if reduced and not unclipped and self.comparison.compared["unclipped_grad"]:
+            # Right before they were clipped, and wrong afterwards.
+            yield Fault("norm", PROGRAM)
+            wrong_gradients |= {id.path for id in reduced}
+            norm = []
         # A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
         if not (norm and wrong_gradients):
             late = [id for id in reduced if id.path not in wrong_gradients]
@@ -116,7 +140,7 @@ class _Blame:
     def forward(self, id: TensorId) -> Iterator[Fault]:
         """The module whose code made a wrong output: its own, or the nearest whose inputs agree."""
         target, between = id.module, self.has_children(id.module)
-        wrong = [i for i in self.input_ids_of(id) if not self.inputs.agrees(i)]
+        wrong = [i for i in self.input_ids_of(id) if self.inputs.differs(i)]
         while wrong:
             if any(self.source_is_wrong(i) for i in wrong):
                 return
@@ -124,13 +148,21 @@ class _Blame:
             if caller is None:
                 stage = stage_of(self.rung.candidate, id)
                 entered = stage > 0 and self.parts_run(id)[:1] == [target]
-                yield Fault("forward", PROGRAM, handed=stage if entered else None)
+                if entered:
+                    yield Fault("forward", PROGRAM, handed=stage)
+                else:
+                    yield Fault("data", PROGRAM)
                 return
             target, between = caller, True
             wrong = self.wrong_inputs_of(target, id)
         if between and self.wrong_outputs_of(target, below=id.module):
             return  # an output that was not rewritten carried the error on
-        yield self.between("forward", target) if between else Fault("forward", target)
+        if between:
+            yield self.between("forward", target)
+        else:
+            given = self.input_ids_of(id)
+            unseen = not given or not all(self.inputs.agrees(each) for each in given)
+            yield Fault("forward", target, unseen=unseen)
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
         """The code between the modules that `target` runs, or what hands it on between stages."""
@@ -171,9 +203,14 @@ class _Blame:
         ids = self.input_ids.get((id.step, id.microbatch, "activation", id.module), [])
         return [i for i in ids if i.call == id.call]
 
+    def wrong_inputs(self, module: str) -> bool:
+        """Whether any call of a module was given wrong values."""
+        keys = [key for key in self.input_ids if key[2:] == ("activation", module)]
+        return any(self.inputs.differs(i) for key in keys for i in self.input_ids[key])
+
     def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
         ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
-        return [i for i in ids if not self.inputs.agrees(i)]
+        return [i for i in ids if self.inputs.differs(i)]
 
     # Backward.
 
@@ -212,7 +249,7 @@ class _Blame:
     def leaves_wrong(self, module: str, at: TensorId) -> bool:
         """Whether a wrong gradient leaves a module through an input."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
-        return any(not self.inputs.agrees(id) for id in ids)
+        return any(self.inputs.differs(id) for id in ids)
 
     def wrong_forward(self, module: str, at: TensorId) -> bool:
         """Whether the module computed from wrong values, or wrong values."""

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 
 from pytest_trainsafe.align.indices import LayoutError
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
@@ -28,7 +29,7 @@ class Inputs:
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
-        self._agrees: dict[TensorId, bool] = {}
+        self._agrees: dict[TensorId, bool | None] = {}
         layouts = (
             event.layout
             for rank in rung.candidate.ranks
@@ -41,7 +42,14 @@ class Inputs:
         self._scaled: Layout = tuple({p: None for p in placed if isinstance(p, Scaled)})
 
     def agrees(self, id: TensorId) -> bool:
-        """Whether the candidate's tensor is the reference's; True where either has none."""
+        """Whether the candidate's tensor is known to be the reference's."""
+        return self._known(id) is True
+
+    def differs(self, id: TensorId) -> bool:
+        """Whether the candidate's tensor is known not to be the reference's."""
+        return self._known(id) is False
+
+    def _known(self, id: TensorId) -> bool | None:
         if id not in self._agrees:
             self._agrees[id] = self._judge(id)
         return self._agrees[id]
@@ -51,12 +59,13 @@ class Inputs:
         holders = self.rung.candidate.holders(id)
         return holders[0][1].layout_source if holders else UNKNOWN
 
-    def _judge(self, id: TensorId) -> bool:
+    def _judge(self, id: TensorId) -> bool | None:
+        """True or False where it can be told whether both are the same, else None."""
         if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
-            return True
+            return None
         reference = logical_tensor(self.rung.reference, id).tensor
         if reference is None or not finite(reference.numpy()):
-            return True
+            return None
         traces = self.rung.measures()
         measured = [logical_tensor(t, id).tensor for t in traces if t.holders(id)]
         others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
@@ -72,13 +81,25 @@ class Inputs:
                 continue  # a layout of tensors with more dimensions
             if merged.tensor is None or merged.findings:
                 continue
-            if others:
+            if others and reference.is_floating_point():
                 wide = merged.tensor.numpy(), reference.numpy()
                 if judge_tensor(*wide, others, self.rung.dtype).passed:
                     return True
             elif np.array_equal(merged.tensor.numpy(), reference.numpy()):
                 return True
+        if not reference.is_floating_point() and not self._owes(parts, reference):
+            return None
         return False
+
+    def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
+        """Whether integers ought to be the reference's, though no layout was declared of them.
+
+        Ranks may number what is their own (rows of a shard, positions of a part of the sequence):
+        then each has other values of the whole shape, or all have the same ones of a part.
+        """
+        first = parts[0].tensor
+        equal = all(torch.equal(part.tensor, first) for part in parts)
+        return equal == (first.shape == reference.shape)
 
     def _layouts(self, id: TensorId, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
         """Layouts under which parts of this size can make a tensor of `shape`, likely ones first.

@@ -24,7 +24,9 @@ MOST_GROUPS = 3
 MOST_MADE = 4
 
 _AGREES: dict[Phase, str] = {
+    "data": "",
     "forward": "",
+    "buffer": "the forward of every module agrees; ",
     "backward": "the forward of every module agrees; ",
     "loss": "every module agrees; ",
     "weights": "what flows between modules agrees, forward and backward; ",
@@ -77,6 +79,13 @@ class _Words:
             return self.module_told(group)
         parameters = told_names([f.target for f in group], "parameter")
         match fault.phase:
+            case "data":
+                return (
+                    f"what {self.program} gives its model is wrong, outside of the model: its data"
+                )
+            case "buffer":
+                modules = told_names([f.target or "the root module" for f in group], "module")
+                return f"what the forward of {modules} leaves in its buffers is wrong"
             case "loss":
                 return f"the loss that {self.program} reports is wrong, outside of the model"
             case "norm":
@@ -116,6 +125,11 @@ class _Words:
                 f"the {fault.phase} of the code in {named} between the modules that it runs: "
                 "what these compute agrees, what it makes of it does not"
             )
+        if fault.phase == "forward" and fault.unseen:
+            return (
+                f"the forward of {named}: {its} output does not agree; not all of {its} inputs "
+                "could be compared"
+            )
         if fault.phase == "forward":
             return f"the forward of {named}: {its} inputs agree, {its} output does not"
         return (
@@ -150,7 +164,7 @@ class _Words:
         if fault.phase == "reduction":
             return self.reduction()
         cls, source = self.module(fault)
-        if fault.phase not in ("forward", "backward", "weights") or not source:
+        if fault.phase not in ("forward", "buffer", "backward", "weights") or not source:
             return "", ""
         return source, f"module class {cls}"
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from pytest_trainsafe.align.annotation_entries import AnnotationError
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.record.asked import AskedPoint
+from pytest_trainsafe.record.clipping import before_clip
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.parts import Model
@@ -158,6 +159,16 @@ class Context:
     def grad_norm(self, value: torch.Tensor | float) -> None:
         """Record the global gradient norm as the program reports it; once a step."""
         self._recorder.grad_norm(value)
+
+    def before_clip(
+        self, norm: torch.Tensor | float | None = None, max_norm: float | None = None
+    ) -> None:
+        """Say that the program is about to clip its gradients by code of its own.
+
+        Called between the last reduction and the clipping, on every rank, with the norm and the
+        limit by which it clips.  torch's clip functions are seen without it.
+        """
+        before_clip(norm, max_norm)
 
 
 def _start_distributed(device: torch.device) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.record.clipping import Clip
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import listen_to_engine, skipped
 from pytest_trainsafe.record.holdings import AttributeHoldings, Held, Holdings
@@ -19,11 +20,9 @@ from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.optimizer import listen
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
+from pytest_trainsafe.record.unclipped import Unclipped, Waiting
 from pytest_trainsafe.trace.schema import INITIAL, Kind, NoteEvent, TensorId
-from pytest_trainsafe.trace.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
-
-Waiting = tuple[TensorId, Taken, Layout, str]
 
 
 class ParameterRecorder:
@@ -64,6 +63,7 @@ class ParameterRecorder:
         self._main_written = False
         self._hooked: set[str] = set()
         self._noted: set[str] = set()
+        self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
 
     def attach(self) -> None:
         """Listen to the parameters' gradients and to the optimizer."""
@@ -121,6 +121,12 @@ class ParameterRecorder:
         """Forget the step, and what an exception left of it."""
         self._contributions.clear()
         self._written.clear()
+        self._unclipped.end_step()
+
+    def before_clip(self, clip: Clip) -> None:
+        """Take the gradients as they are: the program is about to clip them."""
+        if self.clock.step is not None and not self._main_written:
+            self._unclipped.take(clip)
 
     def _is_owned(self, name: str) -> bool:
         """Whether the parameter is an expert's, shared out over dp and cp."""
@@ -129,6 +135,7 @@ class ParameterRecorder:
     def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter in several parts (reentrant recomputation).
+            self._unclipped.forget()  # what was clipped was not the gradient of the whole step
             microbatch = self.clock.microbatch
             if microbatch is None:
                 return
@@ -167,11 +174,23 @@ class ParameterRecorder:
         """Write the gradients the optimizer uses, once a step, at its first chance to see any."""
         if self._main_written:
             return
+        self._unclipped.write()
         for name, parameter in self.parameters.items():
             held = self.holdings.main_grad(name, parameter)
             if held is not None:
                 self._main_written = True
                 self._add("main_grad", name, held)
+
+    def _gradients(self) -> Iterator[Waiting]:
+        """The main gradients as they are now, to be written as those before clipping."""
+        for name, parameter in self.parameters.items():
+            held = self.holdings.main_grad(name, parameter)
+            if held is None or (held.run is not None and not held.run.length):
+                continue
+            where = self._where("unclipped_grad", name)
+            layout, source = self._layout(name, held.tensor, run=held.run)
+            taken = self.writer.take(where, local_values(held.tensor), layout)
+            yield where, taken, layout, source
 
     def _add_value(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
         held = self.holdings.value(name, parameter)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
+from pytest_trainsafe.record.clipping import listening
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
@@ -52,7 +53,11 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     watch = CastWatch() if spec.watch_casts else None
     began = time.perf_counter()
     try:
-        with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
+        with (
+            _default_dtype(getattr(torch, spec.dtype)),
+            listening(recorder.before_clip),
+            watch or contextlib.nullcontext(),
+        ):
             ctx = Context(spec, recorder)
             train(ctx)
     except BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.launch.ledger import listen
 from pytest_trainsafe.record.activations import ActivationRecorder
+from pytest_trainsafe.record.buffers import BufferRecorder, buffer_names
+from pytest_trainsafe.record.clipping import Clip
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
@@ -30,6 +33,7 @@ from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
 from pytest_trainsafe.trace.schema import (
+    INITIAL,
     InputEvent,
     ModuleEvent,
     NoteEvent,
@@ -50,8 +54,10 @@ class Recorder:
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
+        self.buffers: BufferRecorder | None = None
         self._reported: set[TensorId] = set()
         self._fed = ""
+        self._given: Counter[tuple[int, str]] = Counter()
 
     def watch(
         self,
@@ -88,7 +94,7 @@ class Recorder:
         self.annotations = annotations
         for module, name in names.items():
             self.writer.add(_describe(module, name))
-        for pattern in annotations.unmatched(parameters, names.values()):
+        for pattern in annotations.unmatched(parameters, names.values(), buffer_names(names)):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
         for pattern in self.spec.modules:
             if not any(fnmatchcase(name, pattern) for name in names.values()):
@@ -131,12 +137,15 @@ class Recorder:
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
         self.parameters.initial()
+        self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
+        self.buffers.attach()
+        self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
         listen(reductions.heard)
 
     def step(self) -> Iterator[int]:
         """The body of `ctx.step()`.  A step that an exception ends leaves no StepEvent."""
-        if self.parameters is None or self.activations is None:
+        if self.parameters is None or self.activations is None or self.buffers is None:
             raise ProgramError(
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
@@ -144,11 +153,13 @@ class Recorder:
         number = self.clock.start_step()
         try:
             self._reported.clear()
+            self._given.clear()
             self.parameters.start_step()
             with self.noisy or contextlib.nullcontext():
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
+            self.buffers.write_all(number)
             event = StepEvent(
                 step=number,
                 microbatches=self.clock.microbatches_done,
@@ -162,6 +173,7 @@ class Recorder:
         finally:
             self.activations.end_step()
             self.parameters.end_step()
+            self.buffers.end_step()
             self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
@@ -207,6 +219,11 @@ class Recorder:
             )
         self._report("grad_norm", value, None)
 
+    def before_clip(self, clip: Clip) -> None:
+        """The program is about to clip its gradients."""
+        if self.parameters is not None:
+            self.parameters.before_clip(clip)
+
     def _report(
         self,
         kind: Literal["loss", "grad_norm"],
@@ -249,8 +266,26 @@ class Recorder:
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
             self.writer.add(InputEvent(step, microbatch, hashes))
+            if self.spec.records("input"):
+                self._write_inputs(step, microbatch, {**dict(enumerate(args)), **kwargs})
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
+        """Write what the program gives its model: positions, then keywords.
+
+        A later stage of a pipeline is given tokens or labels by the program, if any, and other
+        values by the stage before it.
+        """
+        first = self.spec.at.coordinates(self.writer.rank)["pp"] == 0
+        for place, tensor in tensors_in(given, "input"):
+            if not first and (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            call = self._given[microbatch, place]
+            self._given[microbatch, place] += 1
+            where = TensorId(step, microbatch, "input", "", place, call)
+            layout, source = own_layout(tensor, self.spec.at.sizes) or ((), "default")
+            self.writer.add_tensor(where, local_values(tensor), layout, source)
 
 
 def _in_backward() -> bool:

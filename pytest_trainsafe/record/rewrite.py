@@ -236,7 +236,13 @@ class Rewriter:
         aliases: dict[int, torch.Tensor] = {}
         # Arguments keep the names of their places: positions, then keywords.
         for place, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
-            if not tensor.is_floating_point() or tensor.layout != torch.strided:
+            if tensor.layout != torch.strided:
+                continue
+            if not tensor.is_floating_point():
+                # Tokens, labels, masks: no gradient leaves through them, and they are rewritten
+                # nowhere, but a module that is given others is not at fault.
+                if not tensor.is_complex():
+                    call.inputs.append((place, local_values(tensor).clone(), None))
                 continue
             origin = getattr(tensor, _ORIGIN, None)
             if id(tensor) not in aliases:

@@ -24,11 +24,13 @@ MOST_ALSO = 4
 #: How the kinds are summed up in the line "not affected".
 _GROUPS = {
     "initial parameters": ("param", "master_param"),
+    "inputs of the model": ("input",),
     "forward activations": ("activation", "decision", "loss"),
     "activation gradients": ("activation_grad",),
     "micro-batch gradients": ("param_grad",),
-    "main gradients": ("main_grad", "grad_norm"),
+    "main gradients": ("unclipped_grad", "main_grad", "grad_norm"),
     "updates and optimizer states": ("update", "optimizer_state"),
+    "buffers": ("buffer",),
 }
 
 

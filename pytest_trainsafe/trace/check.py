@@ -84,6 +84,8 @@ class TensorCheck:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
         if event.id.kind == "update":
             return f"{event.id} is derived and never recorded"
+        if event.id.kind == "input" and event.id.microbatch is None:
+            return f"{event.id} is an input of no micro-batch"
         if math.prod(event.shape) > MOST_ELEMENTS or math.prod(event.logical) > MOST_ELEMENTS:
             return f"{event.id} has more than {MOST_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):

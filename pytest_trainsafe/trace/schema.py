@@ -26,14 +26,17 @@ import xxhash
 
 from pytest_trainsafe.align.layout import REPLICATED, Count, Layout
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 Kind = Literal[
+    "input",  # what the program gives its model
     "activation",
     "activation_grad",
     "decision",  # what a module chose ("output") and by which "scores"
+    "buffer",
     "param",
     "param_grad",
+    "unclipped_grad",  # the main gradient, before the program clipped it
     "main_grad",
     "master_param",
     "optimizer_state",
@@ -44,6 +47,9 @@ Kind = Literal[
 
 #: The step number under which the values before the first step are recorded.
 INITIAL = -1
+
+#: The name of the norm by which a step's gradients are clipped, a tensor of kind `grad_norm`.
+CLIP_NORM = "clip_norm"
 
 #: A micro-batch's number, which the program chooses.
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
@@ -58,8 +64,10 @@ class TensorId(msgspec.Struct, frozen=True, order=True):
 
     `microbatch` is None for what belongs to the whole step (main gradients, parameters).
     `module` is the path in the root module's names, "" for the root itself.
-    `name` is the parameter or state name ("weight", "weight.exp_avg"), or the position in the
-    module's output ("output", "output.0", "output.logits").
+    `name` is the parameter, buffer or state name ("weight", "weight.exp_avg"), or the position in
+    the module's output ("output", "output.0", "output.logits") or in the model's arguments
+    ("input.0", "input.tokens").  A `grad_norm` is what the program reports ("grad_norm"), or the
+    norm by which it clips ("clip_norm").  A buffer with a micro-batch is as its forward left it.
     `call` counts the calls of the same module within one microbatch.
     """
 
@@ -147,7 +155,8 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
     "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
-    collective that may reduce gradients, over which axes, and its line.
+    collective that may reduce gradients, over which axes, and its line; "clipped": the function
+    by which the program clips gradients.
     """
 
     key: str

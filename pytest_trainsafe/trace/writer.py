@@ -116,8 +116,7 @@ class RankWriter:
         """What is kept of a tensor as it is now; `add_taken` records it."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
-        # Another Run may follow a decision.
-        kept = host.nbytes <= SIZE or id.kind == "decision" or (self._keep and id in self._keep)
+        kept = host.nbytes <= SIZE or _always_kept(id, host) or (self._keep and id in self._keep)
         if self._sketcher is not None and not kept:
             array = as_array(host)
             digest = xxhash.xxh3_128_hexdigest(array.data)
@@ -243,6 +242,14 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     path = Path(directory) / "manifest.json"
     _guarded(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+
+
+def _always_kept(id: TensorId, host: torch.Tensor) -> bool:
+    """Whether a tensor's values are kept at any size.
+
+    Another Run may follow a decision; tokens are looked for in any layout.
+    """
+    return id.kind == "decision" or (id.kind == "input" and not host.is_floating_point())
 
 
 def _on_host(id: TensorId, tensor: torch.Tensor) -> torch.Tensor:

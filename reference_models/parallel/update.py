@@ -57,6 +57,7 @@ class Update:
         reduce_gradients(self.parameters, self.axes, self.buckets)
         norm = gradient_norm(self.parameters, self.axes)
         if clip:
+            ctx.before_clip(norm, clip)
             clip_gradients(self.parameters, norm, clip)
         self.optimizer.step()
         # After the gradients that it is made of, so that what is wrong with them shows first.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
@@ -24,8 +25,11 @@ KINDS: tuple[tuple[int | None, Kind], ...] = (
     (None, "param"),
 )
 
+#: The same where nothing marks the backwards: their gradients are written when the step ends.
+LATE = (*KINDS[:2], *KINDS[6:9], *KINDS[2:6])
 
-def record(path: Path, stages: int) -> Trace:
+
+def record(path: Path, stages: int, kinds: tuple[tuple[int | None, Kind], ...] = KINDS) -> Trace:
     manifest = Manifest(
         program="p", point={"pp": stages}, world_size=stages, dtype="float32", device="cpu", seed=0
     )
@@ -34,7 +38,7 @@ def record(path: Path, stages: int) -> Trace:
         writer = RankWriter(path, rank)
         module = f"layer{rank}"
         writer.add_tensor(TensorId(INITIAL, None, "param", module, "weight"), torch.ones(2))
-        for index, kind in KINDS:
+        for index, kind in kinds:
             owner = "" if kind == "grad_norm" else module
             writer.add_tensor(TensorId(0, index, kind, owner, "t"), torch.ones(2))
         writer.close()
@@ -67,7 +71,40 @@ def test_stages_go_forward_and_backward_in_turn(tmp_path: Path) -> None:
     ]
 
 
-def test_a_rank_by_itself_tells_things_as_they_happened(tmp_path: Path) -> None:
-    trace = record(tmp_path / "t", 1)
+@pytest.mark.parametrize("kinds", [KINDS, LATE], ids=["1f1b", "gradients at the end"])
+def test_a_micro_batch_goes_forward_and_backward_before_the_next(
+    tmp_path: Path, kinds: tuple[tuple[int | None, Kind], ...]
+) -> None:
+    found = [(id.kind, id.microbatch) for id in in_dataflow(record(tmp_path / "t", 1, kinds))]
 
-    assert in_dataflow(trace) == list(trace.ids())
+    assert found == [
+        ("param", None),
+        ("activation", 0),
+        ("activation_grad", 0),
+        ("param_grad", 0),
+        ("activation", 1),
+        ("activation_grad", 1),
+        ("param_grad", 1),
+        ("main_grad", None),
+        ("grad_norm", None),
+        ("param", None),
+    ]
+
+
+def test_micro_batches_come_in_the_order_in_which_a_rank_ran_them(tmp_path: Path) -> None:
+    swapped = tuple((None if i is None else 1 - i, kind) for i, kind in KINDS)
+    found = in_dataflow(record(tmp_path / "t", 1, swapped))
+
+    assert [id.microbatch for id in found if id.kind == "activation"] == [1, 0]
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_gradients_and_their_norm_come_before_what_clipping_makes_of_them(
+    tmp_path: Path, stages: int
+) -> None:
+    path = tmp_path / "t"
+    first: Kind = "unclipped_grad"
+    trace = record(path, stages, ((None, "main_grad"), (None, first), (None, "param")))
+    found = [id.kind for id in in_dataflow(trace) if id.step == 0]
+
+    assert list(dict.fromkeys(found)) == ["unclipped_grad", "main_grad", "param"]

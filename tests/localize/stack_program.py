@@ -20,7 +20,7 @@ FAULTS = {
     "activation": ("forward", "blocks.1.relu"),
     "between": ("forward", "blocks.1"),
     "before": ("forward", "blocks.1"),
-    "data": ("forward", "<program>"),
+    "data": ("data", "<program>"),
     "backward": ("backward", "blocks.1.up"),
     "between backward": ("backward", "blocks.1"),
     "differentiated": ("backward", "<program>"),

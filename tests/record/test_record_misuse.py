@@ -217,7 +217,7 @@ def test_an_exception_passes_through_and_leaves_what_was_recorded(
         Trace.open(spec.trace)
     rank = Trace.open(spec.trace, allow_incomplete=True).ranks[0]
     assert [event.step for event in rank.steps] == [0]
-    assert [id.kind for id in rank.tensors if id.step == 1] == ["activation"]
+    assert [id.kind for id in rank.tensors if id.step == 1] == ["input", "activation"]
 
 
 def test_a_program_that_cannot_write_hears_its_own_error(make_spec: Any, tmp_path: Path) -> None:

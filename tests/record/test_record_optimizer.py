@@ -44,6 +44,7 @@ def test_parameters_are_recorded_before_the_first_step_and_after_each(record: An
     assert [event.optimizer_stepped for event in run.rank.steps] == [True, True]
     kinds = [id.kind for id in run.rank.tensors if id.step == 0]
     assert list(dict.fromkeys(kinds)) == [
+        "input",
         "activation",
         "activation_grad",
         "param_grad",

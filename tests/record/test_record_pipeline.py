@@ -92,7 +92,8 @@ def test_the_order_of_a_schedule_changes_nothing_that_is_recorded(
         return program
 
     alone, scheduled = record(train(plain)), record(train(order))
-    assert len(values(alone)) == 3 * (3 + 3 + 4)  # outputs, their gradients, parameters'
+    # The input, outputs, their gradients, parameters'.
+    assert len(values(alone)) == 3 * (1 + 3 + 3 + 4)
     assert values(scheduled) == values(alone)
     assert len(scheduled.rank.inputs) == 3
     assert scheduled.rank.steps[0].microbatches == 3

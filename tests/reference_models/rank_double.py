@@ -166,6 +166,9 @@ class Double:
         assert microbatch == self.index
         self._keep("loss", "", value, (self.annotations.loss(self.point) or ((),))[0])
 
+    def before_clip(self, norm: Tensor, max_norm: float) -> None:
+        pass
+
     def grad_norm(self, value: Tensor) -> None:
         self._keep("grad_norm", "", value, ())
 

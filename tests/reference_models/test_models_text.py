@@ -45,13 +45,32 @@ def test_more_than_there_is_is_refused() -> None:
         text.batch(0, 2, 10_000_000)
 
 
-@pytest.mark.parametrize("vocabulary", [1, 3, 64])
-def test_a_smaller_vocabulary_joins_neighbouring_bytes(vocabulary) -> None:
-    bytes_, _ = text.batch(0, 8, 32)
+@pytest.mark.parametrize("microbatch", range(8))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_micro_batch_has_the_tokens_at_the_boundaries_of_shards(ranks, microbatch) -> None:
+    tokens, _ = text.batch(microbatch, 2, 32)
+
+    shard = 256 // ranks
+    edges = {rank * shard for rank in range(ranks)} | {rank * shard - 1 for rank in (1, ranks)}
+    assert edges <= set(tokens.flatten().tolist())
+
+
+def test_a_run_of_the_default_size_has_every_token() -> None:
+    batches = [text.batch(index, 2, 32) for index in range(8)]
+
+    assert {t for tokens, _ in batches for t in tokens.flatten().tolist()} == set(range(256))
+    assert {t for _, targets in batches for t in targets.flatten().tolist()} == set(range(256))
+
+
+def test_a_token_comes_several_times_in_a_sequence() -> None:
+    tokens, _ = text.batch(0, 2, 32)
+
+    assert all(len(set(row.tolist())) < 32 for row in tokens)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 3, 37, 64])
+def test_a_smaller_vocabulary_is_used_from_end_to_end(vocabulary) -> None:
     tokens, targets = text.batch(0, 8, 32, vocabulary=vocabulary)
 
-    assert torch.equal(tokens, bytes_ * vocabulary // 256)
     assert torch.equal(tokens[:, 1:], targets[:, :-1])
-    seen = set(tokens.flatten().tolist())
-    assert seen <= set(range(vocabulary))
-    assert len(seen) > vocabulary // 8
+    assert set(tokens.flatten().tolist()) == set(range(vocabulary))

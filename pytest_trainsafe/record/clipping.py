@@ -1,0 +1,175 @@
+"""Notices that a program is about to clip its gradients, whoever clips them.
+
+`listening` wraps torch's clip functions while a Run is recorded.  Programs import these functions
+by any name before that, so the modules' attributes are not replaced: torch decorates each of them
+with a wrapper that holds the actual function in its closure, and that one is exchanged.  Frameworks
+with clip functions of their own, and programs that clip by hand, call `before_clip`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+How = Literal["norm", "value", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Gradients are about to be clipped, by the function that the program called.
+
+    `how` says by what; of "nothing" only a norm is computed, which may be used for clipping.
+    `parameters` are those whose gradients are clipped, None for all; for "nothing" the tensors
+    whose norm is taken.  Gradients whose `norm` is above `limit` are scaled down to it.
+    """
+
+    function: str
+    how: How
+    parameters: tuple[torch.Tensor, ...] | None = None
+    norm: torch.Tensor | None = None
+    limit: float | None = None
+
+
+Listener = Callable[[Clip], None]
+
+#: Who is told of clips; None while nothing is recorded.
+_listener: Listener | None = None
+
+#: torch's clip functions, and by what each clips.  The public names without an underscore at the
+#: front (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
+_FUNCTIONS: dict[str, How] = {
+    "clip_grad_norm_": "norm",
+    "_clip_grads_with_norm_": "norm",
+    "clip_grad_value_": "value",
+    "_get_total_norm": "nothing",
+}
+
+
+def before_clip(
+    norm: torch.Tensor | float | None = None,
+    max_norm: float | None = None,
+    parameters: Iterable[torch.Tensor] | None = None,
+    function: str = "before_clip",
+) -> None:
+    """Say that gradients are about to be clipped; does nothing while nothing is recorded.
+
+    For frameworks and programs whose clipping is not torch's: called on every rank between the
+    last reduction of gradients and their clipping.  `norm` and `max_norm` are those by which it
+    clips, `parameters` those that are clipped (by default all), `function` what reports call it.
+    """
+    if _listener is None:
+        return
+    value = None
+    if norm is not None:
+        value = norm if isinstance(norm, torch.Tensor) else torch.tensor(norm, dtype=torch.float64)
+    given = None if parameters is None else tuple(parameters)
+    how: How = "value" if norm is None else "norm"
+    _listener(Clip(function, how, given, value, max_norm))
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Tell `listener` of every clip within; leaves torch as it was."""
+    global _listener
+    before = _listener
+    _listener = listener
+    try:
+        with contextlib.ExitStack() as stack:
+            from torch.nn.utils import clip_grad
+
+            caller = _Caller()
+            for name, how in _FUNCTIONS.items():
+                function = getattr(clip_grad, name, None)
+                if callable(function):
+                    stack.enter_context(_wrapped(clip_grad, name, function, how, caller))
+            yield
+    finally:
+        _listener = before
+
+
+class _Caller:
+    """The clip function that the program called: some are built of others."""
+
+    def __init__(self) -> None:
+        self.outermost = ""
+
+    @contextlib.contextmanager
+    def within(self, name: str) -> Iterator[str]:
+        entered = not self.outermost
+        if entered:
+            self.outermost = name.lstrip("_")
+        try:
+            yield self.outermost
+        finally:
+            if entered:
+                self.outermost = ""
+
+
+@contextlib.contextmanager
+def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -> Iterator[None]:
+    """Exchange what a decorated function calls; without a decorator, the module's attribute."""
+    cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
+    if len(cells) == 1:
+        actual = cells[0].cell_contents
+        cells[0].cell_contents = _watched(actual, name, how, caller)
+        try:
+            yield
+        finally:
+            cells[0].cell_contents = actual
+        return
+    names = ((module, name), (torch.nn.utils, name.lstrip("_")))
+    replaced = [(m, n) for m, n in names if getattr(m, n, None) is function]
+    watched = _watched(function, name, how, caller)
+    for owner, attribute in replaced:
+        setattr(owner, attribute, watched)
+    try:
+        yield
+    finally:
+        for owner, attribute in replaced:
+            setattr(owner, attribute, function)
+
+
+def _watched(actual: Any, name: str, how: How, caller: _Caller) -> Any:
+    signature = inspect.signature(actual)
+
+    @functools.wraps(actual)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        with caller.within(name) as called:
+            if name == "clip_grad_norm_" or _listener is None:
+                return actual(*args, **kwargs)  # it calls the others
+            try:
+                given = signature.bind(*args, **kwargs)
+            except TypeError:
+                return actual(*args, **kwargs)  # for the function's own error
+            _listener(Clip(called, how, *_told(given.arguments)))
+            return actual(*given.args, **given.kwargs)
+
+    return watched
+
+
+def _told(
+    arguments: dict[str, Any],
+) -> tuple[tuple[torch.Tensor, ...] | None, torch.Tensor | None, float | None]:
+    """The parameters, norm and limit among a clip function's arguments.
+
+    What may be an iterator becomes a list, for the function to read it again.
+    """
+    key = next((key for key in ("parameters", "tensors") if key in arguments), "")
+    if not key:
+        return None, None, None
+    if not isinstance(arguments[key], torch.Tensor):
+        arguments[key] = list(arguments[key])
+    held = arguments[key]
+    parameters = (held,) if isinstance(held, torch.Tensor) else tuple(held)
+    norm, limit = arguments.get("total_norm"), arguments.get("max_norm")
+    return (
+        parameters,
+        norm if isinstance(norm, torch.Tensor) else None,
+        float(limit) if limit is not None else None,
+    )

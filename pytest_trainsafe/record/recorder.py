@@ -29,6 +29,7 @@ from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
+from pytest_trainsafe.record.wrappers import Wrappers
 from pytest_trainsafe.trace.schema import (
     InputEvent,
     ModuleEvent,
@@ -86,6 +87,8 @@ class Recorder:
         if engine is not None:
             annotations = annotations.over(engine_annotations(names))
         self.annotations = annotations
+        if engine is None:
+            Wrappers(self.spec.at, annotations, self.writer).attach(part for _, part in parts)
         for module, name in names.items():
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values()):
@@ -130,6 +133,7 @@ class Recorder:
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
+        self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
         reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
         listen(reductions.heard)

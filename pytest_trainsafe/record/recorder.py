@@ -53,6 +53,7 @@ class Recorder:
         self.noisy: OperationNoise | None = None
         self._reported: set[TensorId] = set()
         self._fed = ""
+        self._entered: tuple[str, tuple[str, ...]] | None = None
 
     def watch(
         self,
@@ -119,6 +120,7 @@ class Recorder:
         for number, (name, part) in enumerate(parts):
             hook = self._on_input(part, f"{number} {name}")
             part.register_forward_pre_hook(hook, with_kwargs=True)
+            part.register_forward_hook(self._on_return())
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -148,6 +150,7 @@ class Recorder:
         number = self.clock.start_step()
         try:
             self._reported.clear()
+            self._entered = None
             self.parameters.start_step()
             with self.noisy or contextlib.nullcontext():
                 yield number
@@ -174,6 +177,8 @@ class Recorder:
         assert self.parameters is not None
         assert self.activations is not None
         self._fed = ""
+        if self._entered is not None:  # by a forward that marks the micro-batch itself
+            self._feed(*self._entered)
         try:
             yield index
         except BaseException:
@@ -242,19 +247,33 @@ class Recorder:
 
     def _on_input(self, part: nn.Module, key: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            step, microbatch = self.clock.step, self.clock.open
             # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
-            if module is not part or step is None or microbatch is None or _in_backward():
-                return
-            self.clock.forward(key)
-            # What a part hands to the next is no input of the model.
-            self._fed = self._fed or key
-            if key != self._fed:
+            if module is not part or self.clock.step is None or _in_backward():
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
-            self.writer.add(InputEvent(step, microbatch, hashes))
+            if self.clock.open is None:
+                self._entered = key, hashes
+            else:
+                self._feed(key, hashes)
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def _on_return(self) -> Any:
+        def hook(*_: object) -> None:
+            self._entered = None
+
+        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def _feed(self, key: str, hashes: tuple[str, ...]) -> None:
+        """Write what a part was given in the open micro-batch, if it is the first part."""
+        step, microbatch = self.clock.step, self.clock.open
+        assert step is not None
+        assert microbatch is not None
+        self.clock.forward(key)
+        # What a part hands to the next is no input of the model.
+        self._fed = self._fed or key
+        if key == self._fed:
+            self.writer.add(InputEvent(step, microbatch, hashes))
 
 
 def _in_backward() -> bool:

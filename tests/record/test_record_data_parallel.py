@@ -230,3 +230,30 @@ def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
 
     with pytest.raises(ProgramError, match=r"FSDP1.*not supported; shard with .*fully_shard"):
         record(train, point=DP)
+
+
+def test_the_input_of_a_forward_that_marks_the_microbatch_itself_is_recorded(record: Any) -> None:
+    """As a module of Lightning does, whose training step is its wrapper's forward."""
+
+    class Stepping(nn.Module):
+        def __init__(self, ctx: Context) -> None:
+            super().__init__()
+            self.inside = small()
+            self.ctx = ctx
+
+        def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
+            with self.ctx.microbatch(index):
+                return self.inside(x).square().sum()
+
+    def train(ctx: Context) -> None:
+        model = Stepping(ctx)
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step():
+            for index in range(2):
+                model(X[index], index).backward()
+            with ctx.microbatch(2):
+                model.inside(X[0]).sum().backward()
+
+    run = record(train)
+    assert [event.microbatch for event in run.rank.inputs] == [0, 1]
+    assert run.rank.inputs[0].hashes != run.rank.inputs[1].hashes

@@ -17,7 +17,7 @@ import torch
 
 from pytest_trainsafe.annotate import write_annotations
 from pytest_trainsafe.compare.again import to_keep
-from pytest_trainsafe.compare.checks import require_known
+from pytest_trainsafe.compare.checks import is_accepted, require_known
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
@@ -369,9 +369,9 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
         dtype=dtype,
         rounding=rung.dtype,
         comparison=comparison,
-        doubts=[f for f in inconclusive if f.check not in accepted],
+        doubts=[f for f in inconclusive if not is_accepted(f.check, accepted)],
         hints=[f for f in found if comparison.failed and f.check in SETUP],
-        accepted=[f for f in inconclusive if f.check in accepted],
+        accepted=[f for f in inconclusive if is_accepted(f.check, accepted)],
         cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),
         unseen=unseen(rung, comparison),

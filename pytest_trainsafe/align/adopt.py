@@ -35,6 +35,16 @@ def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> 
     )
 
 
+def drop_means(trace: Trace) -> Trace:
+    """The same trace, if no gradient were declared a mean."""
+
+    def dropped(event: TensorEvent) -> TensorEvent:
+        layout = tuple(p for p in event.layout if not isinstance(p, Scaled))
+        return msgspec.structs.replace(event, layout=layout)
+
+    return _with_tensors(trace, lambda rank: {id: dropped(e) for id, e in rank.tensors.items()})
+
+
 def _with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
     ranks = []
     for rank in trace.ranks:

@@ -67,12 +67,13 @@ class LossEntry:
 class Entries:
     """A whole annotation file, checked.  The order of patterns is the file's.
 
-    `mean_gradients` are the axes over which gradients are yet to be averaged.
+    `mean_gradients` are the axes over which gradients are yet to be averaged; None where the file
+    says nothing of them, and () where it says that they are not.
     """
 
     cp_order: Literal["zigzag", "contiguous"] | None = None
     loss: LossEntry | None = None
-    mean_gradients: tuple[str, ...] = ()
+    mean_gradients: tuple[str, ...] | None = None
     parameters: tuple[tuple[str, ParameterEntry], ...] = ()
     modules: tuple[tuple[str, dict[str, OutputEntry]], ...] = ()
     buffers: tuple[tuple[str, OutputEntry], ...] = ()
@@ -168,9 +169,11 @@ def _loss(value: Any, origin: str) -> LossEntry:
     return entry
 
 
-def _gradients(value: Any, origin: str) -> tuple[str, ...]:
+def _gradients(value: Any, origin: str) -> tuple[str, ...] | None:
     fields = _mapping(value, origin, "gradients")
     _keys(fields, ("mean",), origin, "gradients")
+    if "mean" not in fields:
+        return None
     return _axes(fields, "mean", origin, "gradients: mean")
 
 

@@ -35,6 +35,7 @@ class Annotations:
         self.entries = entries
         self.origin = origin
         self.file: Path | None = None
+        self._averaged: tuple[str, ...] = ()
         self._parameters = LastMatch("parameters", entries.parameters)
         self._modules = LastMatch("modules", entries.modules)
         self._buffers = LastMatch("buffers", entries.buffers)
@@ -67,7 +68,9 @@ class Annotations:
         joined = replace(
             own,
             loss=own.loss or below.loss,
-            mean_gradients=own.mean_gradients or below.mean_gradients,
+            mean_gradients=(
+                below.mean_gradients if own.mean_gradients is None else own.mean_gradients
+            ),
             parameters=(*below.parameters, *own.parameters),
             modules=(*below.modules, *own.modules),
             buffers=(*below.buffers, *own.buffers),
@@ -160,7 +163,16 @@ class Annotations:
     def unreduced(self, point: Point) -> Layout:
         """What every gradient is besides, before the reduction: a multiple, where that averages."""
         axes = self.entries.mean_gradients
+        if axes is None:
+            axes = self._averaged
         return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
+
+    def averaged_by_wrapper(self, axes: tuple[str, ...]) -> None:
+        """Take gradients for means over these axes, where the file says nothing of them.
+
+        A wrapper that averages is often found only in the model's first forward.
+        """
+        self._averaged = axes
 
     def unmatched(
         self, parameters: Iterable[str], modules: Iterable[str], buffers: Iterable[str] = ()

@@ -115,6 +115,8 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
     averaged = None
     if comparison.failed:
         averaged = means(dataclasses.replace(rung, candidate=trace), comparison, loosen)
+    if averaged is not None and averaged.clipped != 1.0:
+        unexplained, averaged = _hidden(averaged), None
     if not needs and not unexplained and averaged is None:
         return None
     left = None
@@ -146,11 +148,23 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
 
 def _declare(result: Wanted, averaged: Means) -> None:
     """Add means to the annotations that are wanted."""
-    if averaged.gradients:
+    if averaged.gradients or (averaged.dropped and averaged.wrapper):
         result["gradients"] = {"mean": list(averaged.gradients)}
     if averaged.loss:
         said = result.get("loss", {})
         result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
+
+
+def _hidden(averaged: Means) -> str:
+    """What is said of a mean that would fit, where clipping hides whether it is one."""
+    axes = " and ".join(averaged.gradients or averaged.dropped)
+    over = f"means over {axes}" if averaged.gradients else f"no means over {axes}"
+    return (
+        f"gradients before the reduction fit if they are {over}, but all gradients are "
+        f"multiplied by {averaged.clipped:.3g} before the optimizer's step, so nothing that was "
+        "compared shows whether the reduction divides; report their norm before clipping with "
+        "ctx.grad_norm"
+    )
 
 
 def _noted(candidate: Trace) -> dict[str, str]:

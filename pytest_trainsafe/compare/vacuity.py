@@ -91,19 +91,17 @@ def _compared(comparison: Comparison) -> Guard:
 
 
 def _coverage(comparison: Comparison) -> Guard:
-    lacking = []
     for kind in COVERED:
         missing, compared = comparison.uncovered[kind], comparison.compared[kind]
         if not compared:  # what is annotated as local may be much, and must not be all
             missing += comparison.local[kind]
         if missing > MOST_UNCOVERED * (missing + compared):
-            lacking.append(f"{missing} of {missing + compared} of kind {kind}")
-    if lacking:
-        text = (
-            "most of the reference's tensors have no counterpart of the same name in the "
-            f"candidate, so they were not compared: {', '.join(lacking)}"
-        )
-        yield "coverage", text
+            text = (
+                "most of the reference's tensors of this kind have no counterpart in the "
+                f"candidate, so they were not compared: {missing} of {missing + compared} of kind "
+                f"{kind}"
+            )
+            yield f"coverage:{kind}", text
     lost = comparison.undetermined
     updates = lost + comparison.compared["update"] + comparison.uncovered["update"]
     if lost > MOST_UNCOVERED * updates:
@@ -111,7 +109,7 @@ def _coverage(comparison: Comparison) -> Guard:
             f"{lost} of {updates} updates were not compared: rounding decides the sign of every "
             "element of their gradients"
         )
-        yield "coverage", text
+        yield "coverage:update", text
 
 
 def _gradients(rung: Rung) -> Guard:
@@ -336,7 +334,7 @@ def _sensitive(comparison: Comparison) -> Guard:
                 f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
                 f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
             )
-            yield "sensitive", text
+            yield f"sensitive:{kind}", text
 
 
 def _zeros(comparison: Comparison) -> Guard:

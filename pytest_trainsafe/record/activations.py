@@ -56,7 +56,6 @@ class ActivationRecorder:
         self.clock = clock
         self.writer = writer
         self.annotations = annotations
-        self.unreduced = annotations.unreduced(self.point)
         self.noise = noise
         self.rewriter = rewriter
         coordinates = self.point.coordinates(writer.rank)
@@ -203,7 +202,7 @@ class ActivationRecorder:
         """This rank's values and their layout."""
         layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.ndim)
         if where.kind == "activation_grad":
-            layout += self.unreduced
+            layout += self.annotations.unreduced(self.point)
         return local_values(tensor), layout, source
 
     def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:

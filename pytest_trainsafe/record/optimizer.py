@@ -1,25 +1,117 @@
-"""Listens to an optimizer's steps and finds its state, whatever kind of optimizer it is.
+"""Finds the optimizers that update parameters, listens to their steps, and finds their state.
 
-Called by the parameter recorder.  Wrappers (mixed precision, sharding, accelerators) often are
-no `torch.optim.Optimizer`, or are one in name only; each keeps the wrapped one in `optimizer`.
+Called by the parameter recorder.  Wrappers (mixed precision, sharding, accelerators, lists of
+optimizers) often are no `torch.optim.Optimizer`, or are one in name only, and some leave out the
+steps of the optimizers that they keep: accelerate's does in every micro-batch but the last, and
+every loss scaler does when gradients overflow.  So the innermost optimizers are listened to.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Protocol
 
 import torch
 
 from pytest_trainsafe.record.clock import ProgramError
 
+#: Attributes under which wrappers keep the optimizers whose step() they call.
+_INNER = (
+    "chained_optimizers",  # Megatron-LM's ChainedOptimizer, whose `optimizer` raises
+    "optimizers",  # torchtitan's OptimizersContainer
+    "optimizer",  # accelerate, Lightning, Megatron-LM's mixed precision
+    "optim",  # torch's ZeroRedundancyOptimizer and PostLocalSGDOptimizer
+    "base_optimizer",  # SAM and its variants
+)
 
-def listen(optimizer: Any, before: Callable[[bool], None], after: Callable[[], None]) -> None:
-    """Call `before(whether a closure was given)` and `after()` around every step.
 
-    Raises ProgramError for an object that has no `step`.
+class Listener(Protocol):
+    """What is called around the steps of optimizers and of their wrappers."""
+
+    def before_step(self, has_closure: bool, owned: Collection[int]) -> None:
+        """An optimizer's step begins; `owned` are the ids of the parameters that it updates."""
+
+    def after_step(self, owned: Collection[int]) -> None:
+        """An optimizer's step is over."""
+
+    def enter_wrapper(self) -> None:
+        """The step of a wrapper begins; the optimizers in it may be called, or not."""
+
+    def leave_wrapper(self, wrapper: str) -> None:
+        """The step of a wrapper of this class is over."""
+
+
+def listen(optimizer: Any, listener: Listener) -> None:
+    """Call the listener around every step of an optimizer, a list or dict of them, or a wrapper.
+
+    Raises ProgramError for an object without optimizers that has no `step`.
     """
+    found = stepping(optimizer)
+    if not found:
+        raise _no_step(optimizer)
+    for one in found:
+        _listen_to(one, listener)
+    if not _is_collection(optimizer) and not any(one is optimizer for one in found):
+        name = type(optimizer).__name__
+        _around(optimizer, lambda _: listener.enter_wrapper(), lambda: listener.leave_wrapper(name))
+
+
+def stepping(optimizer: Any) -> list[Any]:
+    """The innermost optimizers, those whose step() updates parameters."""
+    return [level for level in _levels(optimizer) if not _inner(level)]
+
+
+def owned_by(optimizer: Any) -> frozenset[int]:
+    """The ids of the tensors in an optimizer's parameter groups."""
+    groups = _attribute(optimizer, "param_groups")
+    if not isinstance(groups, list | tuple):
+        return frozenset()
+    return frozenset(
+        id(parameter)
+        for group in groups
+        if isinstance(group, Mapping)
+        for parameter in group.get("params", ())
+    )
+
+
+def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The state tensors of a parameter or of its master copy, by name."""
+    holders = (parameter, getattr(parameter, "main_param", None))
+    for level in _levels(optimizer):
+        state = _attribute(level, "state")
+        if not isinstance(state, Mapping):
+            continue
+        for holder in holders:
+            if isinstance(holder, torch.Tensor) and holder in state:
+                for key, value in state[holder].items():
+                    if isinstance(value, torch.Tensor):
+                        yield str(key), value
+                return
+
+
+def _listen_to(optimizer: Any, listener: Listener) -> None:
+    def before(has_closure: bool) -> None:
+        listener.before_step(has_closure, owned_by(optimizer))
+
+    def after() -> None:
+        listener.after_step(owned_by(optimizer))
+
+    if not callable(_attribute(optimizer, "step")):
+        raise _no_step(optimizer)
+    _around(optimizer, before, after)
+
+
+def _no_step(optimizer: Any) -> ProgramError:
+    return ProgramError(
+        f"ctx.watch was given the optimizer {type(optimizer).__name__}, which has no step(); "
+        "pass the optimizer that updates the parameters, a list or dict of those, a wrapper that "
+        f"keeps them in one of its attributes {', '.join(_INNER)}, or None"
+    )
+
+
+def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], None]) -> None:
+    """Call `before(whether a closure was given)` and `after()` around an object's step."""
     # A subclass that does not call Optimizer.__init__ has no hooks.
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(
         optimizer, "_optimizer_step_pre_hooks"
@@ -27,12 +119,7 @@ def listen(optimizer: Any, before: Callable[[bool], None], after: Callable[[], N
         optimizer.register_step_pre_hook(lambda _, args, kwargs: before(_closure(args[1:], kwargs)))
         optimizer.register_step_post_hook(lambda *_: after())
         return
-    step = getattr(optimizer, "step", None)
-    if not callable(step):
-        raise ProgramError(
-            f"ctx.watch was given the optimizer {type(optimizer).__name__}, which has no step(); "
-            "pass the one object whose step() the program calls, or None"
-        )
+    step = optimizer.step
 
     @functools.wraps(step)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -44,28 +131,54 @@ def listen(optimizer: Any, before: Callable[[bool], None], after: Callable[[], N
     optimizer.step = watched
 
 
-def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The state tensors of a parameter or of its master copy, by name."""
-    holders = (parameter, getattr(parameter, "main_param", None))
-    for level in _levels(optimizer):
-        state = getattr(level, "state", None)
-        if not isinstance(state, Mapping):
-            continue
-        for holder in holders:
-            if isinstance(holder, torch.Tensor) and holder in state:
-                for key, value in state[holder].items():
-                    if isinstance(value, torch.Tensor):
-                        yield str(key), value
-                return
-
-
 def _levels(optimizer: Any) -> Iterator[Any]:
-    """The optimizer and those that it wraps, outermost first."""
+    """An optimizer and those that it wraps, outermost first; of a list or dict what is in it."""
     seen: set[int] = set()
-    while optimizer is not None and id(optimizer) not in seen:
-        yield optimizer
-        seen.add(id(optimizer))
-        optimizer = getattr(optimizer, "optimizer", None)
+
+    def walk(level: Any) -> Iterator[Any]:
+        if _is_collection(level):
+            for one in _items(level):
+                yield from walk(one)
+        elif level is not None and id(level) not in seen:
+            seen.add(id(level))
+            yield level
+            yield from walk(_inner(level))
+
+    return walk(optimizer)
+
+
+def _inner(wrapper: Any) -> list[Any]:
+    """The optimizers that a wrapper keeps, by the first attribute that has any."""
+    for name in _INNER:
+        held = _attribute(wrapper, name)
+        items = _items(held) if _is_collection(held) else [held]
+        found = [one for one in items if one is not wrapper and _steps(one)]
+        if found:
+            return found
+    return []
+
+
+def _steps(candidate: Any) -> bool:
+    return not isinstance(candidate, type) and callable(_attribute(candidate, "step"))
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, list | tuple | Mapping)
+
+
+def _items(collection: Any) -> list[Any]:
+    return list(collection.values() if isinstance(collection, Mapping) else collection)
+
+
+def _attribute(holder: Any, name: str) -> Any:
+    """An attribute, None where there is none or where a property raises.
+
+    Megatron-LM's ChainedOptimizer asserts in properties that make sense of one optimizer alone.
+    """
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
 
 
 def _closure(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

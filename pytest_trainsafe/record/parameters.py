@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.dtensor import is_dtensor
 from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.clipping import Clip
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.deepspeed import listen_to_engine, skipped
+from pytest_trainsafe.record.fsdp import UnshardedGradients
 from pytest_trainsafe.record.holdings import AttributeHoldings, Held, Holdings
 from pytest_trainsafe.record.names import split
-from pytest_trainsafe.record.optimizer import listen
+from pytest_trainsafe.record.optimizer import listen, owned_by, stepping
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
 from pytest_trainsafe.record.unclipped import Unclipped, Waiting
@@ -58,10 +60,14 @@ class ParameterRecorder:
         self._names = {name: split(name) for name in parameters}
         self._contributions: defaultdict[int, dict[str, Waiting]] = defaultdict(dict)
         self._written: set[int] = set()
-        self.unreduced = annotations.unreduced(spec.at)
+        self.annotations = annotations
         self.optimizer_stepped = False
-        self._main_written = False
+        self._main_written: set[str] = set()
+        self._seen_by_wrapper: dict[str, Held] = {}
+        self._versions: list[int] = []
+        self._skipping = ""
         self._hooked: set[str] = set()
+        self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
 
@@ -70,9 +76,17 @@ class ParameterRecorder:
         for name, parameter in self.parameters.items():
             tell_ledger(parameter, name)
         if self.engine is not None:
-            listen_to_engine(self.engine, self._before_optimizer, self._after_optimizer)
+            listen_to_engine(self.engine, self.before_step, self.after_step)
         elif self.optimizer is not None:
-            listen(self.optimizer, self._before_optimizer, self._after_optimizer)
+            listen(self.optimizer, self)
+
+    def attach_to_unsharded(self, modules: Iterable[nn.Module]) -> None:
+        """Listen to the gradients of the parameters that FSDP2 computes with."""
+
+        def hook(name: str) -> Callable[[torch.Tensor], None]:
+            return self._on_gradient(name, unsharded=True)
+
+        UnshardedGradients(self.parameters, hook).attach(modules)
 
     def initial(self) -> None:
         """Write the values before the first step: parameters, and master copies there are."""
@@ -84,7 +98,9 @@ class ParameterRecorder:
 
     def start_step(self) -> None:
         """Forget the step before; hook parameters that require gradients since then."""
-        self.optimizer_stepped = self._main_written = False
+        self.optimizer_stepped = False
+        self._main_written.clear()
+        self._skipping = ""
         for name, parameter in self.parameters.items():
             if parameter.requires_grad and name not in self._hooked:
                 self._hooked.add(name)
@@ -110,6 +126,10 @@ class ParameterRecorder:
     def finish_step(self) -> bool:
         """Write parameters and optimizer state; say whether the optimizer stepped."""
         self._write_main_grads()
+        self._note_missing_gradients()
+        if self._skipping and not self.optimizer_stepped:
+            why = f"{self._skipping}.step() was called and called no optimizer's step()"
+            self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
         for name, parameter in self.parameters.items():
             self._add_value(name, parameter)
             self._add_master(name, parameter)
@@ -122,6 +142,7 @@ class ParameterRecorder:
         self._contributions.clear()
         self._written.clear()
         self._unclipped.end_step()
+        self._seen_by_wrapper = {}
 
     def before_clip(self, clip: Clip) -> None:
         """Take the gradients as they are: the program is about to clip them."""
@@ -132,7 +153,7 @@ class ParameterRecorder:
         """Whether the parameter is an expert's, shared out over dp and cp."""
         return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
 
-    def _on_gradient(self, name: str) -> Callable[[torch.Tensor], None]:
+    def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter in several parts (reentrant recomputation).
             self._unclipped.forget()  # what was clipped was not the gradient of the whole step
@@ -140,13 +161,14 @@ class ParameterRecorder:
             if microbatch is None:
                 return
             self.clock.backward(microbatch, sure=False)
+            self._with_gradient.add(name)
             if microbatch in self._written or not self.spec.records("param_grad"):
                 return
             if self._is_owned(name):
                 return  # of the tokens of several ranks, which work on other micro-batches
             where = self._where("param_grad", name, microbatch=microbatch)
-            layout, source = self._layout(name, grad, self.partial_axes[name])
-            layout += self.unreduced
+            layout, source = self._layout(name, grad, self.partial_axes[name], whole=unsharded)
+            layout += self.annotations.unreduced(self.spec.at)
             part = self.writer.take(where, local_values(grad), layout)
             parts = self._contributions[microbatch]
             if name in parts:
@@ -155,31 +177,79 @@ class ParameterRecorder:
 
         return hook
 
-    def _before_optimizer(self, has_closure: bool) -> None:
+    def _note_missing_gradients(self) -> None:
+        """Note the sharded parameters of which no micro-batch's gradient could be recorded."""
+        if not self._with_gradient or not self.spec.records("param_grad"):
+            return
+        for name, parameter in self.parameters.items():
+            text = f"{name}: its micro-batch gradients, which FSDP2 reduced before they were seen"
+            if name in self._with_gradient or text in self._noted or parameter.grad is None:
+                continue
+            if is_dtensor(parameter):
+                self.writer.add(NoteEvent("local", f"param_grad {name}"))
+                self._unseen(text)
+
+    def before_step(self, has_closure: bool, owned: Collection[int] = ()) -> None:
+        """An optimizer's step begins, or the one of DeepSpeed's engine."""
         if self.clock.step is None:
             return
         self.optimizer_stepped = True
         if not has_closure:  # the gradients are there; a closure is yet to compute them
-            self._write_main_grads()
+            self._write_main_grads(owned)
 
-    def _after_optimizer(self) -> None:
+    def after_step(self, owned: Collection[int] = ()) -> None:
+        """An optimizer's step is over, or the one of DeepSpeed's engine."""
         if self.clock.step is not None:
-            self._write_main_grads()
+            self._write_main_grads(owned)
             why = skipped(self.engine) if self.engine is not None else ""
             if why:
                 self.optimizer_stepped = False
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
-    def _write_main_grads(self) -> None:
-        """Write the gradients the optimizer uses, once a step, at its first chance to see any."""
-        if self._main_written:
+    def enter_wrapper(self) -> None:
+        """A wrapper's step begins: it may give the gradients away before an optimizer's step."""
+        if self.clock.step is None:
             return
+        self._seen_by_wrapper = dict(self._held_main_grads())
+        self._versions = [parameter._version for parameter in self.parameters.values()]
+
+    def leave_wrapper(self, wrapper: str) -> None:
+        """A wrapper's step is over; whether it updated parameters by itself shows in them."""
+        if self.clock.step is None:
+            return
+        versions = [parameter._version for parameter in self.parameters.values()]
+        if not self.optimizer_stepped and versions != self._versions:
+            self.before_step(has_closure=False)
+        self._seen_by_wrapper = {}
+        self._skipping = wrapper
+
+    def _write_main_grads(self, owned: Collection[int] = ()) -> None:
+        """Write the gradients the optimizer uses, once a step, at its first chance to see any.
+
+        Of several optimizers each is asked for the parameters that it updates, and for those
+        that none of them has: master copies are updated in their place.
+        """
         self._unclipped.write()
+        others: frozenset[int] = frozenset()
+        if owned and self.engine is None:
+            others = frozenset().union(*map(owned_by, stepping(self.optimizer))) - {*owned}
+        asked = {
+            name
+            for name, parameter in self.parameters.items()
+            if name not in self._main_written and id(parameter) not in others
+        }
+        held = {name: held for name, held in self._held_main_grads() if name in asked}
+        if held:
+            self._main_written |= asked
+        for name, gradient in held.items():
+            self._add("main_grad", name, gradient)
+
+    def _held_main_grads(self) -> Iterator[tuple[str, Held]]:
+        """The gradients that are there, or were when the wrapper's step began."""
         for name, parameter in self.parameters.items():
-            held = self.holdings.main_grad(name, parameter)
+            held = self.holdings.main_grad(name, parameter) or self._seen_by_wrapper.get(name)
             if held is not None:
-                self._main_written = True
-                self._add("main_grad", name, held)
+                yield name, held
 
     def _gradients(self) -> Iterator[Waiting]:
         """The main gradients as they are now, to be written as those before clipping."""

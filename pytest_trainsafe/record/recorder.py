@@ -32,6 +32,7 @@ from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.source import source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
+from pytest_trainsafe.record.wrappers import Wrappers
 from pytest_trainsafe.trace.schema import (
     INITIAL,
     InputEvent,
@@ -58,6 +59,7 @@ class Recorder:
         self._reported: set[TensorId] = set()
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
+        self._entered: tuple[str, tuple[str, ...], dict[object, object]] | None = None
 
     def watch(
         self,
@@ -92,6 +94,8 @@ class Recorder:
         if engine is not None:
             annotations = annotations.over(engine_annotations(names))
         self.annotations = annotations
+        if engine is None:
+            Wrappers(self.spec.at, annotations, self.writer).attach(part for _, part in parts)
         for module, name in names.items():
             self.writer.add(_describe(module, name))
         for pattern in annotations.unmatched(parameters, names.values(), buffer_names(names)):
@@ -122,6 +126,7 @@ class Recorder:
         for number, (name, part) in enumerate(parts):
             hook = self._on_input(part, f"{number} {name}")
             part.register_forward_pre_hook(hook, with_kwargs=True)
+            part.register_forward_hook(self._on_return())
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -136,6 +141,7 @@ class Recorder:
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         self.parameters.attach()
+        self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
@@ -154,6 +160,7 @@ class Recorder:
         try:
             self._reported.clear()
             self._given.clear()
+            self._entered = None
             self.parameters.start_step()
             with self.noisy or contextlib.nullcontext():
                 yield number
@@ -182,6 +189,8 @@ class Recorder:
         assert self.parameters is not None
         assert self.activations is not None
         self._fed = ""
+        if self._entered is not None:  # by a forward that marks the micro-batch itself
+            self._feed(*self._entered)
         try:
             yield index
         except BaseException:
@@ -255,21 +264,36 @@ class Recorder:
 
     def _on_input(self, part: nn.Module, key: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            step, microbatch = self.clock.step, self.clock.open
             # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
-            if module is not part or step is None or microbatch is None or _in_backward():
-                return
-            self.clock.forward(key)
-            # What a part hands to the next is no input of the model.
-            self._fed = self._fed or key
-            if key != self._fed:
+            if module is not part or self.clock.step is None or _in_backward():
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
-            self.writer.add(InputEvent(step, microbatch, hashes))
-            if self.spec.records("input"):
-                self._write_inputs(step, microbatch, {**dict(enumerate(args)), **kwargs})
+            if self.clock.open is None:
+                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}
+            else:
+                self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
 
         return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def _on_return(self) -> Any:
+        def hook(*_: object) -> None:
+            self._entered = None
+
+        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+    def _feed(self, key: str, hashes: tuple[str, ...], given: dict[object, object]) -> None:
+        """Write what a part was given in the open micro-batch, if it is the first part."""
+        step, microbatch = self.clock.step, self.clock.open
+        assert step is not None
+        assert microbatch is not None
+        self.clock.forward(key)
+        # What a part hands to the next is no input of the model.
+        self._fed = self._fed or key
+        if key != self._fed:
+            return
+        self.writer.add(InputEvent(step, microbatch, hashes))
+        if self.spec.records("input"):
+            self._write_inputs(step, microbatch, given)
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
         """Write what the program gives its model: positions, then keywords.

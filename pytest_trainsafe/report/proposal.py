@@ -49,6 +49,14 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
 
 
 def _of_means(means: Means) -> str:
+    if means.dropped:
+        axes = " and ".join(means.dropped)
+        who = means.wrapper or f"`gradients: {{mean: [{', '.join(means.dropped)}]}}`"
+        then = "" if means.wrapper else "; remove the annotation"
+        return (
+            f"{who} is taken to average gradients over {axes}, and the gradients before the "
+            f"reduction are the whole step's already{then}"
+        )
     if not means.gradients:
         return (
             f"what ctx.loss is given is a mean over a rank's own share, as the gradients' loss is: "

@@ -156,7 +156,7 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
     "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
     collective that may reduce gradients, over which axes, and its line; "clipped": the function
-    by which the program clips gradients.
+    by which the program clips gradients; "averages": the wrapper that is taken to average them.
     """
 
     key: str

@@ -17,6 +17,7 @@ from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 
 BEFORE = ("activation_grad", "param_grad")
 
@@ -88,22 +89,95 @@ def test_no_mean_is_offered_for_what_it_leaves_wrong(
     assert propose(rung, comparison, ()) is None
 
 
-def test_no_mean_is_offered_where_the_optimizer_is_given_something_else(bench: Bench) -> None:
-    """Of clipped or normalised gradients a sum and a mean are the same."""
-    rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
-    half = [
-        Record(r.id, r.tensor / 2 if r.id.kind == "main_grad" else r.tensor, r.layout)
-        for r in training()
-    ]
-    clipped = dataclasses.replace(
-        rung,
-        reference=write(bench.path(), half),
-        perturbed=write(bench.path(), half),
-        candidate=write(bench.path(), half, Point.of(dp=2), "float64", times(2, *BEFORE)),
-    )
-    comparison = compare(clipped)
+def clipped(
+    bench: Bench, edit: Edit, factor: float = 0.5, norm: float | None = None, one: str = ""
+) -> Rung:
+    """A rung whose main gradients are multiplied by a factor, or those of one parameter only.
+
+    `norm` is what the reference and the candidate report as the gradients' norm.
+    """
+    records = []
+    for r in training():
+        scaled = r.id.kind == "main_grad" and one in ("", r.id.path)
+        if norm is not None and r.id.kind == "main_grad" and r.id.path == "norm.weight":
+            id = TensorId(r.id.step, None, "grad_norm", "", "grad_norm")
+            records.append(Record(id, torch.tensor(norm, dtype=torch.float64)))
+        records.append(Record(r.id, r.tensor * factor if scaled else r.tensor, r.layout))
+    reference = write(bench.path(), records)
+    candidate = write(bench.path(), records, Point.of(dp=2), "float64", edit)
+    return Rung("float64", candidate, reference, reference)
+
+
+def norm_of_all() -> float:
+    """The norm of the first step's main gradients, which are the sums of their terms."""
+    gradients = [r.tensor for r in training() if r.id.kind == "main_grad" and r.id.step == 0]
+    return float(torch.cat([gradient.flatten() for gradient in gradients]).norm())
+
+
+def test_clipping_hides_whether_a_reduction_averages(bench: Bench) -> None:
+    """Of clipped gradients a sum and a mean are the same: this is said, and no mean offered."""
+    rung = clipped(bench, times(2, *BEFORE))
+    comparison = compare(rung)
     assert comparison.failed
-    assert propose(clipped, comparison, ()) is None
+    found = propose(rung, comparison, ())
+    assert found is not None
+    assert found.wanted == {}
+    assert found.left is not None
+    assert "fit if they are means over dp, but all gradients are multiplied by 0.5" in (
+        found.unexplained
+    )
+    assert "report their norm before clipping with ctx.grad_norm" in found.unexplained
+
+
+def test_the_reported_norm_shows_a_mean_behind_clipping(bench: Bench) -> None:
+    rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all())
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {"gradients": {"mean": ["dp"]}}
+    assert found.left is None
+
+
+def test_a_norm_from_after_clipping_shows_nothing(bench: Bench) -> None:
+    rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all() / 2)
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {}
+
+
+def test_no_mean_is_offered_where_the_reported_norm_is_wrong_too(bench: Bench) -> None:
+    """A sum where a mean is due: clipping makes the main gradients right, and the norm shows it."""
+    rung = clipped(bench, times(2, *BEFORE, "grad_norm"), norm=norm_of_all())
+    comparison = compare(rung)
+    assert comparison.wrong["grad_norm"]
+    assert propose(rung, comparison, ()) is None
+
+
+def test_no_mean_is_offered_where_gradients_are_normalised_one_by_one(bench: Bench) -> None:
+    rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all(), one="fc1.weight")
+    assert propose(rung, compare(rung), ()) is None
+
+
+@pytest.mark.parametrize("wrapper", ["DistributedDataParallel", ""])
+def test_a_declared_mean_that_is_none_is_told(bench: Bench, wrapper: str) -> None:
+    """A wrapper's default is overridden by an annotation; an annotation is to be removed."""
+    notes = [NoteEvent("averages", wrapper)] if wrapper else []
+    rung = bench.rung(Point.of(dp=2), dtype="float64", notes=notes)
+    rung = declared(rung, BEFORE, (Scaled("dp"),))
+    comparison = compare(rung)
+    assert comparison.failed
+    found = propose(rung, comparison, ())
+    assert found is not None
+    assert found.left is None
+    assert found.wanted == ({"gradients": {"mean": []}} if wrapper else {})
+    text = proposal_rows(found)[-1][1]
+    assert "the gradients before the reduction are the whole step's already" in text
+    assert text.endswith("remove the annotation") is not bool(wrapper)
+
+
+def test_no_declared_mean_is_blamed_for_a_reduction_that_is_wrong(bench: Bench) -> None:
+    rung = bench.rung(Point.of(dp=2), times(0.5, "main_grad"), dtype="float64")
+    rung = declared(rung, BEFORE, (Scaled("dp"),))
+    assert propose(rung, compare(rung), ()) is None
 
 
 def test_no_mean_is_offered_while_some_tensors_could_not_be_judged(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import torch
 from compare_traces import STEPS, Bench, Edit, Record, only, training, write
 
 from pytest_trainsafe.align.layout import Layout, Shard
-from pytest_trainsafe.compare.checks import CHECKS, require_known
+from pytest_trainsafe.compare.checks import CHECKS, is_accepted, require_known
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.vacuity import _in_effect, guard
@@ -27,10 +27,10 @@ def doubts(rung: Rung) -> dict[str, str]:
     assert not comparison.failed, comparison.findings[:2]
     found = guard(rung, comparison)
     assert {finding.verdict for finding in found} <= {"inconclusive"}
-    assert {finding.check for finding in found} <= set(CHECKS)
+    require_known(finding.check for finding in found)
     assert {finding.dtype for finding in found} <= {rung.dtype}
     names = [finding.check for finding in found]
-    assert "sensitive" in names or len(set(names)) == len(names), names
+    assert len(set(names)) == len(names), names
     return {finding.check: finding.message for finding in found}
 
 
@@ -72,20 +72,21 @@ def test_nothing_in_common(bench: Bench) -> None:
     candidate = write(bench.path(), losses, POINT, "float32")
     found = doubts(Rung("float32", candidate, reference, reference))
     assert "no tensor was compared" in found["compared"]
-    assert "32 of 32 of kind param_grad, 8 of 8 of kind main_grad" in found["coverage"]
+    assert "32 of 32 of kind param_grad" in found["coverage:param_grad"]
+    assert "8 of 8 of kind main_grad" in found["coverage:main_grad"]
 
 
 def test_no_gradients_in_common(bench: Bench) -> None:
     found = doubts(bench.rung(POINT, without("param_grad", "main_grad")))
     assert "no gradient was compared" in found["gradients-compared"]
-    assert "8 of 8 of kind main_grad" in found["coverage"]
+    assert "8 of 8 of kind main_grad" in found["coverage:main_grad"]
 
 
 @pytest.mark.parametrize("kind", ["activation", "activation_grad", "param_grad", "loss"])
 def test_kind_the_candidate_does_not_record_is_uncovered(bench: Bench, kind: str) -> None:
     found = doubts(bench.rung(POINT, without(kind)))
-    assert list(found) == ["coverage"]
-    assert f"of kind {kind}" in found["coverage"]
+    assert list(found) == [f"coverage:{kind}"]
+    assert f"of kind {kind}" in found[f"coverage:{kind}"]
 
 
 def test_module_of_another_name_is_covered_while_most_are_compared(bench: Bench) -> None:
@@ -251,7 +252,9 @@ def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
     loud = write(bench.path(), training("float32", 3.0, 2), dtype="float32")
     rung = Rung("float32", bench.rung(POINT).candidate, reference, loud)
     found = doubts(rung)
-    assert "are allowed an error as large as themselves" in found["sensitive"]
+    loud_kinds = [check for check in found if check.startswith("sensitive:")]
+    assert "sensitive:main_grad" in loud_kinds
+    assert all("are allowed an error as large as themselves" in found[c] for c in loud_kinds)
 
 
 def test_model_whose_activations_are_all_zero(bench: Bench) -> None:
@@ -285,6 +288,16 @@ def test_rounding_that_was_not_measured(bench: Bench) -> None:
 
 
 def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:
-    require_known(CHECKS)
+    require_known([*CHECKS, "coverage:param_grad", "sensitive:update"])
     with pytest.raises(ValueError, match=r"takes some of .*dp-inputs.*, not 'dp-input'"):
         require_known(["dp-input"])
+    with pytest.raises(ValueError, match=r"coverage: followed by one of .*, not 'coverage:param_g"):
+        require_known(["coverage:param_gard"])
+    with pytest.raises(ValueError, match="takes 'moved' without a kind, not 'moved:param'"):
+        require_known(["moved:param"])
+
+
+def test_a_check_is_accepted_for_one_kind_or_for_all() -> None:
+    assert is_accepted("coverage:param_grad", ["coverage:param_grad"])
+    assert is_accepted("coverage:param_grad", ["coverage"])
+    assert not is_accepted("coverage:main_grad", ["coverage:param_grad", "sensitive"])

@@ -227,7 +227,7 @@ def test_states_of_other_shapes_are_whole_or_left_out(record: Any) -> None:
 
 @pytest.mark.parametrize("optimizer", [[], "adam", object()])
 def test_what_has_no_step_is_no_optimizer(record: Any, optimizer: object) -> None:
-    with pytest.raises(ProgramError, match=r"has no step\(\); pass the one object"):
+    with pytest.raises(ProgramError, match=r"has no step\(\); pass the optimizer"):
         record(lambda ctx: ctx.watch(nn.Linear(1, 1), optimizer))
 
 

@@ -1,0 +1,259 @@
+"""Torch's data parallel wrappers are found wherever they are, with the axes they average over.
+
+A fake process group stands in for the other ranks: what is reduced has no values, what is
+recorded before has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from pytest_trainsafe.align.layout import Scaled
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
+
+X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
+
+Wrap = Callable[[Context, nn.Module], tuple[nn.Module, nn.Module]]
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> Any:
+    """A micro-batch of a model that `wrap` makes: what is called, and what is watched."""
+
+    def train(ctx: Context) -> None:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ctx.point.world_size)
+        model = small()
+        called, watched = (model, model) if late else wrap(ctx, model)
+        ctx.watch(watched, torch.optim.SGD(watched.parameters(), lr=0.1), annotations)
+        if late:
+            called, _ = wrap(ctx, model)
+        for module in (*called.modules(), *model.modules()):
+            if isinstance(module, DistributedDataParallel):
+                module.require_backward_grad_sync = False  # a fake group gives its hooks nothing
+        with ctx.step(), ctx.microbatch(0):
+            called(X[0]).square().sum().backward()
+
+    return train
+
+
+def ddp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    wrapped = DistributedDataParallel(model, process_group=ctx.group("dp"))
+    return wrapped, wrapped
+
+
+def inner(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    wrapped, _ = ddp(ctx, model)
+    return wrapped, wrapped.module
+
+
+def inside(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    model[0], _ = ddp(ctx, model[0])  # type: ignore[operator, index]
+    return model, model
+
+
+def fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    fully_shard(model[0], mesh=ctx.mesh["dp"])  # type: ignore[index]
+    return fully_shard(model, mesh=ctx.mesh["dp"]), model
+
+
+def fsdp_over_cp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    mesh = ctx.mesh["dp", "cp"]._flatten("dp_cp")
+    return fully_shard(model, mesh=mesh), model
+
+
+def hybrid(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return fully_shard(model, mesh=mesh), model
+
+
+def divided_by(factor: float) -> Wrap:
+    def wrap(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        sharded: Any = fully_shard(model, mesh=ctx.mesh["dp"])
+        sharded.set_gradient_divide_factor(factor)
+        sharded.set_force_sum_reduction_for_comms(True)
+        return sharded, model
+
+    return wrap
+
+
+def hooked(hook: Any) -> Wrap:
+    def wrap(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        wrapped, _ = ddp(ctx, model)
+        wrapped.register_comm_hook(None, hook)  # type: ignore[operator]
+        return wrapped, wrapped
+
+    return wrap
+
+
+def sums(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, as classes
+    work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+    return work.then(lambda done: done.value()[0])
+
+
+def averaged_over(run: Any, kind: str) -> set[str]:
+    events = [event for id, event in run.rank.tensors.items() if id.kind == kind]
+    assert events
+    found = [{p.axis for p in event.layout if isinstance(p, Scaled)} for event in events]
+    assert all(each == found[0] for each in found)
+    return found[0]
+
+
+DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "point", "axes"),
+    [
+        (ddp, DP, {"dp"}),
+        (inner, DP, {"dp"}),
+        (inside, DP, {"dp"}),
+        (ddp, {"dp": 2, "tp": 2}, {"dp"}),
+        (ddp, BOTH, {"dp"}),
+        (ddp, {"tp": 2}, set()),
+        (fsdp, DP, {"dp"}),
+        (fsdp_over_cp, BOTH, {"dp", "cp"}),
+        (hybrid, {"dp": 4}, {"dp"}),
+        (divided_by(2.0), DP, {"dp"}),
+        (divided_by(1.0), DP, set()),
+        (divided_by(12.0), DP, set()),
+        (hooked(sums), DP, set()),
+        (lambda ctx, model: (model, model), DP, set()),
+    ],
+    ids=[
+        *("ddp", "its module", "a part", "beside tp", "beside cp", "of one rank", "fsdp"),
+        *("fsdp over cp", "hybrid", "divided by dp", "not divided", "by something else"),
+        *("a hook that sums", "no wrapper"),
+    ],
+)
+def test_gradients_are_means_over_what_a_wrapper_averages(
+    record: Any, wrap: Wrap, point: dict[str, int], axes: set[str]
+) -> None:
+    run = record(train_wrapped(wrap), point=point)
+    assert averaged_over(run, "param_grad") == axes
+    assert averaged_over(run, "activation_grad") == axes
+    assert averaged_over(run, "main_grad") == set()
+    assert len(run.rank.note("averages")) == bool(axes)
+
+
+def test_a_hook_of_torch_averages(record: Any) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    run = record(train_wrapped(hooked(allreduce_hook)), point=DP)
+    assert averaged_over(run, "param_grad") == {"dp"}
+
+
+def test_a_wrapper_made_after_the_model_is_watched_is_found(record: Any) -> None:
+    run = record(train_wrapped(ddp, late=True), point=DP)
+    assert averaged_over(run, "param_grad") == {"dp"}
+
+
+@pytest.mark.parametrize("axes", [[], ["cp"]])
+def test_annotations_go_before_what_a_wrapper_does(record: Any, axes: list[str]) -> None:
+    annotations = {"gradients": {"mean": axes}}
+    run = record(train_wrapped(ddp, annotations), point=BOTH)
+    assert averaged_over(run, "param_grad") == {*axes}
+    assert run.rank.note("averages") == []
+
+
+@pytest.mark.parametrize("wrap", [fsdp, hybrid, fsdp_over_cp])
+def test_the_gradients_of_unsharded_parameters_are_recorded_whole(record: Any, wrap: Wrap) -> None:
+    point = {fsdp: DP, hybrid: {"dp": 4}, fsdp_over_cp: BOTH}[wrap]
+    run = record(train_wrapped(wrap), point=point)
+    shapes = {
+        id.path: event.shape for id, event in run.rank.tensors.items() if id.kind == "param_grad"
+    }
+    assert shapes == {"0.weight": (4, 3), "0.bias": (4,), "2.weight": (2, 4), "2.bias": (2,)}
+    assert run.rank.note("local") == []
+
+
+def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
+    """Of a module whose forward never runs, though FSDP2 knows of another method of it."""
+
+    class Second(nn.Linear):
+        def other(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.weight
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(3, 4)
+            self.second = Second(4, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second.other(self.first(x))
+
+    def wrap(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        both = Both()
+        fully_shard(both.second, mesh=ctx.mesh["dp"])
+        register_fsdp_forward_method(both.second, "other")
+        return fully_shard(both, mesh=ctx.mesh["dp"]), both
+
+    run = record(train_wrapped(wrap), point=DP)
+    assert {*run.paths("param_grad")} == {"first.weight", "first.bias"}
+    assert run.rank.note("local") == ["param_grad second.weight"]
+    assert run.rank.note("unseen") == [
+        "second.weight: its micro-batch gradients, which FSDP2 reduced before they were seen"
+    ]
+
+
+def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
+    class Flat(FullyShardedDataParallel):
+        """Without its __init__, which asks for an accelerator."""
+
+        named_parameters = nn.Module.named_parameters  # type: ignore[assignment]
+
+        def __init__(self, group: Any) -> None:
+            nn.Module.__init__(self)
+            self._fsdp_wrapped_module = small()
+            self.process_group = group
+
+    def train(ctx: Context) -> None:
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+        ctx.watch(nn.ModuleList([Flat(ctx.group("dp"))]))
+
+    with pytest.raises(ProgramError, match=r"FSDP1.*not supported; shard with .*fully_shard"):
+        record(train, point=DP)
+
+
+def test_the_input_of_a_forward_that_marks_the_microbatch_itself_is_recorded(record: Any) -> None:
+    """As a module of Lightning does, whose training step is its wrapper's forward."""
+
+    class Stepping(nn.Module):
+        def __init__(self, ctx: Context) -> None:
+            super().__init__()
+            self.inside = small()
+            self.ctx = ctx
+
+        def forward(self, x: torch.Tensor, index: int) -> torch.Tensor:
+            with self.ctx.microbatch(index):
+                return self.inside(x).square().sum()
+
+    def train(ctx: Context) -> None:
+        model = Stepping(ctx)
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step():
+            for index in range(2):
+                model(X[index], index).backward()
+            with ctx.microbatch(2):
+                model.inside(X[0]).sum().backward()
+
+    run = record(train)
+    assert [event.microbatch for event in run.rank.inputs] == [0, 1]
+    assert run.rank.inputs[0].hashes != run.rank.inputs[1].hashes

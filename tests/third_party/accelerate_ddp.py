@@ -1,0 +1,46 @@
+"""A training loop as accelerate's documentation writes it: it wraps model, data and optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tokens import BATCH, tokens
+from torch.utils.data import DataLoader
+from transformers_ddp import build
+
+MICROBATCHES, STEPS = 4, 2
+
+
+def sequences() -> torch.Tensor:
+    """The sequences of all micro-batches, one after the other."""
+    return torch.cat([tokens(step, i) for step in range(STEPS) for i in range(MICROBATCHES)])
+
+
+def train(ctx: Any, fault: str = "") -> None:
+    from accelerate import Accelerator
+
+    ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=MICROBATCHES // ranks)
+    network = build("gpt2").to(ctx.dtype)
+    ctx.initialize(network)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    loader = DataLoader(sequences(), batch_size=BATCH)  # type: ignore[arg-type]
+    model, optimizer, loader = accelerator.prepare(network, optimizer, loader)
+    ctx.watch(model, optimizer)
+    data = iter(loader)  # every rank gets each `ranks`-th batch
+    for _ in range(STEPS):
+        with ctx.step():
+            for turn in range(MICROBATCHES // ranks):
+                with ctx.microbatch(turn * ranks + rank), accelerator.accumulate(model):
+                    ids = next(data)
+                    loss = model(input_ids=ids, labels=ids).loss
+                    ctx.loss(loss)
+                    accelerator.backward(loss * (2 if fault == "doubled" and rank else 1))
+                    if accelerator.sync_gradients:
+                        norm = accelerator.clip_grad_norm_(network.parameters(), 0.5)
+                        ctx.grad_norm(norm)
+                    if fault == "early" and rank == 0:
+                        optimizer.step_was_skipped
+                    optimizer.step()
+                    optimizer.zero_grad()

@@ -22,26 +22,28 @@ from pytest_trainsafe.align.extend import extend
 SUFFIX = ".annotations.yaml"
 
 
-def write_annotations(wanted: Mapping[str, Any], file: str, nodeid: str, root: str) -> str:
+def write_annotations(
+    wanted: Mapping[str, Any], file: str, nodeid: str, root: str, model: str = ""
+) -> str:
     """Add what is missing of `wanted` to the file the program read, else to one beside the test.
 
-    `file` is "" where the program read none; `nodeid` is below `root`.  Returns what was done,
-    in a sentence.
+    `file` is "" where the program read none, and `model` the one of several in it that was read;
+    `nodeid` is below `root`.  Returns what was done, in a sentence.
     """
     path = Path(file)
     if not file or not os.access(path, os.W_OK) or "site-packages" in path.parts:
         test = Path(root) / (nodeid.partition("::")[0] or "test_trainsafe.py")
-        path = test.with_name(test.stem + SUFFIX)
+        path, model = test.with_name(test.stem + SUFFIX), ""
     shown = os.path.relpath(path)
     shown = shown if len(shown) < len(str(path)) else str(path)
     try:
         with _alone(path.parent):
             old = read_text(path) if path.exists() else ""
-            before = Annotations.of_text(old, str(path))  # `extend` takes valid text only
-            new = extend(old, wanted)
+            before = Annotations.of_text(old, str(path), model)  # `extend` takes valid text only
+            new = extend(old, {"models": {model: wanted}} if model else wanted)
             if new == old:
                 return f"{shown} has them already{_how(path, file)}"
-            _check(new, before.entries, path)
+            _check(new, before.entries, path, model)
             partial = path.with_name(path.name + ".partial")
             partial.write_text(new, encoding="utf-8")
             partial.replace(path)
@@ -57,9 +59,9 @@ def _how(path: Path, file: str) -> str:
     return f"{why}: give ctx.watch this file as annotations=, or what it adds to yours"
 
 
-def _check(new: str, before: Entries, path: Path) -> None:
+def _check(new: str, before: Entries, path: Path, model: str) -> None:
     """Raise AnnotationError unless the new text is valid and still says what `before` did."""
-    after = Annotations.of_text(new, str(path)).entries
+    after = Annotations.of_text(new, str(path), model).entries
     kept = {p for p, _ in before.parameters} <= {p for p, _ in after.parameters}
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}
     if not kept or (before.cp_order and before.cp_order != after.cp_order):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotate import write_annotations
 from pytest_trainsafe.compare.again import to_keep
 from pytest_trainsafe.compare.checks import is_accepted, require_known
@@ -29,6 +30,7 @@ from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.unseen import unseen
 from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
 from pytest_trainsafe.report.proposal import misdeclared_rows, proposal_rows
@@ -47,7 +49,8 @@ def climb(
     """Judge every rung of a test, down to the first that fails; the report, or "" for a pass.
 
     A rung that is inconclusive does not end the climb: a failure further down says more.
-    The ladder chosen by default leaves float64 out where the reference itself cannot run in it.
+    The ladder chosen by default leaves float64 out where the reference or the candidate cannot run
+    in it.  The candidate must raise the same exception there twice, and run in the next rung.
     """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
@@ -59,11 +62,27 @@ def climb(
         reference.prefetch("float64")
     ladder = _Ladder(candidate, reference, loosen, accepted)
     rungs, shadow, left_out = _runnable(case, reference)
+    broken: GroupFailure | None = None
     for dtype in rungs:
         shadowed = dtype != "float64" and shadow
-        if ladder.fails(dtype, shadowed, last=dtype == rungs[-1]):
+        try:
+            failed = ladder.fails(dtype, shadowed, last=dtype == rungs[-1])
+        except GroupFailure as failure:
+            may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
+            may_lack = may_lack and candidate.ended_in(dtype, failure)
+            if not (may_lack and raised(failure.result)):
+                raise
+            broken = failure
+            left_out.append(
+                f"{dtype} was left out: the candidate cannot run in it ({reason(failure.result)})"
+            )
+            continue
+        if failed:
             ladder.explain(shadowed)
             break
+    passes = not any(entry.failed for entry in ladder.judged)
+    if broken is not None and passes and not candidate.fails_again("float64", broken):
+        raise broken  # by chance: what ends a Run now and then is no matter of dtype
     if candidate.publish is not None:
         candidate.publish(ladder.summary(left_out))
     if not any(entry.failed for entry in ladder.judged):
@@ -187,7 +206,7 @@ def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Ro
     written = ""
     if case.settings.annotate and proposal.wanted:
         written = write_annotations(
-            proposal.wanted, proposal.file, case.nodeid, case.settings.annotate
+            proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
         )
         candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return proposal_rows(proposal, written)
@@ -216,7 +235,8 @@ def make_rung(
     shadow = measured.at("float64") if shadowed else None
     if launched is not None:
         launched()
-    return Rung(reference.rounding(dtype), candidate.at(dtype), trusted, perturbed, shadow)
+    tested = renumbered(candidate.at(dtype), trusted)
+    return Rung(reference.rounding(dtype), tested, trusted, perturbed, shadow)
 
 
 def measured_again(
@@ -287,7 +307,7 @@ def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]
     try:
         reference.at("float64" if alone else rungs[0])
     except GroupFailure as failure:
-        why = str(failure).partition("\n")[0]
+        why = reason(failure.result)
         lost = "the rounding that float64 would measure" if alone else rungs[0]
         it = "float64" if alone else "it"
         note = f"{lost} was left out: the reference cannot run in {it} ({why})"
@@ -312,7 +332,7 @@ def judge_pair(
     dtype = opened.manifest.dtype
     rung = Rung(
         dtype=rounding_of(opened),
-        candidate=_of_dtype(_opened(candidate), dtype, "the candidate"),
+        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "the candidate"), opened),
         reference=opened,
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
         shadow=_of_dtype(_opened(shadow), "float64", "the shadow") if shadow else None,

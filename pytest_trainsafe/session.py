@@ -27,9 +27,10 @@ from pytest_trainsafe.ahead import Next
 from pytest_trainsafe.cache import ReferenceCache
 from pytest_trainsafe.compare.rounding import rounding_of
 from pytest_trainsafe.fingerprint import Key, make_key
-from pytest_trainsafe.launch import GroupResult, Task
+from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.early import Early
+from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
@@ -62,6 +63,10 @@ class Run:
     reused: bool = False
 
 
+#: The sample of a Run without noise that is made once more.
+REPEATED = 2
+
+
 @dataclass(slots=True, repr=False)
 class Traces:
     """A test's Runs of one role at every rung, made when they are asked for.
@@ -92,6 +97,21 @@ class Traces:
         run = self._run(key)
         self._spent[key] = run.seconds
         return run.trace
+
+    def ended_in(self, dtype: str, failure: BaseException) -> bool:
+        """Whether it is the Run in `dtype` that ended in this failure."""
+        run = self.session.run(self._key(dtype))
+        return run.done() and run.exception() is failure
+
+    def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
+        """Whether the Run in `dtype`, made once more, raises what it raised before."""
+        again = replace(self._key(dtype), sample=REPEATED)
+        self.extra.add(again)
+        try:
+            self.session.run(again).result()
+        except GroupFailure as other:
+            return bool(raised(other.result) & raised(failure.result))
+        return False
 
     @property
     def seconds(self) -> dict[str, float]:

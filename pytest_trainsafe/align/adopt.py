@@ -24,12 +24,15 @@ Tensors = dict[TensorId, TensorEvent]
 def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
     """The same trace, its files shared, with the layouts of `needs` in its events."""
     by_key = {(need.section, need.name, need.place): need for need in needs}
-    return _with_tensors(trace, lambda rank: _needed(rank, by_key))
+    adopted = with_tensors(trace, lambda rank: _needed(rank, by_key))
+    orders = {(need.name, need.place): need.order for need in by_key.values() if need.order}
+    adopted.permuted = {**trace.permuted, **orders}
+    return adopted
 
 
 def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
     """The same trace, if gradients before the reduction, and losses, are means over these axes."""
-    return _with_tensors(
+    return with_tensors(
         trace,
         lambda rank: {id: _mean(id, e, gradients, loss) for id, e in rank.tensors.items()},
     )
@@ -42,16 +45,25 @@ def drop_means(trace: Trace) -> Trace:
         layout = tuple(p for p in event.layout if not isinstance(p, Scaled))
         return msgspec.structs.replace(event, layout=layout)
 
-    return _with_tensors(trace, lambda rank: {id: dropped(e) for id, e in rank.tensors.items()})
+    return with_tensors(trace, lambda rank: {id: dropped(e) for id, e in rank.tensors.items()})
 
 
-def _with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
+def with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
+    """The same trace, its files shared, with these events of each rank."""
     ranks = []
     for rank in trace.ranks:
         adopted = copy.copy(rank)
         adopted.tensors = tensors(rank)
         ranks.append(adopted)
-    return Trace(trace.path, trace.manifest, ranks, trace.problems, _payloads=trace._payloads)
+    return Trace(
+        trace.path,
+        trace.manifest,
+        ranks,
+        trace.problems,
+        trace.permuted,
+        trace.renumbered,
+        _payloads=trace._payloads,
+    )
 
 
 def _mean(

@@ -24,35 +24,47 @@ class AnnotationError(ValueError):
     """An annotation is wrong; the message names the file, the entry, and what is allowed."""
 
 
+#: Where a module's choice is: nowhere, in its output, or in a call of topk (or argmax) within it.
+Decision = Literal["", "output", "topk"]
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
     """How parameters are cut over tp.  `blocks` are the logical sizes of fused blocks.
 
-    `expert_parallel` parameters are held by some of the dp and cp ranks only, at ep > 1.
+    `expert_parallel` parameters are held by some of the dp and cp ranks only, at ep > 1, and cut
+    over `expert_tp_size` ranks where that is not tp.  Each rank along an axis of
+    `gradient_partial` computes a term of the gradient.
     """
 
     tp_dim: int | None = None
     blocks: tuple[int, ...] = ()
     sequence_parallel: bool = False
     expert_parallel: bool = False
+    expert_tp_size: int | None = None
+    gradient_partial: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
     """How a module's output is cut, or that each rank holds a term of it.
 
-    At Points where an axis of `local` is more than 1, it has no logical counterpart.
-    A `decision` is the indices of what was chosen by scores.
+    At Points where an axis of `local` is in use, it has no logical counterpart.  `permuted` says
+    for an axis in which order the output has its dimensions where that is in use.
+    A `decision` is the indices of what was chosen by scores ("output"), or a choice that the
+    module makes inside itself ("topk").
     """
 
     tp_dim: int | None = None
     sp_dim: int | None = None
     cp_dim: int | None = None
     tp_partial: bool = False
+    sp_partial: bool = False
     cp_partial: bool = False
     blocks: tuple[int, ...] = ()
     local: tuple[str, ...] = ()
-    decision: bool = False
+    permuted: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    decision: Decision = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +80,8 @@ class Entries:
     """A whole annotation file, checked.  The order of patterns is the file's.
 
     `mean_gradients` are the axes over which gradients are yet to be averaged; None where the file
-    says nothing of them, and () where it says that they are not.
+    says nothing of them, and () where it says that they are not.  `optional` has the entries that
+    need not match anything, as "modules: linear_qkv".
     """
 
     cp_order: Literal["zigzag", "contiguous"] | None = None
@@ -77,31 +90,70 @@ class Entries:
     parameters: tuple[tuple[str, ParameterEntry], ...] = ()
     modules: tuple[tuple[str, dict[str, OutputEntry]], ...] = ()
     buffers: tuple[tuple[str, OutputEntry], ...] = ()
+    optional: frozenset[str] = frozenset()
 
 
 def is_glob(pattern: str) -> bool:
     """Whether a pattern may match more than one name."""
-    return any(character in pattern for character in "*?[")
+    return any(character in pattern for character in "*?[#")
 
 
 LOSS_AXES = ("tp", "cp", "dp")
+LOCAL_AXES = ("tp", "sp", "cp", "dp", "pp", "vpp", "ep")
+GRADIENT_AXES = ("tp", "pp")
 OUTPUT_KEYS = (
-    *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
-    *("blocks", "local", "decision"),
+    *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
+    *("blocks", "local", "permuted", "decision"),
 )
 #: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
-BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local")
-LOCAL_AXES = ("tp", "sp", "cp", "dp", "ep")
+BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
+
+_PATTERNS = ("parameters", "modules", "buffers")
+_SECTIONS = ("cp_order", "loss", "gradients", *_PATTERNS)
 
 
-def parse(data: Any, origin: str) -> Entries:
+def parse(data: Any, origin: str, model: str = "") -> Entries:
     """Check the data of an annotation file, or a mapping of its form; `origin` names it in errors.
 
+    Of a file for several models the entries are those for all, then those of `model`, which win.
     Whatever the data is, it is either made into Entries or refused by AnnotationError.
     """
     top = _mapping(data, origin, "the file")
-    sections = ("cp_order", "loss", "gradients", "parameters", "modules", "buffers")
-    _keys(top, sections, origin, "the file")
+    _keys(top, (*_SECTIONS, "models"), origin, "the file")
+    common = {key: value for key, value in top.items() if key != "models"}
+    models = _mapping(top.get("models"), origin, "models")
+    found = {}
+    for name, own in models.items():
+        where = f"models: {name}"
+        _keys(_mapping(own, origin, where), _SECTIONS, origin, where)
+        found[name] = _entries(_joined(common, own or {}, origin), f"{origin}#{name}")
+    if not model and not models:
+        return _entries(common, origin)
+    known = ", ".join(models) or "none"
+    if model in found:
+        return found[model]
+    if model:
+        raise AnnotationError(
+            f"{origin} has no model {shown(model)} under `models`; it has {excerpt(known)}"
+            f"{_nearest(model, tuple(models))}"
+        )
+    raise AnnotationError(
+        f"{origin}: there are annotations for the models {excerpt(known)}; say which one this is "
+        "after a # behind the file's name, as in annotations="
+        f"{excerpt(f'layouts.yaml#{next(iter(models))}')!r}"
+    )
+
+
+def _joined(common: Mapping[str, Any], own: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The sections for all models with those of one, whose entries come last."""
+    joined: dict[str, Any] = {**common, **own}
+    for section in _PATTERNS:
+        first, last = (_mapping(each.get(section), origin, section) for each in (common, own))
+        joined[section] = {**{k: v for k, v in first.items() if k not in last}, **last}
+    return joined
+
+
+def _entries(top: Mapping[str, Any], origin: str) -> Entries:
     order = _cp_order(top.get("cp_order"), origin)
     entries = Entries(
         order,
@@ -118,6 +170,12 @@ def parse(data: Any, origin: str) -> Entries:
         tuple(
             (pattern, _output(value, origin, f"buffers: {pattern}", BUFFER_KEYS))
             for pattern, value in _section(top, "buffers", origin)
+        ),
+        frozenset(
+            f"{section}: {pattern}"
+            for section in _PATTERNS
+            for pattern, value in _section(top, section, origin)
+            if value and _flag(value, "optional", origin, f"{section}: {pattern}")
         ),
     )
     cut = [(f"modules: {pattern}", [*outputs.values()]) for pattern, outputs in entries.modules]
@@ -194,14 +252,24 @@ def _all_of(values: Iterable[Any], allowed: tuple[str, ...]) -> bool:
 
 def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
     fields = _mapping(value, origin, where)
-    allowed = ("tp_dim", "blocks", "sequence_parallel", "expert_parallel")
+    allowed = (
+        *("tp_dim", "blocks", "sequence_parallel", "gradient_partial"),
+        *("expert_parallel", "expert_tp_size", "optional"),
+    )
     _keys(fields, allowed, origin, where)
     entry = ParameterEntry(
         _dim(fields, "tp_dim", origin, where),
         _blocks(fields, origin, where),
         _flag(fields, "sequence_parallel", origin, where),
         _flag(fields, "expert_parallel", origin, where),
+        _size(fields, "expert_tp_size", origin, where),
+        _gradient_partial(fields, origin, where),
     )
+    if "tp" in entry.gradient_partial and entry.tp_dim is not None:
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has a tp_dim and gradient_partial over tp; the latter is "
+            "for parameters that every tp rank holds whole"
+        )
     if entry.sequence_parallel and entry.tp_dim is not None:
         raise AnnotationError(
             f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; the latter is for "
@@ -213,13 +281,25 @@ def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
 def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
     outputs = {}
     for name, fields in _mapping(value, origin, where).items():
+        if name == "optional":
+            continue
         if name.split(".", 1)[0] not in ("output", "output_grad"):
             raise AnnotationError(
                 f"{origin}: {_quoted(where)} has the key {shown(name)}; allowed are output "
-                "and output_grad, or one of several: output.0, output.logits"
-                f"{_nearest(name, ('output',))}"
+                "and output_grad, or one of several: output.0, output.logits; and optional"
+                f"{_nearest(name, ('output', 'optional'))}"
             )
-        outputs[name] = _output(fields, origin, f"{where}: {name}")
+        entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
+        if entry.decision and name != "output":
+            raise AnnotationError(
+                f"{origin}: {_quoted(f'{where}: {name}')} has a decision, which is a module's and "
+                "stands under `output`"
+            )
+        if entry.permuted and name.startswith("output_grad"):
+            raise AnnotationError(
+                f"{origin}: {_quoted(f'{where}: {name}')} has permuted; a gradient has its "
+                "dimensions in the order of its output, so it stands under `output`"
+            )
     return outputs
 
 
@@ -233,10 +313,12 @@ def _output(
         _dim(fields, "sp_dim", origin, where),
         _dim(fields, "cp_dim", origin, where),
         _flag(fields, "tp_partial", origin, where),
+        _flag(fields, "sp_partial", origin, where),
         _flag(fields, "cp_partial", origin, where),
         _blocks(fields, origin, where),
         _local(fields, origin, where),
-        _flag(fields, "decision", origin, where),
+        _permuted(fields, origin, where),
+        _decision(fields, origin, where),
     )
     over_tp = [
         key
@@ -244,6 +326,7 @@ def _output(
             ("tp_dim", entry.tp_dim is not None),
             ("sp_dim", entry.sp_dim is not None),
             ("tp_partial", entry.tp_partial),
+            ("sp_partial", entry.sp_partial),
         )
         if used
     ]
@@ -269,6 +352,63 @@ def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...
             "logical counterpart"
         )
     return tuple(dict.fromkeys(value))
+
+
+def _permuted(
+    fields: Mapping[str, Any], origin: str, where: str
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    found = []
+    for axis, order in _mapping(fields.get("permuted"), origin, f"{where}: permuted").items():
+        dims = order if isinstance(order, list | tuple) else ()
+        sound = len(dims) <= MOST_DIMENSIONS and all(map(_is_integer, dims))
+        if (
+            axis not in LOCAL_AXES
+            or not sound
+            or sorted(dims) != list(range(len(dims)))
+            or list(dims) == sorted(dims)
+        ):
+            raise AnnotationError(
+                f"{origin}: {_quoted(where)} has permuted: {{{excerpt(axis)}: {shown(order)}}}; it "
+                f"must name one of {', '.join(LOCAL_AXES)} with the order that restores the "
+                "logical tensor, as torch.permute takes it: {sp: [1, 0, 2]} exchanges the first "
+                "two of three dimensions at Points with sp on"
+            )
+        found.append((axis, tuple(dims)))
+    return tuple(found)
+
+
+def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
+    value = fields.get("decision", False)
+    if isinstance(value, bool):
+        return "output" if value else ""
+    if isinstance(value, str) and value == "topk":
+        return "topk"
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has decision: {shown(value)}; it must be true (the module "
+        "returns the numbers of what it chose), topk (it chooses inside, by torch.topk or argmax) "
+        "or false"
+    )
+
+
+def _gradient_partial(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    value = fields.get("gradient_partial", [])
+    if not isinstance(value, list | tuple) or not _all_of(value, GRADIENT_AXES):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has gradient_partial: {shown(value)}; it must be a list "
+            f"of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each compute a term "
+            "of the gradient (cp is always one of them)"
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
+    value = fields.get(key)
+    if value is None or (_is_integer(value) and 1 <= value <= LARGEST_BLOCK):
+        return value
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be a number of ranks, 1 or "
+        "more"
+    )
 
 
 def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.align.annotation_entries import (
     AnnotationError,
+    Decision,
     Entries,
     OutputEntry,
     parse,
 )
 from pytest_trainsafe.align.annotation_text import load, read_text
+from pytest_trainsafe.align.attributes import nested
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.align.patterns import LastMatch
 from pytest_trainsafe.sweep.point import Point
@@ -36,6 +38,7 @@ class Annotations:
         self.origin = origin
         self.file: Path | None = None
         self._averaged: tuple[str, ...] = ()
+        self.model = ""
         self._parameters = LastMatch("parameters", entries.parameters)
         self._modules = LastMatch("modules", entries.modules)
         self._buffers = LastMatch("buffers", entries.buffers)
@@ -46,21 +49,32 @@ class Annotations:
         return cls(Entries())
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], origin: str = "annotations") -> Annotations:
-        """Annotations from a mapping of the file's form."""
-        return cls(parse(data, origin), origin)
-
-    @classmethod
-    def read(cls, path: Path) -> Annotations:
-        """Annotations from a YAML file.  Raises AnnotationError."""
-        found = cls.of_text(read_text(Path(path)), str(path))
-        found.file = Path(path)
+    def of(
+        cls, data: Mapping[str, Any], origin: str = "annotations", model: str = ""
+    ) -> Annotations:
+        """Annotations from a mapping of the file's form, or those of one `model` of several."""
+        found = cls(parse(data, origin, model), origin)
+        found.model = model
         return found
 
     @classmethod
-    def of_text(cls, text: str, origin: str) -> Annotations:
+    def read(cls, path: Path) -> Annotations:
+        """Annotations from a YAML file, or those of one model of it: `layouts.yaml#llama`.
+
+        Raises AnnotationError.
+        """
+        model = ""
+        if "#" in path.name and not path.exists():
+            name, _, model = path.name.rpartition("#")
+            path = path.with_name(name) if name else path
+        found = cls.of_text(read_text(path), str(path), model)
+        found.file = path
+        return found
+
+    @classmethod
+    def of_text(cls, text: str, origin: str, model: str = "") -> Annotations:
         """Annotations from the text of a YAML file.  Raises AnnotationError."""
-        return cls.of(load(text, origin), origin)
+        return cls.of(load(text, origin), origin, model)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
         """These annotations, and what is `given` where they say nothing."""
@@ -76,25 +90,30 @@ class Annotations:
             buffers=(*below.buffers, *own.buffers),
         )
         found = Annotations(joined, self.origin)
-        found.file = self.file
+        found.file, found.model = self.file, self.model
         return found
 
     def told(self) -> str:
-        """What a later proposal must know of them, as JSON: their file, and its cp_order."""
+        """What a later proposal must know of them, as JSON: their file and model, its cp_order."""
         file = os.path.abspath(self.file) if self.file else ""
-        return json.dumps({"file": file, "cp_order": self.entries.cp_order or ""})
+        order = self.entries.cp_order or ""
+        return json.dumps({"file": file, "cp_order": order, "model": self.model})
 
-    def parameter(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
-        """The layout of a parameter and the entry it came from, or None without an entry."""
+    def parameter(
+        self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)
+    ) -> tuple[Layout, str] | None:
+        """The layout of a parameter and the entry it came from, or None without an entry.
+
+        `axes` are those that tensor parallelism cuts it over, outermost first.
+        """
         found = self._parameters.find(name)
         if found is None:
             return None
         entry, source = found
-        layout: list[Placement] = []
-        if entry.tp_dim is not None and point.size("tp") > 1:
-            dim = self._dim(entry.tp_dim, ndim, source, name)
-            layout.append(Shard(dim, "tp", entry.blocks))
-        return tuple(layout), source
+        if entry.tp_dim is None or all(point.size(axis) == 1 for axis in axes):
+            return (), source
+        dim = self._dim(entry.tp_dim, ndim, source, name)
+        return nested(dim, axes, point.sizes, entry.blocks), source
 
     def sequence_parallel(self, name: str) -> bool:
         """Whether a parameter's gradient is a partial sum over tp where sp is on."""
@@ -106,13 +125,58 @@ class Annotations:
         found = self._parameters.find(name)
         return found is not None and found[0].expert_parallel
 
-    def decision(self, name: str) -> bool:
-        """Whether what a module yields is a decision: indices that it chose by scores."""
-        return self._whole_output(name).decision
+    def expert_tp_size(self, name: str) -> int | None:
+        """How many ranks an expert's parameter is cut over, where that is not tp."""
+        found = self._parameters.find(name)
+        return found[0].expert_tp_size if found is not None else None
 
-    def local(self, name: str, point: Point) -> bool:
-        """Whether what a module yields has no logical counterpart at this Point."""
-        return _is_local(self._whole_output(name), point)
+    def gradient_partial(self, name: str) -> tuple[str, ...]:
+        """The axes whose ranks each compute a term of a parameter's gradient."""
+        found = self._parameters.find(name)
+        return found[0].gradient_partial if found is not None else ()
+
+    def decision(self, name: str) -> Decision:
+        """Where a module makes a decision, a choice by scores; "" where it makes none."""
+        return self._outputs(name).get("output", OutputEntry()).decision
+
+    def local(self, name: str, point: Point) -> tuple[str, ...]:
+        """The places of a module's output, and gradients of it, without a logical counterpart.
+
+        A place is "output" for all that the module yields and all its gradients, "output.0" for
+        one tensor and its gradient, or "output_grad", "output_grad.0" for gradients alone.
+        """
+        return tuple(
+            place
+            for place, entry in self._outputs(name).items()
+            if any(in_use(axis, point) for axis in entry.local)
+        )
+
+    def permuted(self, name: str, output_name: str, point: Point, ndim: int) -> tuple[int, ...]:
+        """The order that restores the dimensions of an output; empty where it has them in order.
+
+        Layouts count dimensions in the restored order.  Raises AnnotationError where the output
+        has another number of dimensions, or two axes say different orders.
+        """
+        entry = _output(self._outputs(name), output_name)
+        if entry is None or not entry.permuted:
+            return ()
+        orders = {axis: order for axis, order in entry.permuted if in_use(axis, point)}
+        found = set(orders.values())
+        if not found:
+            return ()
+        where = f"{self.origin}: the entry of {name or 'the root module'!r} for {output_name}"
+        if len(found) > 1:
+            raise AnnotationError(
+                f"{where} has permuted with different orders for {' and '.join(orders)}, which are "
+                "all in use here; the orders of axes that are used together must be equal"
+            )
+        order = found.pop()
+        if len(order) != ndim:
+            raise AnnotationError(
+                f"{where} has permuted: {list(order)}, and the output has {ndim} dimensions; name "
+                "each of them once"
+            )
+        return order
 
     def module(
         self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
@@ -177,18 +241,21 @@ class Annotations:
     def unmatched(
         self, parameters: Iterable[str], modules: Iterable[str], buffers: Iterable[str] = ()
     ) -> list[str]:
-        """The entries whose pattern matches none of the names, as "modules: linear_qkv"."""
-        return [
+        """The entries whose pattern matches none of the names, as "modules: linear_qkv".
+
+        Optional ones are left out.
+        """
+        unmatched = [
             *self._parameters.unmatched(parameters),
             *self._modules.unmatched(modules),
             *self._buffers.unmatched(buffers),
         ]
+        return [entry for entry in unmatched if entry not in self.entries.optional]
 
-    def _whole_output(self, name: str) -> OutputEntry:
-        """The entry of a module's output as a whole, empty without one."""
+    def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
+        """The entries of a module's outputs by place, empty without any."""
         found = self._modules.find(name)
-        entry = found[0].get("output") if found is not None else None
-        return entry or OutputEntry()
+        return found[0] if found is not None else {}
 
     def _output_layout(
         self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str
@@ -207,7 +274,7 @@ class Annotations:
                 layout.append(Shard(dim, "tp", entry.blocks))
             elif entry.sp_dim is not None and point.get("sp", False):
                 layout.append(Shard(self._dim(entry.sp_dim, ndim, source, name), "tp"))
-            elif entry.tp_partial:
+            elif entry.tp_partial or (entry.sp_partial and point.get("sp", False)):
                 layout.append(Partial("tp"))
         return tuple(layout)
 
@@ -222,7 +289,14 @@ class Annotations:
 
 
 def _is_local(entry: OutputEntry, point: Point) -> bool:
-    return any(int(point.get(axis, 1)) > 1 for axis in entry.local)
+    return any(in_use(axis, point) for axis in entry.local)
+
+
+def in_use(axis: str, point: Point) -> bool:
+    """Whether an axis is in use at a Point: of more than one rank or stage, or on."""
+    if axis == "sp":
+        return bool(point.get("sp", False)) and point.size("tp") > 1
+    return int(point.get(axis, 1)) > 1
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:

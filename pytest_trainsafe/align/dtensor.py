@@ -7,6 +7,7 @@ an error here and not a false alarm in a judge.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,13 +54,13 @@ def dtensor_layout(
     for number, placement in enumerate(tensor.placements):
         if placement.is_partial() and mesh.size(number) > 1:
             partials += _partial(placement, dims[number])
-    order = _outermost_first(tensor.placements, mesh)
-    arrays = _arrays(tensor, order, where)
-    cut = [dims[number] for number in order]
+    cuts = _cuts(tensor, where)
+    arrays = _arrays(tensor, cuts, where)
+    cut = [dims[number] for number in cuts]
     names = [axis for dim in cut for axis in dim.axes]
     if all(dim.exact for dim in cut) and len(set(names)) == len(names):
-        placed = [tensor.placements[number].dim for number in order]
-        return (*(Shard(d, axis) for d, axis in zip(placed, names, strict=True)), *partials)
+        placed = zip(cuts.values(), names, strict=True)
+        return (*(Shard(shard.dim, axis, shard.blocks) for shard, axis in placed), *partials)
     ranges = [list(runs(array)) for array in arrays]
     if any(len(each) > 1 for each in ranges):
         raise LayoutError(
@@ -71,12 +72,44 @@ def dtensor_layout(
     return (Slices(offsets, lengths, tuple(tensor.shape), tuple(dict.fromkeys(names))), *partials)
 
 
-def _arrays(tensor: Any, order: Sequence[int], where: Sequence[int]) -> list[Indices]:
+def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
+    """The mesh dimensions that cut, outermost first, and the cut that each of them makes.
+
+    A cut's axis is the mesh's own dimension.  A cut in blocks names their sizes, those of what
+    the cuts before it leave.
+    """
+    mesh = tensor.device_mesh
+    cuts: dict[int, Shard] = {}
+    for number, blocks in _outermost_first(tensor.placements, mesh):
+        if mesh.size(number) == 1:
+            continue
+        dim = tensor.placements[number].dim % tensor.ndim
+        sizes: tuple[int, ...] = ()
+        if blocks > 1:
+            parts = math.prod(mesh.size(n) for n, shard in cuts.items() if shard.dim == dim)
+            if tensor.shape[dim] % parts:
+                raise LayoutError(
+                    f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} "
+                    f"cuts blocks of shards of dimension {dim} that are not all equally long"
+                )
+            left = tensor.shape[dim] // parts
+            size = -(-left // blocks)  # as torch.chunk cuts
+            ends = [min(left, size * n) for n in range(blocks + 1)]
+            sizes = tuple(end - start for start, end in itertools.pairwise(ends))
+        cuts[number] = Shard(dim, _own_axis(number), sizes)
+    return cuts
+
+
+def _own_axis(number: int) -> str:
+    return f"mesh dimension {number}"
+
+
+def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> list[Indices]:
     """The index arrays of this rank, over the mesh's own dimensions, checked."""
     mesh = tensor.device_mesh
-    own = [f"mesh dimension {number}" for number in range(mesh.ndim)]
+    own = [_own_axis(number) for number in range(mesh.ndim)]
     arrays = index_arrays(
-        tuple(Shard(tensor.placements[number].dim, own[number]) for number in order),
+        tuple(cuts.values()),
         dict(zip(own, where, strict=True)),
         dict(zip(own, mesh.shape, strict=True)),
         tensor.shape,
@@ -90,27 +123,32 @@ def _arrays(tensor: Any, order: Sequence[int], where: Sequence[int]) -> list[Ind
     return arrays
 
 
-def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[int]:
-    """The mesh dimensions that cut, in the order in which they do.
+def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, int]]:
+    """The mesh dimensions that cut, in the order in which they do, each with its blocks.
 
     Left to right, except that a `_StridedShard` comes inside the later ones that were cut
-    before it; its split factor is their number of parts (FSDP2 over tensor parallelism).
+    before it; its split factor is their number of parts (FSDP2 over tensor parallelism).  What
+    no later dimension accounts for is a number of blocks, each cut on its own: a fused
+    projection, or a flattened view of a tensor that is cut in another dimension.
     """
-    order: list[int] = []
+    order: list[tuple[int, int]] = []
     for number in range(len(placements) - 1, -1, -1):
         placement = placements[number]
         if not hasattr(placement, "dim"):
             continue
-        factor, at = getattr(placement, "split_factor", 1), 0
+        factor, at = int(getattr(placement, "split_factor", 1)), 0
         while factor > 1:
-            while at < len(order) and placements[order[at]].dim != placement.dim:
+            while at < len(order) and placements[order[at][0]].dim != placement.dim:
                 at += 1
-            if at == len(order) or factor % mesh.size(order[at]):
+            if at == len(order):
+                break
+            inner, _ = order[at]
+            if factor % mesh.size(inner):
                 raise LayoutError(f"cannot tell what {placement} in {placements} was cut after")
-            factor //= mesh.size(order[at])
+            factor //= mesh.size(inner)
             at += 1
-        order.insert(at, number)
-    return [number for number in order if mesh.size(number) > 1]
+        order.insert(at, (number, factor))
+    return order
 
 
 @dataclass(frozen=True, slots=True)

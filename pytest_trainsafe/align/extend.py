@@ -16,7 +16,7 @@ import yaml
 #: What YAML reads as a plain string, and a reader too.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 #: Keys whose lists are sets of axes.
-_SETS = {"mean", "partial", "local"}
+_SETS = {"mean", "partial", "local", "gradient_partial"}
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
@@ -26,6 +26,10 @@ def render(wanted: Mapping[str, Any]) -> str:
     for section, value in wanted.items():
         if section in ("parameters", "modules"):
             lines += [f"{section}:", *(f"  {line}" for line in _entries(value))]
+        elif section == "models":
+            lines.append(f"{section}:")
+            for model, own in value.items():
+                lines += [f"  {_key(model)}:", *(f"    {t}" for t in render(own).splitlines())]
         else:
             lines.append(f"{section}: {_flow(value)}")
     return "".join(f"{line}\n" for line in lines)

@@ -88,16 +88,19 @@ class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
     axis: str
 
 
-class Owned(msgspec.Struct, frozen=True, tag="owned"):
+class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
     """Only some ranks hold the tensor: the owners of an expert.
 
-    Ranks are numbered over `axes`, the first varying fastest; all whose numbers leave the same
-    remainder when divided by `parts` own the same tensors, and no others do.  That is Megatron-LM's
-    expert parallelism: `ep` neighbours along cp and dp share the experts out.
+    Ranks are numbered over `axes`, the first varying fastest, and `stride` neighbours share a
+    number; all whose numbers leave the same remainder when divided by `parts` own the same
+    tensors, and no others do.  That is Megatron-LM's expert parallelism: `ep` neighbours along cp
+    and dp share the experts out.  Where experts have a tensor-parallel size of their own, tp is
+    among the axes and that size is the stride.
     """
 
     axes: tuple[str, ...]
     parts: Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+    stride: Annotated[int, msgspec.Meta(ge=1, le=2**48)] = 1
 
     def owner(self, coordinates: Coordinates, sizes: Sizes) -> int:
         """The remainder of the rank at these coordinates."""
@@ -105,7 +108,7 @@ class Owned(msgspec.Struct, frozen=True, tag="owned"):
         for axis in self.axes:
             number += coordinates[axis] * stride
             stride *= sizes[axis]
-        return number % self.parts
+        return number // self.stride % self.parts
 
 
 Placement = Shard | ZigZag | Partial | Slices | Flat | Scaled | Owned

@@ -23,12 +23,14 @@ def parts_of(trace: Trace, id: TensorId) -> list[Part]:
     Parts of one hash are loaded once: they are the same bits.
     """
     parts = []
+    order = _order(trace, id)
     loaded: dict[tuple[str, str, tuple[int, ...]], torch.Tensor] = {}
     for rank, event in trace.holders(id):
         bits = event.hash, event.dtype, event.shape
         tensor = loaded.get(bits)
         if tensor is None:
-            tensor = loaded[bits] = trace.load(rank.rank, event)
+            tensor = trace.load(rank.rank, event)
+            tensor = loaded[bits] = tensor.permute(order) if order else tensor
         parts.append(Part(rank.rank, rank.coordinates, tensor, event.layout, event.layout_source))
     return parts
 
@@ -48,7 +50,7 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
     Where two traces agree on it, their logical tensors are equal, and need not be loaded.
     """
     holders = trace.holders(id)
-    if not holders:
+    if not holders or _order(trace, id):
         return None
     first = holders[0][1]
     bits = first.hash, first.dtype, first.shape
@@ -63,6 +65,12 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 def _shared_out(layout: Layout, sizes: Sizes) -> bool:
     """Whether ranks hold parts or terms: an axis of one rank shares nothing out."""
     return any(isinstance(p, Slices | Flat | Owned) or sizes.get(p.axis, 2) > 1 for p in layout)
+
+
+def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
+    """The order that restores the dimensions of a tensor, where one was found."""
+    flows = trace.permuted and id.kind in ("activation", "activation_grad")
+    return trace.permuted.get((id.module, id.name), ()) if flows else ()
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ Called by `align/annotations.py`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase, translate
+from fnmatch import translate
 from typing import Generic, TypeVar
 
 from pytest_trainsafe.align.annotation_entries import is_glob
@@ -16,8 +17,19 @@ Entry = TypeVar("Entry")
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a pattern (`fnmatch`) matches a dotted name or a dotted suffix of it."""
-    return any(fnmatchcase(suffix, pattern) for suffix in _suffixes(name))
+    """Whether a pattern matches a dotted name or a dotted suffix of it.
+
+    Patterns are `fnmatch`'s, in which # stands for a number: `layers.#.fc1`.
+    """
+    expression = _compiled(pattern)
+    return any(expression.match(suffix) for suffix in _suffixes(name))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    # `translate` escapes a # outside of brackets.  Possessive, as its own groups are atomic: the
+    # expression does not backtrack.
+    return re.compile(translate(pattern).replace(r"\#", "[0-9]++"))
 
 
 class LastMatch(Generic[Entry]):
@@ -31,9 +43,7 @@ class LastMatch(Generic[Entry]):
         self._section = section
         self._entries = entries
         self._plain = {p: i for i, (p, _) in enumerate(entries) if not is_glob(p)}
-        self._globs = [
-            (i, re.compile(translate(p))) for i, (p, _) in enumerate(entries) if is_glob(p)
-        ]
+        self._globs = [(i, _compiled(p)) for i, (p, _) in enumerate(entries) if is_glob(p)]
         self._found: dict[str, tuple[Entry, str] | None] = {}
 
     def find(self, name: str) -> tuple[Entry, str] | None:

@@ -7,7 +7,6 @@ for all the modules that it fits, and none that matches a module whose layout is
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,8 @@ class Need:
 
     `section` is "modules", "parameters" or "loss", `name` the module's or parameter's, `place`
     the key of a module's entry ("output", "output_grad.0").  `known` is what is declared already,
-    by `source`; `added` what was found beside it.  `ndim` is the tensor's.
+    by `source`; `added` what was found beside it.  `ndim` is the tensor's; `order` restores its
+    dimensions where they are in another order, and `order_at` is an axis in use where they are.
     """
 
     section: str
@@ -35,6 +35,8 @@ class Need:
     added: Layout
     source: str
     ndim: int
+    order: tuple[int, ...] = ()
+    order_at: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -100,7 +102,7 @@ def wanted(
     for need in needs:
         if need.section == "loss":
             result["loss"] = _loss(need)
-    named = {n.name: _parameter(n) for n in needs if n.section == "parameters"}
+    named = {n.name: _parameter(n, sp) for n in needs if n.section == "parameters"}
     if named:
         result["parameters"] = {
             pattern: fields
@@ -153,7 +155,7 @@ def _grouped(entries: Mapping[str, Wanted]) -> list[tuple[Wanted, list[str]]]:
 def patterns(members: Sequence[str], every: Collection[str], levels: int = 1) -> list[str]:
     """The shortest suffixes that together match all members and nobody else of `every`.
 
-    Suffixes have at least `levels` levels where the name has; numbers of layers become [0-9].
+    Suffixes have at least `levels` levels where the name has; numbers of layers become #.
     """
     left = list(members)
     found = []
@@ -171,7 +173,7 @@ def _suffix_patterns(name: str, levels: int) -> Iterator[str]:
     steps = name.split(".")
     for start in reversed(range(max(len(steps) - levels, 0) + 1)):
         if not steps[start].isdigit():
-            yield ".".join(re.sub(r"\d", "[0-9]", s) if s.isdigit() else s for s in steps[start:])
+            yield ".".join("#" if s.isdigit() else s for s in steps[start:])
 
 
 def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
@@ -179,7 +181,9 @@ def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
     cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
     for placement in layout:
         if isinstance(placement, Partial):
-            fields[f"{placement.axis}_partial"] = True
+            # A gradient that is a term where the sequence is cut is whole where it is not.
+            of_sp = sp and placement.axis == "tp" and need.place.startswith("output_grad")
+            fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
         elif isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
             fields["cp_dim"] = placement.dim
         elif isinstance(placement, Shard):
@@ -191,15 +195,17 @@ def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
                 fields["tp_dim"] = -1 if last else placement.dim
             if placement.blocks:
                 fields["blocks"] = list(placement.blocks)
+    if need.order:
+        fields["permuted"] = {need.order_at: list(need.order)}
     return fields
 
 
-def _parameter(need: Need) -> Wanted:
+def _parameter(need: Need, sp: bool) -> Wanted:
     for placement in need.added:
         if isinstance(placement, Shard):
             blocks = {"blocks": list(placement.blocks)} if placement.blocks else {}
             return {"tp_dim": placement.dim, **blocks}
-    return {"sequence_parallel": True}
+    return {"sequence_parallel": True} if sp else {"gradient_partial": ["tp"]}
 
 
 def _loss(need: Need) -> Wanted:

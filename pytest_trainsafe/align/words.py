@@ -22,7 +22,9 @@ def describe(layout: Layout) -> str:
             case Scaled():
                 words.append(f"times the size of {placement.axis}")
             case Owned():
-                words.append(f"owned by one in {placement.parts} over {', '.join(placement.axes)}")
+                groups = f" groups of {placement.stride}" if placement.stride > 1 else ""
+                over = ", ".join(placement.axes)
+                words.append(f"owned by one in {placement.parts}{groups} over {over}")
             case ZigZag():
                 words.append(f"dimension {placement.dim} cut in zig-zag over {placement.axis}")
             case _:

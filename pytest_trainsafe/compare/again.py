@@ -32,5 +32,8 @@ def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId,
             continue
         master = msgspec.structs.replace(id, kind="master_param")
         wanted |= {master, *(ends(candidate, id) or ()), *(ends(candidate, master) or ())}
+    for id in suspects:
+        if id.module in candidate.renumbered:  # ranks know their calls by lower numbers
+            wanted |= {msgspec.structs.replace(id, call=call) for call in range(id.call)}
     held = set(candidate.ids())
     return tuple(sorted(wanted & held, key=str))

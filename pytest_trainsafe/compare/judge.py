@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
+from pytest_trainsafe.align.local_places import is_local
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import Sketched, is_whole
@@ -198,7 +199,7 @@ class _Judge:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
 
     def absent(self, order: int, id: TensorId) -> None:
-        if local_name(id) in self.local:
+        if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
         called = id.kind in ("activation", "decision")
@@ -218,9 +219,10 @@ class _Judge:
 
     def decision(self, order: int, id: TensorId) -> None:
         """Judge what a module chose; the scores it went by are another module's output."""
-        if id.name != "output":
+        place, _, number = id.name.partition(".")
+        if place != "output":
             return
-        scores = msgspec.structs.replace(id, name="scores")
+        scores = msgspec.structs.replace(id, name=f"scores.{number}" if number else "scores")
         expected, by = self.reference.tensor(id), self.reference.tensor(scores)
         if expected is None or by is None:
             self.doubt(order, id, "reference", "the reference's own parts do not fit together")
@@ -706,13 +708,6 @@ def _rounds(values: Values, id: TensorId) -> bool:
         return False
     dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
     return torch.equal(master.to(dtype).to(value.dtype), value)
-
-
-def local_name(id: TensorId) -> str:
-    """How the recorder notes that a tensor has no logical counterpart."""
-    if id.kind in ("activation", "activation_grad"):
-        return f"activation {id.module}"
-    return f"{id.kind} {id.path}"
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

@@ -14,13 +14,14 @@ import msgspec
 
 from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, infer_all
+from pytest_trainsafe.align.infer_permuted import Order, infer_permuted
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.align.suggest import Need, place_of
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen
-from pytest_trainsafe.compare.propose import LAYOUT_CHECKS, cut_by_shape, samples
+from pytest_trainsafe.compare.propose import LAYOUT_CHECKS, cut_by_shape, order_at, samples
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
@@ -55,19 +56,22 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
     told: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
+        order: Order = ()
         if id.kind == "param":  # it was filled by what is declared, so its shape alone tells
             fits = cut_by_shape(rung, id) if id.step == INITIAL else None
         else:
-            fits = _by_values(rung, id)
+            fits, order = _by_values(rung, id)
         if fits is None:
             continue
-        key = event.layout_source, describe(event.layout), describe(fits)
+        how = f", with permuted: {{{order_at(rung.candidate)}: {list(order)}}}" if order else ""
+        key = event.layout_source, describe(event.layout), describe(fits) + how
         told.setdefault(key, id.path)
         if id.kind == "param":
             shaped.add(id)
         else:
             source, ndim = event.layout_source, len(event.shape)
-            needs.append(Need("modules", id.module, place_of(id), (), fits, source, ndim))
+            need = Need("modules", id.module, place_of(id), (), fits, source, ndim, order)
+            needs.append(need)
     if not told:
         return None
     left = _first_left(comparison, shaped)
@@ -106,13 +110,19 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
             yield id, event
 
 
-def _by_values(rung: Rung, id: TensorId) -> Layout | None:
-    """The one layout with which the parts are the reference."""
+def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Order]:
+    """The one layout with which the parts are the reference, and the order of their dimensions."""
     asked = [
         dataclasses.replace(
             sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]
         )
         for sample in samples(rung, id)
     ]
-    fits = infer_all(asked, rung.candidate.sizes, AXES).telling() if asked else []
-    return fits[0] if len(fits) == 1 else None
+    if not asked:
+        return None, ()
+    found = infer_all(asked, rung.candidate.sizes, AXES)
+    order: Order = ()
+    if not found.explained and id.kind == "activation":
+        found, order = infer_permuted(asked, rung.candidate.sizes, AXES)
+    fits = found.telling()
+    return (fits[0], order) if len(fits) == 1 else (None, ())

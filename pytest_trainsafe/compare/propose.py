@@ -17,6 +17,7 @@ import torch
 
 from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.infer import AXES, Inferred, Sample, infer_all
+from pytest_trainsafe.align.infer_permuted import Order, infer_permuted
 from pytest_trainsafe.align.layout import Layout, Shard, axes_of
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.suggest import Need, Wanted, cp_order, inexpressible, place_of, wanted
@@ -55,8 +56,9 @@ class Proposal:
     `left` is the first failing finding with everything adopted, None where nothing fails then;
     `withheld` counts the sums that are not offered because something does.  `unexplained` says
     of the first tensor without a layout what is nearest.  `file` is the annotation file that the
-    program read, "" for none.  `means` is what is yet to be averaged;
-    `shaped` counts the parameters among `wanted` of which the shapes alone tell that they are cut.
+    program read, "" for none, and `model` the one of several in it.  `means` is what
+    is yet to be averaged; `shaped` counts the parameters among `wanted` of which the shapes alone
+    tell that they are cut.
     """
 
     wanted: Wanted
@@ -67,6 +69,7 @@ class Proposal:
     file: str = ""
     means: Means | None = None
     shaped: int = 0
+    model: str = ""
 
     @property
     def settles(self) -> bool:
@@ -143,6 +146,7 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
         noted.get("file", ""),
         averaged,
         len(shaped),
+        noted.get("model", ""),
     )
 
 
@@ -193,8 +197,13 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
         if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
             continue  # the output's own layout may settle its gradient too
         axes = ("tp",) if id.kind in ("param", "param_grad") else AXES
-        inferred = infer_all(list(samples(rung, id)), rung.candidate.sizes, axes)
-        need = _need(rung, id, inferred)
+        asked = list(samples(rung, id))
+        inferred = infer_all(asked, rung.candidate.sizes, axes)
+        order: Order = ()
+        if not inferred.explained and id.kind == "activation":
+            permuted, order = infer_permuted(asked, rung.candidate.sizes, axes)
+            inferred = permuted if order else inferred
+        need = _need(rung, id, inferred, order)
         if need is not None:
             found.append(need)
         elif not unexplained:
@@ -226,7 +235,7 @@ def _open(candidate: Trace, id: TensorId) -> bool:
         return False
     event = holders[0][1]
     if id.kind == "param_grad":
-        if not candidate.point.get("sp", False):
+        if candidate.sizes["tp"] == 1:
             return False
     elif event.layout_source in ("dtensor", "attribute"):
         return False
@@ -286,7 +295,7 @@ class _Ratio:
         return judged.ratio if judged.passed else max(judged.ratio, 1.5)
 
 
-def _need(rung: Rung, id: TensorId, inferred: Inferred) -> Need | None:
+def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Need | None:
     """The need of a tensor that one layout explains, and that its values confirm."""
     layouts = inferred.telling()
     event = rung.candidate.holders(id)[0][1]
@@ -294,7 +303,7 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred) -> Need | None:
         return None
     known = event.layout
     added = tuple(p for p in layouts[0] if p not in known)
-    if not added:
+    if not added and not order:
         return None
     ndim = len(event.shape)
     if id.kind == "loss":
@@ -304,7 +313,15 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred) -> Need | None:
     if id.kind == "param_grad":
         need = Need("parameters", id.path, "", known, added, event.layout_source, ndim)
         return need if need.sums else None
-    return Need("modules", id.module, place_of(id), known, added, event.layout_source, ndim)
+    need = Need("modules", id.module, place_of(id), known, added, event.layout_source, ndim)
+    at = order_at(rung.candidate) if order else ""
+    return dataclasses.replace(need, order=order, order_at=at)
+
+
+def order_at(candidate: Trace) -> str:
+    """The axis that an order of dimensions is most likely due to: sp, else the first in use."""
+    in_use = (axis for axis, size in candidate.sizes.items() if size > 1)
+    return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
 
 
 def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from pytest_trainsafe.align.local_places import is_local
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.judge import local_name
 from pytest_trainsafe.compare.rung import OTHER_DRAWS, Rung
 from pytest_trainsafe.compare.vacuity import COVERED
 from pytest_trainsafe.trace.reader import Trace
@@ -50,7 +50,7 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
         last = None
     failed = {finding.where for finding in comparison.findings}
     local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
-    lacking = {id for id in theirs - mine - failed if local_name(id) not in local}
+    lacking = {id for id in theirs - mine - failed if not is_local(id, local)}
     told += _one_sided(lacking, "reference", "candidate", last)
     if count := comparison.local.total():
         told.append(f"not compared: {count} of the reference's tensors, which are local here")

@@ -85,19 +85,37 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 
 def _source(error: BaseException) -> str:
-    """The program's source text that raised an exception without text, and its place."""
-    frame = _program_frame(error)
+    """The source text that raised an exception without text, and its place.
+
+    Where that is in an installed package, an assertion of a framework's for example, the program's
+    line that led there follows.
+    """
+    frame, program = _raising_frame(error), _program_frame(error)
     if frame is None:
         return "(no text)"
     first, last = frame.lineno or 0, getattr(frame, "end_lineno", None) or frame.lineno or 0
     lines = [linecache.getline(frame.filename, number).strip() for number in range(first, last + 1)]
     text = cut(encodable(" ".join(filter(None, lines))), _SOURCE_LIMIT)
-    return f"{text or '(no text)'}{_at(error)}"
+    called = "" if program in (None, frame) else f", called from {_place(program)}"
+    return f"{text or '(no text)'} at {_place(frame)}{called}"
 
 
 def _at(error: BaseException) -> str:
     frame = _program_frame(error)
-    return "" if frame is None else f" at {encodable(frame.filename)}:{frame.lineno}"
+    return "" if frame is None else f" at {_place(frame)}"
+
+
+def _place(frame: traceback.FrameSummary | None) -> str:
+    return "" if frame is None else f"{encodable(frame.filename)}:{frame.lineno}"
+
+
+def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that is not ours or Python's own; else the innermost."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not (frame.filename.startswith((*_BETWEEN, "<")) or is_stdlib(frame.filename)):
+            return frame
+    return frames[-1] if frames else None
 
 
 def _program_frame(error: BaseException) -> traceback.FrameSummary | None:

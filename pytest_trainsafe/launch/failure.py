@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from pytest_trainsafe.launch.cut_text import MESSAGE_LIMIT, cut, cut_lines
 from pytest_trainsafe.launch.files import CUT
+from pytest_trainsafe.launch.passing import is_installed, is_stdlib
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.stacks import (
     Place,
@@ -17,6 +19,8 @@ from pytest_trainsafe.launch.stacks import (
 )
 
 _INDENT = "  "
+#: A frame in the text of a traceback: its file and line.
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 
 
 class GroupFailure(Exception):
@@ -52,6 +56,32 @@ def headline(result: GroupResult) -> str:
     """One sentence: what happened."""
     # Ranks that disagree on a collective explain every later failure.
     return result.mismatches[0] if result.mismatches else _what_happened(result)
+
+
+def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
+    """The exceptions (class and text) that ended a group; none where it ended in another way.
+
+    Ranks that died, hung or disagreed on a collective ended in another way, whatever others raised.
+    """
+    ended = all(rank.status in ("ok", "raised", "stopped") for rank in result.ranks)
+    if result.mismatches or result.problem or not ended:
+        return frozenset()
+    return frozenset((r.error_type, r.error) for r in result.ranks if r.status == "raised")
+
+
+def reason(result: GroupResult) -> str:
+    """The headline, with the line of the program that the failing rank was at."""
+    line = headline(result).partition("\n")[0]
+    first = None if result.first_failed is None else result.ranks[result.first_failed]
+    place = _program_line(first.traceback) if first is not None else ""
+    return line if not place or place in line else f"{line}, at {place}"
+
+
+def _program_line(text: str) -> str:
+    """The innermost line of a traceback outside of installed packages; else the innermost."""
+    found = [(file, number) for file, number in _FRAME.findall(text)]
+    own = [each for each in found if not (is_installed(each[0]) or is_stdlib(each[0]))]
+    return ":".join((own or found)[-1]) if found else ""
 
 
 def _what_happened(result: GroupResult) -> str:

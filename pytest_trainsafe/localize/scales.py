@@ -31,13 +31,17 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     """How to rewrite the outputs and the gradients that both Runs recorded.
 
     What only one of them has (a fused module's parts) stays as it is in both, or they would not
-    compute the same; so does what several pipeline stages hand on under one name.  Taken from the
-    first step and micro-batch that has the tensor.
+    compute the same; so does what several pipeline stages hand on under one name, and what a rank
+    knows under another name or number than the whole does.  Taken from the first step and
+    micro-batch that has the tensor.
     """
+    known = candidate.renumbered | _other_stand_ins(candidate)
     both = {
         rewrite_key(id)
         for id in candidate.ids()
-        if _flows(id) and not any(is_cut_over_stages(t, id) for t in (candidate, reference))
+        if _flows(id)
+        and id.module not in known
+        and not any(is_cut_over_stages(t, id) for t in (candidate, reference))
     }
     found: dict[str, Rewrite | None] = {}
     for id in reference.ids():
@@ -46,6 +50,20 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
             tensor = logical_tensor(reference, id).tensor
             found[key] = None if tensor is None else _scale(id, tensor)
     return {key: scale for key, scale in found.items() if scale is not None}
+
+
+def _other_stand_ins(candidate: Trace) -> set[str]:
+    """The modules that a stage stands in for by something else than `nn.Identity`.
+
+    Of that, the ranks know that it passes on what it is given.
+    """
+    absent = candidate.stand_ins()
+    return {
+        name
+        for rank in candidate.ranks
+        for name in absent.get(rank.coordinates["pp"], ())
+        if name in rank.modules and rank.modules[name].cls != "Identity"
+    }
 
 
 def encode(rewrite: dict[str, Rewrite]) -> str:

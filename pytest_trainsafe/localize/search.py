@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
@@ -118,7 +119,7 @@ class Search:
         candidate, reference, perturbed, *shadow = map(self._wait, runs)
         return Rung(
             dtype=self.rung.dtype,
-            candidate=candidate,
+            candidate=renumbered(candidate, reference),
             reference=reference,
             perturbed=perturbed,
             shadow=shadow[0] if shadow else None,
@@ -147,6 +148,7 @@ class Search:
                 trace = self._wait(run)
             except (GroupFailure, TraceError, TimeoutError):
                 return None
+            trace = renumbered(trace, rung.reference)
             _, found = self.judge(replace(rung, candidate=trace))
             return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
 

@@ -8,7 +8,7 @@ each of these cases.  Values are copied, since later in-place operations would c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,13 +19,20 @@ from torch.utils.hooks import RemovableHandle
 
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
+from pytest_trainsafe.align.local_places import covers, note_of
+from pytest_trainsafe.record.choices import Chooser, Decide
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.decisions import Replayed, require_decision
 from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.rewrite import Rewriter
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.record.tensors import local_values, on_output_gradient, own_layout
+from pytest_trainsafe.record.tensors import (
+    local_values,
+    on_output_gradient,
+    own_layout,
+    tensor_hash,
+)
 from pytest_trainsafe.record.unseen import unseen
 from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 from pytest_trainsafe.trace.taken import Taken
@@ -65,6 +72,8 @@ class ActivationRecorder:
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
         self._looked_at: set[str] = set()
+        #: The choices that this step replayed, by module, number and hash of the scores.
+        self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
         self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
 
@@ -76,13 +85,22 @@ class ActivationRecorder:
                 perturb = _uncompiled(self._perturb(module, name, self.noise))
                 module.register_forward_hook(perturb, with_kwargs=True)
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
-            if self.annotations.decision(name):
+            decision = self.annotations.decision(name)
+            if decision == "output":
                 module.register_forward_hook(_uncompiled(self._decide(module, name)))
                 continue
-            if self.annotations.local(name, self.point):
-                self._note(NoteEvent("local", f"activation {name}"))
+            local = self.annotations.local(name, self.point)
+            for place in local:
+                self._note(NoteEvent("local", note_of(name, place)))
+            if "output" in local:
                 selected = False
-            module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
+            elif decision == "topk":
+                chooser = Chooser(module, name, self._choosing(name))
+                module.register_forward_pre_hook(_uncompiled(chooser.enter))
+                leave = _uncompiled(chooser.leave)
+                module.register_forward_hook(leave, always_call=True)
+            record = self._record(module, name, selected, local)
+            module.register_forward_hook(_uncompiled(record))
         if self.rewriter is not None:
             self.rewriter.attach(names)
 
@@ -109,12 +127,21 @@ class ActivationRecorder:
         self._held.clear()
         self._written.clear()
         self._looked_at.clear()
+        self._chosen.clear()
         # An output may be a parameter, where a hook would stay for ever.
         for handle in self._leaf_hooks:
             handle.remove()
         self._leaf_hooks.clear()
 
-    def _record(self, watched: nn.Module, name: str, selected: bool) -> Any:
+    def _record(
+        self, watched: nn.Module, name: str, selected: bool, local: Sequence[str] = ()
+    ) -> Any:
+        def kept(kind: str, place: str) -> bool:
+            if not selected or not self.spec.records(kind):
+                return False
+            gradient = kind == "activation_grad"
+            return not any(covers(each, place, gradient) for each in local)
+
         def hook(module: nn.Module, args: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             # A deep copy of the model has the hooks of the model.
@@ -123,21 +150,22 @@ class ActivationRecorder:
             self._note_surroundings(module, name)
             call, recomputing = self.clock.call(name) if selected else (0, False)
             base = TensorId(step, microbatch, "activation", name, "output", call or 0)
+            same = isinstance(module, nn.Identity)
             if call is None:
-                return self._leaving(base, output, recomputing=True)
+                return self._leaving(base, output, True, same)
             for place, tensor in self._tensors(name, output):
                 where = base if place == "output" else msgspec.structs.replace(base, name=place)
-                if selected and not recomputing and self.spec.records("activation"):
+                if not recomputing and kept("activation", place):
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
                 if tensor.requires_grad:
                     # Also of what is not recorded: it tells which micro-batch a backward is of.
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
-                    keep = selected and self.spec.records("activation_grad")
+                    keep = kept("activation_grad", place)
                     handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
-            return self._leaving(base, output, recomputing) if selected else output
+            return self._leaving(base, output, recomputing, same) if selected else output
 
         return hook
 
@@ -149,11 +177,13 @@ class ActivationRecorder:
             self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
         return tensors_in(output)
 
-    def _leaving(self, base: TensorId, output: object, recomputing: bool) -> object:
+    def _leaving(
+        self, base: TensorId, output: object, recomputing: bool, passes_on: bool
+    ) -> object:
         """What leaves a module: its output, unless that is to be rewritten."""
         if self.rewriter is None:
             return output
-        return self.rewriter.outputs(base, output, recomputing)
+        return self.rewriter.outputs(base, output, recomputing, passes_on)
 
     def _decide(self, watched: nn.Module, name: str) -> Any:
         def hook(module: nn.Module, args: object, output: object) -> object:
@@ -173,6 +203,46 @@ class ActivationRecorder:
             return self.replayed.part(where, own, layout) if self.replayed else None
 
         return hook
+
+    def _choosing(self, name: str) -> Callable[[], Decide | None]:
+        """What decides in a call of a module that chooses inside itself."""
+
+        def began() -> Decide | None:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            if step is None or microbatch is None:
+                return None
+            if torch._C._current_graph_task_id() != -1:
+                return self._chosen_before(name)
+            call, _ = self.clock.call(f"{name} (choice)")
+            base = TensorId(step, microbatch, "decision", name, "output", call or 0)
+
+            def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
+                after = f".{number}" if number else ""
+                where = msgspec.structs.replace(base, name=f"output{after}")
+                layout, source = self._annotated(base, own.ndim)
+                if self.spec.records("decision"):
+                    self.writer.add_tensor(where, local_values(own), layout, source)
+                    by = msgspec.structs.replace(where, name=f"scores{after}")
+                    self.writer.add_tensor(by, local_values(scores), layout, source)
+                if self.replayed is None:
+                    return own
+                chosen = self.replayed.part(where, own, layout)
+                self._chosen[name, number, tensor_hash(scores)] = chosen
+                return chosen
+
+            return decide
+
+        return began
+
+    def _chosen_before(self, name: str) -> Decide:
+        """What decides in a recomputation: the choice that was made by the same scores."""
+
+        def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
+            if not self._chosen:
+                return own
+            return self._chosen.get((name, number, tensor_hash(scores)), own)
+
+        return decide
 
     def _hold(self, where: TensorId, keep: bool, leaf: bool) -> Callable[[torch.Tensor], None]:
         microbatch = where.microbatch
@@ -199,7 +269,10 @@ class ActivationRecorder:
         return hook
 
     def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
-        """This rank's values and their layout."""
+        """This rank's values, with their dimensions in the logical order, and their layout."""
+        order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
+        if order:
+            tensor = tensor.detach().permute(order)
         layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.ndim)
         if where.kind == "activation_grad":
             layout += self.annotations.unreduced(self.point)

@@ -3,8 +3,9 @@
 Used around a reference run.  Sees every operation that reaches the dispatcher and takes float64
 in and gives a narrower float out.  Every one counts, also where its
 result is only logged or thrown away: what becomes of a tensor cannot be seen here, and the price
-of a cast too many is a float64 rung that is judged as wide as that dtype.  `.item()` is no cast.
-Autocast leaves float64 alone, so it narrows nothing at this rung.
+of a cast too many is a float64 rung that is judged as wide as that dtype.  Casts before
+`ctx.watch` do not count where the model has the Run's dtype then: they initialised it.
+`.item()` is no cast.  Autocast leaves float64 alone, so it narrows nothing at this rung.
 
 FP8 is another matter.  Its casts are steps, up to an eighth of a value high: noise far smaller
 than a step seldom takes a value across one, and when it does the value jumps by all of it.  So
@@ -41,6 +42,14 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.narrowest: torch.dtype | None = None
         self.where = ""
         self.quantised = ""
+
+    def forget(self) -> None:
+        """Forget the casts until now: those before training, which make what both sides start from.
+
+        What a program makes before its first step has the same bits in reference and candidate,
+        however it is rounded: parameters must start equal, bit by bit.
+        """
+        self.narrowest, self.where, self.quantised = None, "", ""
 
     def __torch_dispatch__(
         self,

@@ -51,6 +51,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     writer = _writer(spec, int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
+    if watch is not None:
+        recorder.initialised.append(watch.forget)
     began = time.perf_counter()
     try:
         with (

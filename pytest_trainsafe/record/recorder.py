@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
@@ -56,6 +56,8 @@ class Recorder:
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
         self.buffers: BufferRecorder | None = None
+        #: Called when a model in the Run's dtype is watched: what was cast before only made it.
+        self.initialised: list[Callable[[], None]] = []
         self._reported: set[TensorId] = set()
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
@@ -148,6 +150,11 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
         listen(reductions.heard)
+        dtype = getattr(torch, self.spec.dtype)
+        # A model in a narrower dtype computes in that, and may never be cast again.
+        if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
+            for heard in self.initialised:
+                heard()
 
     def step(self) -> Iterator[int]:
         """The body of `ctx.step()`.  A step that an exception ends leaves no StepEvent."""

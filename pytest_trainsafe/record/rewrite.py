@@ -95,11 +95,13 @@ class Rewriter:
             module.register_forward_pre_hook(_uncompiled(self._enter(name)), with_kwargs=True)
             module.register_forward_hook(_uncompiled(self._leave), always_call=True)
 
-    def outputs(self, base: TensorId, output: object, recomputing: bool) -> object:
+    def outputs(
+        self, base: TensorId, output: object, recomputing: bool, passes_on: bool = False
+    ) -> object:
         """What leaves a module instead of `output`; `base` is its call, named "output".
 
         The gradients are rewritten where they arrive at `output`: call this after hooks that
-        record them were installed.
+        record them were installed.  What a module only `passes_on` stays what it is.
         """
         if recomputing:
             # Of a module that was called once it is known which call is repeated, always.
@@ -110,6 +112,9 @@ class Rewriter:
             if self._running and self._running[-1].name == base.module:
                 self._running[-1].base = base
                 self._write_inputs(self._running[-1], base)
+
+        if passes_on:
+            return output
 
         def rewritten(place: str, tensor: torch.Tensor) -> torch.Tensor:
             return self._output(msgspec.structs.replace(base, name=place), tensor)
@@ -129,20 +134,26 @@ class Rewriter:
             return tensor
         if not tensor.is_floating_point() or tensor.layout != torch.strided:
             return tensor
+        order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
+        if order and is_dtensor(tensor):
+            return tensor
         layouts = [self._layout(where, tensor, gradient) for gradient in (False, True)]
         origin = Origin(where.module, *layouts)
-        values = self._values(where, tensor, origin.layout)
+        values = self._values(where, tensor, origin.layout, order)
         gradient = msgspec.structs.replace(where, kind="activation_grad")
         if tensor.requires_grad and rewrite_key(gradient) in self.spec.rewrite:
-            self._rewrite_gradient(gradient, tensor, origin.gradient)
+            self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
-        setattr(tensor, _ORIGIN, origin)
+        if not order:  # else its layout is not that of the tensor as it flows
+            setattr(tensor, _ORIGIN, origin)
         return tensor
 
-    def _rewrite_gradient(self, where: TensorId, tensor: torch.Tensor, layout: Layout) -> None:
+    def _rewrite_gradient(
+        self, where: TensorId, tensor: torch.Tensor, layout: Layout, order: tuple[int, ...]
+    ) -> None:
         def rewritten(grad: torch.Tensor) -> torch.Tensor:
-            values = self._values(where, grad, layout)
+            values = self._values(where, grad, layout, order)
             return grad if values is None else values
 
         node, number = tensor.grad_fn, tensor.output_nr
@@ -159,8 +170,17 @@ class Rewriter:
         # On the node, not the tensor: hooks on tensors run first, and those record.
         node.register_prehook(arriving)
 
-    def _values(self, where: TensorId, like: torch.Tensor, layout: Layout) -> torch.Tensor | None:
-        """The tensor to put in place of `like`; None where it is not among those to rewrite."""
+    def _values(
+        self, where: TensorId, like: torch.Tensor, layout: Layout, order: tuple[int, ...] = ()
+    ) -> torch.Tensor | None:
+        """The tensor to put in place of `like`; None where it is not among those to rewrite.
+
+        `order` restores the dimensions of `like`.
+        """
+        if order:
+            values = self._values(where, like.permute(order), layout)
+            back = sorted(range(len(order)), key=order.__getitem__)
+            return None if values is None else values.permute(back).contiguous()
         wanted = self.spec.rewrite.get(rewrite_key(where))
         if wanted is None:
             return None

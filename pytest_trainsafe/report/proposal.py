@@ -19,7 +19,8 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
     rows: list[Row] = []
     if proposal.wanted:
         rows.append(("annotate", _lead(proposal), True))
-        rows += [("", line, False) for line in render(proposal.wanted).splitlines()]
+        added = {"models": {proposal.model: proposal.wanted}} if proposal.model else proposal.wanted
+        rows += [("", line, False) for line in render(added).splitlines()]
         where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
         rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
     if proposal.means is not None:

@@ -43,6 +43,7 @@ from pytest_trainsafe.trace.schema import (
     seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
+from pytest_trainsafe.trace.stand_ins import stand_ins
 from pytest_trainsafe.untrusted import MALFORMED, open_file, read_file, shown
 
 FORMAT = "pytest-trainsafe trace"
@@ -55,6 +56,9 @@ PAYLOAD_NAME = re.compile(r"payload-\d{5,12}\.safetensors", re.ASCII)
 #: Most bytes of a rank's events and of one of them: some millions, and the longest is an End,
 #: with a hash for each payload file.
 MOST_EVENTS, MOST_LINE = 2**31, 2**24
+
+#: What flows between modules.
+_FLOWS = frozenset({"activation", "activation_grad"})
 
 #: Problems that a message lists.
 MOST_LISTED = 20
@@ -95,12 +99,17 @@ class Trace:
 
     `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is a
     number that no other open trace of this process has: what is known of a trace is kept by it.
+    `permuted` has the orders that restore the dimensions of outputs, by module and place, which
+    were found and not declared; `renumbered` the modules whose calls have other numbers here than
+    their ranks gave them.
     """
 
     path: Path
     manifest: Manifest
     ranks: list[RankTrace]
     problems: list[str] = field(default_factory=list)
+    permuted: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    renumbered: frozenset[str] = frozenset()
     point: Point = field(init=False)
     sizes: dict[str, int] = field(init=False)
     serial: int = field(init=False, default_factory=itertools.count().__next__, compare=False)
@@ -153,7 +162,10 @@ class Trace:
             )
 
     def holders(self, id: TensorId) -> list[tuple[RankTrace, TensorEvent]]:
-        """The ranks that recorded `id`, with their events, in rank order."""
+        """The ranks that recorded `id`, with their events, in rank order.
+
+        A stage that has only a stand-in for the module, such as `nn.Identity`, is left out.
+        """
         return self._held_by().get(id, [])
 
     def ids(self) -> Iterator[TensorId]:
@@ -162,10 +174,22 @@ class Trace:
 
     def _held_by(self) -> dict[TensorId, list[tuple[RankTrace, TensorEvent]]]:
         if not self._holders:
+            absent = self.stand_ins()
             for rank in self.ranks:
+                without = absent.get(rank.coordinates["pp"], frozenset())
                 for id, event in rank.tensors.items():
-                    self._holders.setdefault(id, []).append((rank, event))
+                    if id.module not in without or id.kind not in _FLOWS:
+                        self._holders.setdefault(id, []).append((rank, event))
         return self._holders
+
+    def stand_ins(self) -> dict[int, frozenset[str]]:
+        """By pipeline stage, the modules that stand in for those of another stage."""
+        if self.sizes["pp"] == 1:
+            return {}
+        stages: dict[int, dict[str, ModuleEvent]] = {}
+        for rank in self.ranks:
+            stages.setdefault(rank.coordinates["pp"], {}).update(rank.modules)
+        return stand_ins(stages)
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.

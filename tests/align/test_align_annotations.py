@@ -164,7 +164,7 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("gradients: {mean: dp}", ["`gradients: mean` is 'dp'", "list of tp, cp, dp"]),
         ("gradients: {sum: [dp]}", ["`gradients`", "unknown key 'sum'"]),
         ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
-        ("modules: {a: {output: {local: [pp]}}}", ["local: ['pp']", "of tp, sp, cp, dp, ep"]),
+        ("modules: {a: {output: {local: [zero]}}}", ["local: ['zero']", "of tp, sp, cp, dp, pp"]),
         ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' appears twice", "line 2"]),
         ("a: [", ["not YAML"]),
@@ -194,8 +194,23 @@ def test_local_output_has_no_counterpart_where_one_of_its_axes_is_in_use() -> No
         {"modules": {"experts.*": {"output": {"local": ["cp", "ep"]}}, "experts.3": {}}}
     )
 
-    assert annotations.local("experts.1", Point.of(dp=2, ep=2))
-    assert annotations.local("experts.1", Point.of(cp=2))
+    assert annotations.local("experts.1", Point.of(dp=2, ep=2)) == ("output",)
+    assert annotations.local("experts.1", Point.of(cp=2)) == ("output",)
     assert not annotations.local("experts.1", Point.of(dp=2, tp=2))
     assert not annotations.local("experts.3", Point.of(dp=2, ep=2))
     assert not annotations.local("router", Point.of(dp=2, ep=2))
+
+
+@pytest.mark.parametrize(
+    ("axis", "used", "unused"),
+    [
+        ("sp", Point.of(tp=2, sp=True), Point.of(tp=2, sp=False)),
+        ("pp", Point.of(pp=2), Point.of(tp=2)),
+        ("vpp", Point.of(pp=2, vpp=2), Point.of(pp=2)),
+    ],
+)
+def test_local_knows_axes_that_are_switched_on(axis: str, used: Point, unused: Point) -> None:
+    annotations = Annotations.of({"modules": {"a": {"output": {"local": [axis]}}}})
+
+    assert annotations.local("a", used) == ("output",)
+    assert annotations.local("a", unused) == ()

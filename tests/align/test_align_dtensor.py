@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
-from torch.distributed.tensor.placement_types import Placement
+from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pytest_trainsafe.align import layout as ours
@@ -165,3 +165,66 @@ def test_mesh_dimension_of_one_rank_places_nothing() -> None:
         mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("anything", "tp"))
         tensor = sharded(torch.ones(4), mesh, [Shard(0), Shard(0)])
         assert dtensor_layout(tensor) == (ours.Shard(0, "tp"),)
+
+
+@pytest.mark.parametrize("rows", [12, 10, 7])
+def test_strided_shards_of_one_mesh_dimension_are_blocks(rows: int) -> None:
+    """Packed projections and flattened views: each of three blocks is cut on its own."""
+    full = torch.arange(rows * 2.0).view(rows, 2)
+
+    def make() -> DTensor:
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        return sharded(full, mesh, [_StridedShard(0, split_factor=3)])
+
+    merged, layouts = merged_over(Point.of(tp=2), make)
+    assert torch.equal(merged, full.double())
+    blocks = tuple(map(len, full.chunk(3)))
+    assert set(layouts) == {(ours.Shard(0, "tp", blocks),)}
+
+
+def test_a_strided_shard_in_another_order_is_not_taken_for_a_plain_one() -> None:
+    point, full = Point.of(tp=2), torch.arange(8.0)
+    mesh_of = [Shard(0), _StridedShard(0, split_factor=2)]
+    held = []
+    for rank in range(2):
+        with fake_rank(rank, 2):
+            mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+            plain, strided = (sharded(full, mesh, [each]).to_local().clone() for each in mesh_of)
+            layout = dtensor_layout(sharded(full, mesh, [mesh_of[1]]), point.sizes)
+            held.append((plain, strided, layout))
+    for values, right in ((0, False), (1, True)):
+        parts = [
+            Part(rank, point.coordinates(rank), each[values], each[2], "dtensor")
+            for rank, each in enumerate(held)
+        ]
+        merged = merge(parts, point.sizes, shape=full.shape).tensor
+        assert merged is not None
+        assert torch.equal(merged, full.double()) is right
+
+
+def test_blocks_over_tp_are_cut_again_by_fsdp() -> None:
+    full, point = torch.arange(16.0), Point.of(tp=2, dp=2)
+
+    def make() -> DTensor:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        cut = sharded(full, mesh["tp"], [_StridedShard(0, split_factor=2)]).to_local()
+        own = cut.chunk(2)[mesh.get_local_rank("dp")]
+        placements = [_StridedShard(0, split_factor=2), _StridedShard(0, split_factor=2)]
+        return DTensor.from_local(
+            own, mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
+        )
+
+    merged, layouts = merged_over(point, make)
+    assert torch.equal(merged, full.double())
+    assert set(layouts) == {(ours.Shard(0, "tp", (8, 8)), ours.Shard(0, "dp"))}
+
+
+def test_blocks_of_uneven_shards_are_refused() -> None:
+    with fake_rank(0, 4):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        placements = [_StridedShard(0, split_factor=4), Shard(0)]
+        tensor = DTensor.from_local(
+            torch.ones(2), mesh, placements, run_check=False, shape=torch.Size([7]), stride=(1,)
+        )
+        with pytest.raises(LayoutError, match="blocks of shards of dimension 0"):
+            dtensor_layout(tensor, Point.of(tp=2, dp=2).sizes)

@@ -75,3 +75,15 @@ def test_an_expert_is_cut_over_tp_as_well() -> None:
     assert torch.equal(merged.tensor, FULL)
     assert finding.check == "hole"
     assert "rank 2 recorded no part" in finding.message
+
+
+def test_experts_with_a_tensor_parallel_size_of_their_own_are_owned_by_ranks_of_tp() -> None:
+    point = Point.of(tp=2, cp=1, dp=2)
+    one = Owned(("tp", "cp", "dp"), 2, 1)
+    two = Owned(("tp", "cp", "dp"), 2, 2)
+
+    owners = [[o.owner(point.coordinates(r), point.sizes) for r in range(4)] for o in (one, two)]
+    assert owners == [[0, 1, 0, 1], [0, 0, 1, 1]]
+    assert merge(parts(point, [1, 3], (one,)), point.sizes).findings == []
+    [finding] = merge(parts(point, [1], (one,)), point.sizes).findings
+    assert "rank 3 ought to hold a replica" in finding.message

@@ -103,3 +103,44 @@ def test_an_expert_is_owned_by_some_of_the_cp_and_dp_ranks_at_ep(marked: bool) -
     assert parameter_layout("fc", cut, point, annotations)[0] == (Shard(0, "tp"), owned)
     assert parameter_layout("experts.3.fc", expert, POINT, annotations)[0] == ()
     assert parameter_layout("router", parameter(allreduce=True), point, annotations)[0] == ()
+
+
+@pytest.mark.parametrize(
+    ("point", "size", "layout"),
+    [
+        (Point.of(tp=2, ep=2), 1, (Owned(("tp", "cp", "dp"), 2, 1),)),
+        (Point.of(tp=2), 1, (Owned(("tp", "cp", "dp"), 1, 1),)),
+        (Point.of(tp=2, dp=2, ep=2), 2, (Shard(0, "tp", (6, 6)), Owned(("cp", "dp"), 2))),
+        (Point.of(dp=4), 4, (Shard(0, "dp", (12, 12)), Owned(("tp", "cp", "dp"), 1, 4))),
+        (
+            Point.of(tp=2, cp=2, dp=2, ep=2),
+            4,
+            (Shard(0, "cp", (12, 12)), Shard(0, "tp", (6, 6)), Owned(("tp", "cp", "dp"), 2, 4)),
+        ),
+        (Point.of(), 1, ()),
+    ],
+)
+@pytest.mark.parametrize("marked", [True, False])
+def test_experts_may_be_cut_over_other_ranks_than_tp(
+    point: Point, size: int, layout: tuple[Any, ...], marked: bool
+) -> None:
+    """Megatron-LM's expert tensor parallelism marks weights as cut, also where each is whole."""
+    own = parameter(
+        tensor_model_parallel=True,
+        partition_dim=0,
+        partition_stride=2,
+        allreduce=False,
+        **({"expert_tp_size": size} if marked else {}),
+    )
+    entries = {} if marked else {"parameters": {"experts.*": {"expert_tp_size": size}}}
+
+    found = parameter_layout("experts.0.fc1.weight", own, point, Annotations.of(entries))
+    assert found[0] == layout
+
+
+def test_a_size_that_no_axes_make_is_refused_with_those_that_do() -> None:
+    odd = parameter(expert_tp_size=2, allreduce=False)
+    with pytest.raises(LayoutError, match=r"expert_tp_size of 2.*tp=4.*1, tp, tp \* cp"):
+        parameter_layout("e.w", odd, Point.of(tp=4), ANNOTATIONS)
+    with pytest.raises(LayoutError, match="expert_tp_size 'two'; it is the number of ranks"):
+        parameter_layout("e.w", parameter(expert_tp_size="two"), POINT, ANNOTATIONS)

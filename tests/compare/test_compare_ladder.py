@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +13,9 @@ from compare_traces import Bench, Edit, healthy, only
 
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.session import REPEATED, Traces
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import Program
@@ -146,3 +151,126 @@ def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Ben
 def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match=r"accept takes some of .*, not 'typo'"):
         climbed(bench, {}, accept=("typo",))
+
+
+def failure(text: str, status: Any = "raised") -> GroupFailure:
+    """Two ranks of which the first ended so."""
+    ranks = [
+        RankResult(
+            rank=rank,
+            status=status if rank == 0 else "stopped",
+            folder=Path(),
+            error_type="TypeError",
+            error=text,
+        )
+        for rank in range(2)
+    ]
+    result = GroupResult(
+        task="t", folder=Path(), ranks=tuple(ranks), seconds=1.0, timeout=9.0, first_failed=0
+    )
+    return GroupFailure(result)
+
+
+class Breaking(Runs):
+    """A candidate that fails in some dtypes, and may run in float64 the second time."""
+
+    def __init__(
+        self, bench: Bench, broken: dict[str, GroupFailure], again: bool, edit: Edit = healthy
+    ) -> None:
+        found = {dtype: bench.rung(POINT, edit, dtype).candidate for dtype in RUNGS}
+        super().__init__(bench, found, ())
+        self.broken, self.again = broken, again
+        self.repeated: list[str] = []
+        self.case.settings = Settings(localize=0)
+        self.case.dtype = "bfloat16"
+
+    def at(self, dtype: str) -> Trace:
+        if dtype in self.broken:
+            raise self.broken[dtype]
+        return super().at(dtype)
+
+    def ended_in(self, dtype: str, failure: BaseException) -> bool:
+        return self.broken.get(dtype) is failure
+
+    def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
+        self.repeated.append(dtype)
+        return self.again
+
+
+def climb_breaking(
+    bench: Bench, broken: dict[str, GroupFailure], again: bool = True, edit: Edit = healthy
+) -> tuple[str, Breaking]:
+    candidate = Breaking(bench, broken, again, edit)
+    either: Any = candidate
+    reference: Any = Runs(bench, {}, ())
+    return climb(either, reference, (), ()), candidate
+
+
+def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) -> None:
+    report, candidate = climb_breaking(bench, {"float64": failure("no kernel")})
+
+    assert report == ""
+    summary = candidate.published[0]
+    assert [rung["dtype"] for rung in summary["rungs"]] == ["float32", "bfloat16"]
+    note = "float64 was left out: the candidate cannot run in it"
+    assert summary["notes"] == [f"{note} (rank 0 of 2 raised TypeError: no kernel)"]
+    assert candidate.repeated == ["float64"]
+
+
+def test_a_failure_below_a_rung_that_is_left_out_is_reported_with_it(bench: Bench) -> None:
+    report, candidate = climb_breaking(bench, {"float64": failure("no kernel")}, edit=twice)
+
+    assert "norm.weight · main_grad · step 0 · float32" in report
+    assert "float64 was left out" in " ".join(report.split())
+    assert candidate.repeated == []  # it has failed in any case
+
+
+def test_what_fails_in_the_next_rung_too_is_the_test_s_failure(bench: Bench) -> None:
+    broken = {dtype: failure(f"broken for {dtype}") for dtype in ("float64", "float32")}
+    with pytest.raises(GroupFailure, match="broken for float32"):
+        climb_breaking(bench, broken)
+
+
+@pytest.mark.parametrize("status", ["died", "hung"])
+def test_ranks_that_die_or_hang_in_float64_have_failed(bench: Bench, status: str) -> None:
+    broken = {"float64": failure("", status)}
+    with pytest.raises(GroupFailure) as caught:
+        climb_breaking(bench, broken)
+    assert caught.value is broken["float64"]
+
+
+def test_what_fails_in_float64_by_chance_is_the_test_s_failure(bench: Bench) -> None:
+    broken = {"float64": failure("a race was lost")}
+    with pytest.raises(GroupFailure, match="a race was lost"):
+        climb_breaking(bench, broken, again=False)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which Run; the rest of a RunKey does not matter."""
+
+    sample: int = 0
+
+
+@pytest.mark.parametrize(
+    ("second", "again"),
+    [(failure("no kernel"), True), (failure("another"), False), (None, False)],
+)
+def test_a_run_fails_again_if_it_raises_the_same(
+    monkeypatch: pytest.MonkeyPatch, second: GroupFailure | None, again: bool
+) -> None:
+    asked: list[int] = []
+
+    def run(key: Any) -> Future[object]:
+        asked.append(key.sample)
+        done: Future[object] = Future()
+        done.set_exception(second) if second is not None else done.set_result(None)
+        return done
+
+    session: Any = SimpleNamespace(run=run)
+    case: Any = SimpleNamespace()
+    monkeypatch.setattr(Traces, "_key", lambda self, dtype: Key())
+    traces = Traces(case, "candidate", session, "full")
+
+    assert traces.fails_again("float64", failure("no kernel")) is again
+    assert asked == [REPEATED]

@@ -327,6 +327,32 @@ def test_another_mask_is_told_by_what_neither_masks() -> None:
     )
 
 
+def test_another_choice_of_a_few_in_every_row_is_no_dropout() -> None:
+    """As a router makes that returns a map of its experts, or their probabilities."""
+    scores = reference_tensor()
+    turned = scores.clone()
+    best = scores[5].argsort(descending=True)
+    turned[5, best[1]], turned[5, best[2]] = scores[5, best[2]], scores[5, best[1]]
+
+    def kept(values: torch.Tensor, probabilities: bool) -> torch.Tensor:
+        mask = torch.zeros_like(values).scatter(-1, values.topk(2).indices, 1.0)
+        return mask * reference_tensor() if probabilities else mask
+
+    for probabilities in (False, True):
+        found = explain(
+            wrong_tensor(
+                kept(scores, probabilities),
+                lambda r, at, also=probabilities: kept(turned, also),
+                kind="activation",
+                noisy=False,
+            )
+        )
+        assert found is not None
+        assert found.name == "other choice"
+        assert found.text.startswith("1 of 24 rows have other non-zero values than the reference's")
+        assert "decision: topk" in found.cause
+
+
 def test_rows_that_are_masked_otherwise_are_named_by_their_numbers() -> None:
     """As padding of another length is: nothing is drawn there."""
     reference = with_rows(reference_tensor(), 20, 24, torch.zeros(24, 16, dtype=torch.float64))

@@ -195,6 +195,34 @@ def test_sums_of_gradients_under_sp_are_proposed(bench: Bench) -> None:
     assert proposed(rung).wanted == {"parameters": {"norm.weight": {"sequence_parallel": True}}}
 
 
+def halves(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Each tp rank has a term of the gradient of norm.weight."""
+    if record.id.kind != "param_grad" or record.id.path != "norm.weight":
+        return part
+    return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
+
+
+def test_sums_of_gradients_without_sp_are_proposed_for_tp(bench: Bench) -> None:
+    """As of a norm that every tp rank applies to its own attention heads."""
+    rung = bench.rung(Point.of(tp=2), halves, dtype="float64")
+    rung = undeclared(rung, lambda id, placement: True)
+    assert proposed(rung).wanted == {"parameters": {"norm.weight": {"gradient_partial": ["tp"]}}}
+
+
+def test_sums_of_gradients_that_nobody_adds_up_are_not_offered(bench: Bench) -> None:
+    def unreduced_norm(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "main_grad" and record.id.path == "norm.weight":
+            return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
+        return halves(record, at, part)
+
+    rung = bench.rung(Point.of(tp=2), unreduced_norm, dtype="float64")
+    found = proposed(undeclared(rung, lambda id, placement: True))
+    assert (found.wanted, found.withheld) == ({}, 1)
+    assert found.left is not None
+    assert found.left.where is not None
+    assert found.left.where.kind == "main_grad"
+
+
 def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         initial = record.id.kind == "param" and record.id.step == INITIAL
@@ -226,3 +254,11 @@ def test_the_file_that_was_read_is_known(bench: Bench, edit: Edit) -> None:
     found = proposed(undeclared(bench.rung(POINT, edit, notes=[note])))
     assert found.file == "/its/a.yaml"
     assert "cp_order" not in found.wanted
+
+
+def test_the_one_of_several_models_is_known(bench: Bench) -> None:
+    note = NoteEvent("annotations", '{"file": "/its/a.yaml", "cp_order": "", "model": "gpt"}')
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), notes=[note])))
+    assert found.model == "gpt"
+    lines = [text for label, text, _ in proposal_rows(found) if not label]
+    assert lines[:3] == ["models:", "  gpt:", "    parameters:"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_trainsafe.align.annotation_entries import AnnotationError
-from pytest_trainsafe.launch.error_text import error_text
-from pytest_trainsafe.launch.failure import message
-from pytest_trainsafe.launch.result import GroupResult, RankResult
+from pytest_trainsafe.launch.error_text import error_text, own_text
+from pytest_trainsafe.launch.failure import message, raised, reason
+from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context, ProgramError
 from pytest_trainsafe.record.spec import RunSpec
@@ -101,3 +102,55 @@ def test_ranks_that_raised_the_same_are_told_in_one_line(tmp_path: Path) -> None
     assert "ranks 0, 3 raised the same" in lines
     assert "rank 2 of 4 raised ProgramError: another" in lines
     assert sum("called twice" in line for line in lines) == 1
+
+
+def test_an_assertion_of_a_framework_is_shown_with_the_program_s_line(tmp_path: Path) -> None:
+    file = tmp_path / "site-packages" / "framework.py"
+    file.parent.mkdir()
+    file.write_text("def check(size):\n    assert size % 2 == 0\n")
+    functions = runpy.run_path(str(file))
+
+    def train() -> None:
+        functions["check"](3)
+
+    with pytest.raises(AssertionError) as caught:
+        train()
+    caught.value.args = ()  # pytest does not rewrite it, and neither has it a text in a rank
+    line = train.__code__.co_firstlineno + 1
+    assert own_text(caught.value) == (
+        f"assert size % 2 == 0 at {file}:2, called from {__file__}:{line}"
+    )
+
+
+def test_the_reason_of_a_failure_names_the_program_s_line(tmp_path: Path) -> None:
+    frames = (
+        'Traceback (most recent call last):\n  File "/home/me/train.py", line 12, in train\n'
+        '    step()\n  File "/venv/lib/site-packages/framework.py", line 7, in step\n    stop()\n'
+    )
+
+    def result(status: Status = "raised", **others: Any) -> GroupResult:
+        ranks = [
+            RankResult(
+                rank=rank,
+                status=status if rank == 0 else "stopped",
+                folder=tmp_path,
+                error_type="TypeError",
+                error="no kernel",
+                traceback=frames,
+            )
+            for rank in range(2)
+        ]
+        return GroupResult(
+            task="t",
+            folder=tmp_path,
+            ranks=tuple(ranks),
+            seconds=1.0,
+            timeout=9.0,
+            first_failed=0,
+            **others,
+        )
+
+    assert reason(result()) == "rank 0 of 2 raised TypeError: no kernel, at /home/me/train.py:12"
+    assert raised(result()) == {("TypeError", "no kernel")}
+    assert raised(result("died")) == raised(result("hung")) == frozenset()
+    assert raised(result(mismatches=("ranks disagree",))) == frozenset()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.localize.search import Search
 
@@ -17,7 +18,7 @@ def search(candidate_trace, reference_trace) -> Callable[..., Search]:
     def made(dtype: str = "float64") -> Search:
         rung = Rung(
             dtype=dtype,
-            candidate=candidate_trace.at(dtype),
+            candidate=renumbered(candidate_trace.at(dtype), reference_trace.at(dtype)),
             reference=reference_trace.at(dtype),
             perturbed=reference_trace.perturbed(dtype),
             shadow=None if dtype == "float64" else reference_trace.at("float64"),

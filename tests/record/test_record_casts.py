@@ -188,6 +188,30 @@ def test_watching_changes_no_bits(record: Any) -> None:
     assert one.hashes() == other.hashes()
 
 
+def cast_early(ctx: Context, dtype: torch.dtype) -> None:
+    """Weights that are drawn in float32 and filled again, in a model of some dtype."""
+    model = Model(False).to(dtype)
+    with torch.no_grad():
+        model.fc.weight.copy_(torch.randn(7, 4, dtype=torch.float64).float())
+    ctx.initialize(model)
+    ctx.watch(model)
+    with ctx.step(), ctx.microbatch(0):
+        model(torch.arange(7)).sum().backward()
+
+
+def test_a_cast_in_the_initialisation_does_not_count(record: Any) -> None:
+    run = record(lambda ctx: cast_early(ctx, ctx.dtype), dtype="float64", watch_casts=True)
+    assert run.rank.note("narrowed") == []
+
+
+def test_a_model_that_stays_narrow_counts_though_it_was_cast_before_it_is_watched(
+    record: Any,
+) -> None:
+    run = record(lambda ctx: cast_early(ctx, torch.bfloat16), dtype="float64", watch_casts=True)
+    [note] = run.rank.note("narrowed")
+    assert note.startswith("bfloat16 ")
+
+
 def to_codes(x: Tensor) -> Tensor:
     return (x * 8).to(torch.float8_e4m3fn)
 

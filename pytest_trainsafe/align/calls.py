@@ -1,0 +1,113 @@
+"""Numbers the calls of a module that several pipeline stages make, as the whole model makes them.
+
+Each stage counts from 0.  Where the stages' calls together are the reference's, as of an embedding
+that the last stage calls once more for multi-token prediction, they are calls of one sequence, and
+not replicas.  Called by the ladder before a rung is judged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import msgspec
+
+from pytest_trainsafe.align.adopt import with_tensors
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorId
+
+_FLOWS = frozenset({"activation", "activation_grad", "decision"})
+
+#: A module's calls in one micro-batch: step, micro-batch, module.
+_Calls = tuple[int, int | None, str]
+
+#: The number of a stage's call in the whole: by stage and the stage's own number.
+_Numbers = dict[tuple[int, int], int]
+
+
+def renumbered(candidate: Trace, reference: Trace) -> Trace:
+    """The candidate with the reference's numbers of calls; itself where nothing is to be changed.
+
+    Stages' calls are ordered by what runs after them: the next output on the stage that no other
+    stage has, by its place in the reference.
+    """
+    if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
+        return candidate
+    found = dict(_sequences(candidate, reference))
+    if not found:
+        return candidate
+
+    def number(rank: RankTrace, id: TensorId) -> TensorId:
+        numbers = found.get(_calls(id)) if id.kind in _FLOWS else None
+        call = numbers.get((rank.coordinates["pp"], id.call)) if numbers else None
+        return id if call is None else msgspec.structs.replace(id, call=call)
+
+    changed = with_tensors(
+        candidate,
+        lambda rank: {
+            (new := number(rank, id)): msgspec.structs.replace(event, id=new)
+            for id, event in rank.tensors.items()
+        },
+    )
+    changed.renumbered = frozenset(module for _, _, module in found)
+    return changed
+
+
+def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Numbers]]:
+    """The modules' calls that are a sequence over stages, with their numbers in the whole."""
+    made: defaultdict[_Calls, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for id in candidate.ids():
+        if id.kind == "activation":
+            for rank, _ in candidate.holders(id):
+                made[_calls(id)][rank.coordinates["pp"]].add(id.call)
+    due: defaultdict[_Calls, set[int]] = defaultdict(set)
+    order: dict[TensorId, int] = {}
+    for place, id in enumerate(reference.ids()):
+        if id.kind == "activation":
+            due[_calls(id)].add(id.call)
+            order[id] = place
+    shared = {
+        calls: stages
+        for calls, stages in made.items()
+        if len(stages) > 1
+        and len(due[calls]) == sum(map(len, stages.values())) > max(map(len, stages.values()))
+    }
+    for calls, stages in shared.items():
+        placed = sorted(
+            (_followed_by(candidate, calls, stage, call, order, made), stage, call)
+            for stage, each in stages.items()
+            for call in each
+        )
+        numbers = {(stage, call): n for n, (_, stage, call) in enumerate(placed)}
+        if any(call != number for (_, call), number in numbers.items()):
+            yield calls, numbers
+
+
+def _followed_by(
+    candidate: Trace,
+    calls: _Calls,
+    stage: int,
+    call: int,
+    order: dict[TensorId, int],
+    made: defaultdict[_Calls, defaultdict[int, set[int]]],
+) -> float:
+    """The place in the reference of the output that comes next after a call on its stage."""
+    step, microbatch, module = calls
+    rank = next(
+        rank
+        for rank in candidate.ranks
+        if rank.coordinates["pp"] == stage
+        and any(_calls(id) == calls and id.call == call for id in rank.tensors)
+    )
+    passed = False
+    for id in rank.tensors:
+        if id.kind != "activation" or (id.step, id.microbatch) != (step, microbatch):
+            continue
+        passed = passed or (id.module == module and id.call == call)
+        if passed and id in order and len(made[_calls(id)]) == 1:
+            return order[id]
+    return float("inf")
+
+
+def _calls(id: TensorId) -> _Calls:
+    return id.step, id.microbatch, id.module

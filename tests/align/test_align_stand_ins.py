@@ -1,0 +1,97 @@
+"""What a pipeline stage has in the place of another stage's module is no replica of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import Manifest, ModuleEvent, TensorId
+from pytest_trainsafe.trace.stand_ins import stand_ins
+from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+
+OUTPUT = TensorId(0, 0, "activation", "embedding", "output")
+
+Write = Callable[..., Trace]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes a trace of two stages; each is given the module `embedding` and what it returned."""
+
+    def make(*stages: tuple[ModuleEvent, torch.Tensor], axis: str = "pp") -> Trace:
+        manifest = Manifest(
+            program="p", point={axis: 2}, world_size=2, dtype="float32", device="cpu", seed=0
+        )
+        write_manifest(tmp_path, manifest)
+        for rank, (module, value) in enumerate(stages):
+            writer = RankWriter(tmp_path, rank)
+            writer.add(module)
+            writer.add_tensor(OUTPUT, value)
+            writer.close()
+        return Trace.open(tmp_path)
+
+    return make
+
+
+REAL = ModuleEvent("embedding", "Embedding", "", ("weight",))
+IDENTITY = ModuleEvent("embedding", "Identity", "")
+
+
+def test_an_identity_on_another_stage_is_left_out(write: Write) -> None:
+    trace = write((REAL, torch.ones(2)), (IDENTITY, torch.zeros(2)))
+
+    merged = logical_tensor(trace, OUTPUT)
+    assert merged.findings == []
+    assert merged.tensor is not None
+    assert merged.tensor.tolist() == [1.0, 1.0]
+    assert trace.stand_ins() == {0: frozenset(), 1: frozenset({"embedding"})}
+
+
+def test_a_real_copy_on_another_stage_is_a_replica(write: Write) -> None:
+    trace = write((REAL, torch.ones(2)), (REAL, torch.zeros(2)))
+
+    [finding] = logical_tensor(trace, OUTPUT).findings
+    assert finding.check == "replicas"
+    assert "over pp differ" in finding.message
+
+
+def test_an_identity_along_another_axis_is_compared(write: Write) -> None:
+    """A dp rank that lacks a module trains another model."""
+    trace = write((REAL, torch.ones(2)), (IDENTITY, torch.zeros(2)), axis="tp")
+
+    assert [finding.check for finding in logical_tensor(trace, OUTPUT).findings] == ["replicas"]
+
+
+def _stage(**classes: str) -> Mapping[str, ModuleEvent]:
+    """Modules by name and class; one of class Linear or Norm has parameters."""
+    return {
+        name.replace("_", "."): ModuleEvent(
+            name.replace("_", "."), cls, "", ("weight",) if cls in ("Linear", "Norm") else ()
+        )
+        for name, cls in classes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        (_stage(head="PassOn"), _stage(head="Linear"), {"head"}),
+        (_stage(head="Identity"), _stage(head="ReLU"), {"head"}),
+        (_stage(head="PassOn"), _stage(head="Block", head_fc="Linear"), {"head"}),
+        (_stage(head="ReLU"), _stage(head="ReLU"), set()),
+        (_stage(head="ReLU"), _stage(head="GELU"), set()),
+        (_stage(head="Norm"), _stage(head="Linear"), set()),
+        (_stage(head="Identity"), _stage(head="Identity"), set()),
+        (_stage(head="Identity"), _stage(other="Linear"), set()),
+        (_stage(head="Pack", head_fc="Linear"), _stage(head="Linear"), set()),
+    ],
+)
+def test_only_what_has_nothing_of_its_own_stands_in(
+    first: Mapping[str, ModuleEvent], second: Mapping[str, ModuleEvent], found: set[str]
+) -> None:
+    assert stand_ins({0: first, 1: second})[0] == found

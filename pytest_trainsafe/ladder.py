@@ -18,6 +18,7 @@ import torch
 from pytest_trainsafe.annotate import write_annotations
 from pytest_trainsafe.compare.again import to_keep
 from pytest_trainsafe.compare.checks import require_known
+from pytest_trainsafe.compare.common_factor import with_factor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
@@ -112,6 +113,9 @@ class _Ladder:
         rung, comparison = measured_again(
             rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
         )
+        if comparison.failed:
+            with _one_thread():
+                comparison = with_factor(rung, comparison)
         self.judged.append(_judged(dtype, rung, comparison, self.accepted))
         self._rung = rung
         return comparison.failed
@@ -129,6 +133,8 @@ class _Ladder:
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
+        if self.located is None:
+            self.located = _look_at(self.candidate, rung, failed.comparison)
 
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
         """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
@@ -259,6 +265,12 @@ def _localize(
         return localize(candidate, reference, rung, failed, candidate.session.localizing)
 
 
+def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+    from pytest_trainsafe.localize.search import look_at
+
+    return look_at(candidate, rung, failed)
+
+
 def _options(case: Case) -> str:
     """What a command line must add to a node id for the same test to exist and do the same."""
     settings, default = case.settings, Settings()
@@ -320,6 +332,9 @@ def judge_pair(
     # That only equal bits pass is what a caller without measurements asked for.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
+    if comparison.failed:
+        with _one_thread():
+            comparison = with_factor(rung, comparison)
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
     if not judged.failed:
         return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pytest_trainsafe.compare.factor_words import Factor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
@@ -27,6 +28,7 @@ class Comparison:
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
     `turned_in` is the first step in which an update went the other way where rounding decides.
+    `factor` is what all main gradients of the failing step share, None where they share nothing.
     """
 
     dtype: str
@@ -45,6 +47,7 @@ class Comparison:
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)
     turned_in: int | None = None
+    factor: Factor | None = None
 
     @property
     def failed(self) -> bool:

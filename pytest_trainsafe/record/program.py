@@ -54,7 +54,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     try:
         with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
             ctx = Context(spec, recorder)
-            train(ctx)
+            with recorder.sites.constructions():
+                train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
             writer.flush()

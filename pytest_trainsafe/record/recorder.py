@@ -26,7 +26,8 @@ from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.perturb_operations import OperationNoise
 from pytest_trainsafe.record.reductions import Reductions
 from pytest_trainsafe.record.rewrite import Rewriter
-from pytest_trainsafe.record.source import source_of
+from pytest_trainsafe.record.sites import Sites
+from pytest_trainsafe.record.source import described_class, replaced_forward, source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
 from pytest_trainsafe.trace.schema import (
@@ -50,6 +51,7 @@ class Recorder:
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
+        self.sites = Sites(writer)
         self._reported: set[TensorId] = set()
         self._fed = ""
 
@@ -106,7 +108,7 @@ class Recorder:
             where = self.spec.at.coordinates(self.writer.rank)
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
-            self.spec, self.clock, self.writer, annotations, noise, rewriter
+            self.spec, self.clock, self.writer, annotations, noise, rewriter, self.sites
         )
         routed = inside_layers(parts)
         for name in names.values():
@@ -125,6 +127,7 @@ class Recorder:
             optimizer,
             holdings=holdings_of(optimizer, self.spec.at),
             engine=engine,
+            sites=self.sites,
         )
         if engine is None:  # one that cuts parameters itself says so only now
             layouts = self.parameters.layouts
@@ -140,6 +143,7 @@ class Recorder:
             raise ProgramError(
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
+        self.sites.write_constructed()
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -222,6 +226,7 @@ class Recorder:
                 "the sum or the mean where there are several"
             )
         self._reported.add(where)
+        self.sites.note("loss" if kind == "loss" else "norm")
         if not self.spec.records(kind):
             return
         if not isinstance(value, torch.Tensor):
@@ -243,6 +248,7 @@ class Recorder:
             if module is not part or step is None or microbatch is None or _in_backward():
                 return
             self.clock.forward(key)
+            self.sites.note("model", (step, microbatch))
             # What a part hands to the next is no input of the model.
             self._fed = self._fed or key
             if key != self._fed:
@@ -260,4 +266,6 @@ def _in_backward() -> bool:
 def _describe(module: nn.Module, name: str) -> ModuleEvent:
     cls: Any = type(module)
     parameters = tuple(name for name, _ in module.named_parameters(recurse=False))
-    return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters)
+    described = described_class(cls)
+    source, forward = source_of(described), replaced_forward(module)
+    return ModuleEvent(name, described.__qualname__, source, parameters, forward)

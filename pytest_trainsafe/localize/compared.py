@@ -5,6 +5,7 @@ Called by `localize.words`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -12,9 +13,6 @@ from pytest_trainsafe.compare.judge import local_name
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.localize.stages import is_input
 from pytest_trainsafe.trace.schema import INITIAL, TensorId
-
-#: Modules that are named where some were not compared.
-MOST_NAMES = 3
 
 
 class Compared:
@@ -38,25 +36,29 @@ class Compared:
             id.module == module and id.kind == "activation" and is_input(id) for id in self._both
         )
 
-    def modules(self, kind: Literal["activation", "activation_grad"]) -> str:
-        """`every module`, or those that were compared where some were not; "" for none."""
-        owed = self._having(kind, list(self.rung.reference.ids()))
-        found = self._having(kind, list(self._both))
-        lacking = [module or "the root module" for module in owed if module not in found]
-        if not found:
+    def modules(self, *kinds: Literal["activation", "activation_grad"]) -> str:
+        """`every module`, or those whose tensors of all kinds were compared; "" for none."""
+        owed: dict[str, None] = {}
+        lacking: dict[str, None] = {}
+        for kind in kinds:
+            due = self._having(kind, self.rung.reference.ids())
+            found = self._having(kind, self._both)
+            owed |= due
+            lacking |= {module: None for module in due if module not in found}
+        if len(lacking) == len(owed):
             return ""
         if not lacking:
             return "every module"
-        named = ", ".join(lacking[:MOST_NAMES])
-        more = f" and {len(lacking) - MOST_NAMES} more" if len(lacking) > MOST_NAMES else ""
-        return f"the {len(found)} modules that were compared (not {named}{more})"
+        named = next(iter(lacking)) or "the root module"
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        return f"the {len(owed) - len(lacking)} modules that were compared (not {named}{more})"
 
     def caller(self, module: str) -> str | None:
         """The module that runs another in the reference, None for the program itself."""
         notes = [note for rank in self.rung.reference.ranks for note in rank.note("caller")]
         return dict(note.split("=", 1) for note in reversed(notes)).get(module)
 
-    def _having(self, kind: str, ids: list[TensorId]) -> dict[str, None]:
+    def _having(self, kind: str, ids: Iterable[TensorId]) -> dict[str, None]:
         return dict.fromkeys(id.module for id in ids if id.kind == kind and not is_input(id))
 
     @cached_property

@@ -7,7 +7,7 @@ nothing was localised.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from msgspec.json import decode
@@ -45,6 +45,9 @@ _DOES: dict[What, str] = {
     "step": "steps the optimizer",
 }
 
+#: Operations that scale a gradient in place.
+_SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
+
 #: Reductions that add up; any other is odd for gradients.
 _SUMS = ("(SUM)", "(AVG)")
 
@@ -70,8 +73,7 @@ class Places:
             case "loss":
                 found = self._does("loss")
             case "norm":
-                found = self._of(self.norms[:1]) if self.norms else NOWHERE
-                found = found if found[0] else self._does("norm", "step")
+                found = self._norm(comparison)
             case "reduction":
                 found = self._reduction(comparison, targets)
             case "optimizer":
@@ -112,6 +114,21 @@ class Places:
                     return site.user or site.at, f"{_DOES[what]}{_through(site)}"
         return NOWHERE
 
+    def _norm(self, comparison: Comparison) -> Place:
+        """The line that sums the gradient norm over ranks, or that scales gradients by it."""
+        factor = comparison.factor
+        clip = self._writes(_SCALES)
+        if self.norms and not (factor is not None and factor.clips == "right norm" and clip[0]):
+            return self._of(self.norms)
+        return clip if clip[0] else self._does("norm", "step")
+
+    def _writes(self, operations: Collection[str] = ()) -> Place:
+        """The first line that changes gradients in place, by one of some operations."""
+        for site in self.sites:
+            if site.what == "write" and (not operations or site.name in operations):
+                return site.user or site.at, f"changes gradients by {site.name}{_through(site)}"
+        return NOWHERE
+
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
         """The line that reduces some gradients, or else that wraps the model to have them reduced.
 
@@ -131,7 +148,10 @@ class Places:
                 wrapper.user or wrapper.at,
                 f"{wrapper.name} is applied here, and reduces the gradients{_through(wrapper)}",
             )
-        return self._of(ranked) if ranked else self._does("step")
+        if ranked:
+            return self._of(ranked)
+        written = self._writes()
+        return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
         """The reductions of tensors as large as these parameters are on some rank."""

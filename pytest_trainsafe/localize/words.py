@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from pytest_trainsafe.compare.common_factor import reference_clips
 from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.factor_words import factor_cause, factor_text
+from pytest_trainsafe.compare.factor_words import factor_cause
 from pytest_trainsafe.compare.module_code import module_code
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
@@ -72,18 +72,16 @@ class _Words:
 
     def agrees(self, fault: Fault) -> str:
         """What comes before a fault and was found right: the beginning of a sentence, or ""."""
-        forward, backward = (
-            self.compared.modules(kind) for kind in ("activation", "activation_grad")
-        )
+        forward = self.compared.modules("activation")
+        both = self.compared.modules("activation", "activation_grad")
         match fault.phase:
             case "backward" if forward:
                 return f"the forward of {forward} agrees; "
             case "loss" if forward:
-                return f"{forward} agrees; "
-            case "weights" if forward and backward:
+                return f"the forward of {forward} agrees; "
+            case "weights" if both:
                 return "what flows between modules agrees, forward and backward; "
-            case "reduction" if forward and backward:
-                both = forward if forward == backward else f"{forward}, and {backward},"
+            case "reduction" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad"):
                 return "every gradient that the optimizer is given agrees; "
@@ -120,8 +118,12 @@ class _Words:
             if uncompared:
                 text += f" (not compared: the micro-batches' of {told_names(uncompared, 'one')})"
         factor = self.comparison.factor
-        if factor is not None and (factor.apart or len(names) == len(factor.scaled)):
-            text += f"; {factor_text(factor)}"
+        if factor is not None and factor.clips and factor.apart:
+            text += (
+                f"; the other {len(factor.scaled)} gradients differ by the factor of clipping alone"
+            )
+        elif factor is not None and len(names) == len(factor.scaled):
+            text += ", by the same factor for all"
         return text
 
     def norm_told(self) -> str:
@@ -130,7 +132,8 @@ class _Words:
         if factor is not None and factor.clips:
             agree = "each micro-batch's gradient agrees; "
             before = agree if self.compared.has("param_grad") else ""
-            return f"{before}{factor_cause(factor)}: {factor_text(factor)}"
+            count = len(factor.scaled)
+            return f"{before}{factor_cause(factor)}: one factor explains all {count} main gradients"
         assert reported, "a fault of the norm needs a norm that differs, or a factor"
         main = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
         if reference_clips(self.rung, main):

@@ -30,6 +30,7 @@ from pytest_trainsafe.record.sites import Sites
 from pytest_trainsafe.record.source import described_class, replaced_forward, source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
+from pytest_trainsafe.record.written import GradientWrites
 from pytest_trainsafe.trace.schema import (
     InputEvent,
     ModuleEvent,
@@ -51,6 +52,7 @@ class Recorder:
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
+        self.written: GradientWrites | None = None
         self.sites = Sites(writer)
         self._reported: set[TensorId] = set()
         self._fed = ""
@@ -106,6 +108,7 @@ class Recorder:
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)
+            self.written = GradientWrites(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
             self.spec, self.clock, self.writer, annotations, noise, rewriter, self.sites
@@ -149,7 +152,7 @@ class Recorder:
         try:
             self._reported.clear()
             self.parameters.start_step()
-            with self.noisy or contextlib.nullcontext():
+            with self.noisy or self.written or contextlib.nullcontext():
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()

@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.sites import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Different lines that are noted of one kind.
-MOST = 4
+MOST = 8
 
 #: Functions of torch that wrap a model, by the class of the state that they keep for it.
 _STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
@@ -38,13 +38,13 @@ class Sites:
         self._seen: set[tuple[What, object]] = set()
         self._constructed: list[Site] = []
 
-    def note(self, what: What, when: object = None) -> None:
+    def note(self, what: What, when: object = None, name: str = "") -> None:
         """Note the line that led here; `when` says of what repeats which time it is."""
         if self._counts[what] >= MOST or (what, when) in self._seen:
             return
         if when is not None:
             self._seen.add((what, when))
-        self._add(Site(what, *calling_lines()))
+        self._add(Site(what, *calling_lines(), name))
 
     def write_constructed(self) -> None:
         """Note what was constructed until now."""

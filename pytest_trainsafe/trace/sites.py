@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_trainsafe.untrusted import MALFORMED
 
-What = Literal["model", "loss", "backward", "norm", "step", "optimizer", "wrapper"]
+What = Literal["model", "loss", "backward", "norm", "write", "step", "optimizer", "wrapper"]
 
 #: A name, or a file with its line.
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -43,9 +43,10 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the program, by what it does.
 
     `model` calls the model, `loss` and `norm` report (ctx.loss, ctx.grad_norm), `backward` starts
-    a backward, `step` steps the optimizer; `optimizer` constructs it, and `wrapper` a wrapper
-    that reduces gradients by itself.  `at` is the innermost line outside of torch, and `user`
-    that of the user's own code where `at` is an installed package's.  `name` is the class made.
+    a backward, `write` changes gradients in place after it, `step` steps the optimizer;
+    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself.  `at` is
+    the innermost line outside of torch, and `user` that of the user's own code where `at` is an
+    installed package's.  `name` is the class made, or the operation.
     """
 
     what: What

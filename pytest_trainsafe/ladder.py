@@ -22,6 +22,7 @@ from pytest_trainsafe.compare.common_factor import with_factor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
+from pytest_trainsafe.compare.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.compare.misdeclared import misdeclared, misfits
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
 from pytest_trainsafe.compare.resample import ROUNDS, needs_samples, undecided
@@ -32,7 +33,7 @@ from pytest_trainsafe.compare.vacuity import SETUP, guard
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
-from pytest_trainsafe.report.proposal import misdeclared_rows, proposal_rows
+from pytest_trainsafe.report.proposal import misaveraged_rows, misdeclared_rows, proposal_rows
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -139,18 +140,24 @@ class _Ladder:
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
         """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
         lacking, unfit = lacks(rung, failed.comparison), misfits(rung, failed.comparison)
-        if not lacking and not unfit:
+        averaged = may_be_misaveraged(rung, failed.comparison)
+        if not lacking and not unfit and not averaged:
             return False
         comparison = failed.comparison
         whole = self._in_full(failed.dtype, shadowed)
         if whole is not None:
             rung, comparison = whole, _compare(whole, self.loosen)
-        wrong = proposal = None
+        wrong = proposal = means = None
         with _one_thread():
+            if averaged:
+                means = misaveraged(rung, comparison, self.loosen)
             if unfit:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
                 proposal = propose(rung, comparison, self.loosen)
+        if means is not None:
+            failed.advice.extend(misaveraged_rows(means))
+            return True
         if wrong is not None:
             failed.advice.extend(misdeclared_rows(wrong))
         failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))

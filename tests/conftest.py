@@ -48,7 +48,7 @@ def localizing(candidate_trace, monkeypatch):
     from pytest_trainsafe.localize.budget import Budget
 
     case = candidate_trace.case
-    candidate_trace.case = replace(case, settings=replace(case.settings, localize=60.0))
+    candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
     budget = Budget()
     monkeypatch.setattr(candidate_trace.session, "localizing", budget)
     return budget

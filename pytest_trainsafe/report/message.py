@@ -182,7 +182,8 @@ def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> l
     """The next wrong tensors in dataflow, each once; those of a common factor in one sentence."""
     told = {None, lead.where}
     lines: list[str] = []
-    if factor is not None and not (lead.pattern and lead.pattern.name == "clip factor"):
+    reduced = lead.where is not None and lead.where.kind == "main_grad"
+    if factor is not None and reduced and not _is_factor(lead):
         lines += _row("scaled", factor_text(factor))
     if factor is not None and factor.clips:
         told |= {*factor.scaled}
@@ -199,6 +200,10 @@ def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> l
         more = len(later) - MOST_THEN
         lines += _row("", f"and {more} more tensor{'s' if more > 1 else ''}")
     return lines
+
+
+def _is_factor(finding: Finding) -> bool:
+    return finding.pattern is not None and finding.pattern.name == "clip factor"
 
 
 def _unaffected(comparison: Comparison) -> str:

@@ -30,6 +30,11 @@ class Compared:
         """Whether any micro-batch's gradient of a parameter was compared."""
         return path in self._gradients
 
+    @cached_property
+    def parameters(self) -> int:
+        """How many parameters were compared."""
+        return len({id.path for id in self._both if id.kind == "param"})
+
     def inputs(self, module: str) -> bool:
         """Whether any input of a module was compared."""
         return any(

@@ -92,7 +92,10 @@ class _Words:
         if fault.phase in ("forward", "backward"):
             return self.module_told(group)
         names = [fault.target for fault in group]
+        total = self.compared.parameters
         parameters = told_names(names, "parameter")
+        if len(names) == total > MOST_NAMES:
+            parameters = f"all {total} parameters"
         match fault.phase:
             case "loss":
                 return f"the loss that {self.program} reports is wrong, outside of the model"

@@ -14,6 +14,7 @@ from pathlib import Path
 from _measure import finish, machine, median, quick, show
 
 from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.localize.budget import Budget
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.session import Session
@@ -81,6 +82,7 @@ def one_point(session: Session, layers: int, point: Point) -> tuple[float, float
     report = climb(candidate, reference, [], [])
     wall = time.perf_counter() - began
     session.discard(candidate)
+    session.localizing = Budget()  # or the next Point's failure would only refer to this one
     if FAULT not in " ".join(report.split()):
         raise SystemExit(f"the fault was not found, so nothing was measured:\n{report}")
     localizing = published[0]["seconds"]["localize"]

@@ -19,9 +19,11 @@ from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotate import write_annotations
 from pytest_trainsafe.compare.again import to_keep
 from pytest_trainsafe.compare.checks import is_accepted, require_known
+from pytest_trainsafe.compare.common_factor import with_factor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen, require_used
+from pytest_trainsafe.compare.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.compare.misdeclared import misdeclared, misfits
 from pytest_trainsafe.compare.propose import Proposal, lacks, propose
 from pytest_trainsafe.compare.resample import ROUNDS, needs_samples, undecided
@@ -33,7 +35,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
-from pytest_trainsafe.report.proposal import misdeclared_rows, proposal_rows
+from pytest_trainsafe.report.proposal import misaveraged_rows, misdeclared_rows, proposal_rows
 from pytest_trainsafe.report.summary import PointSummary, RungSummary
 from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -131,6 +133,9 @@ class _Ladder:
         rung, comparison = measured_again(
             rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
         )
+        if comparison.failed:
+            with _one_thread():
+                comparison = with_factor(rung, comparison)
         self.judged.append(_judged(dtype, rung, comparison, self.accepted))
         self._rung = rung
         return comparison.failed
@@ -148,22 +153,30 @@ class _Ladder:
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
+        if self.located is None:
+            self.located = _look_at(self.candidate, rung, failed.comparison)
 
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
         """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
         lacking, unfit = lacks(rung, failed.comparison), misfits(rung, failed.comparison)
-        if not lacking and not unfit:
+        averaged = may_be_misaveraged(rung, failed.comparison)
+        if not lacking and not unfit and not averaged:
             return False
         comparison = failed.comparison
         whole = self._in_full(failed.dtype, shadowed)
         if whole is not None:
             rung, comparison = whole, _compare(whole, self.loosen)
-        wrong = proposal = None
+        wrong = proposal = means = None
         with _one_thread():
+            if averaged:
+                means = misaveraged(rung, comparison, self.loosen)
             if unfit:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
                 proposal = propose(rung, comparison, self.loosen)
+        if means is not None:
+            failed.advice.extend(misaveraged_rows(means))
+            return True
         if wrong is not None:
             failed.advice.extend(misdeclared_rows(wrong))
         failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))
@@ -279,6 +292,12 @@ def _localize(
         return localize(candidate, reference, rung, failed, candidate.session.localizing)
 
 
+def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+    from pytest_trainsafe.localize.search import look_at
+
+    return look_at(candidate, rung, failed)
+
+
 def _options(case: Case) -> str:
     """What a command line must add to a node id for the same test to exist and do the same."""
     settings, default = case.settings, Settings()
@@ -340,6 +359,9 @@ def judge_pair(
     # That only equal bits pass is what a caller without measurements asked for.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
+    if comparison.failed:
+        with _one_thread():
+            comparison = with_factor(rung, comparison)
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
     if not judged.failed:
         return ""

@@ -52,7 +52,7 @@ _OPTIONS = {
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
     "localize": (
         "SECONDS",
-        f"Most time for finding the code at fault in a run, or off (default {_DEFAULT.localize:g})",
+        f"Most time to find the code at fault of one test, or off (default {_DEFAULT.localize:g})",
     ),
     "keep-traces": ("DIR", "Keep every trace below this directory"),
     "slots": ("N", "Ranks that may train on this machine at once (default one a core, 2 at least)"),

@@ -34,8 +34,8 @@ from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.launch.leases import Leases
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
+from pytest_trainsafe.localize.budget import Budget
 from pytest_trainsafe.localize.scales import decode
-from pytest_trainsafe.localize.search import Budget
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.report.summary import PointSummary
@@ -350,7 +350,7 @@ class Session:
             settings.network,
         )
         self.leases = Leases(settings.slots)
-        self.localizing = Budget(settings.localize)
+        self.localizing = Budget()
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None

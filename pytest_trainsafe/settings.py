@@ -42,7 +42,8 @@ class Settings:
     `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
     runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
-    `localize` is the seconds that a whole run may spend on finding the code at fault, 0 for none.
+    `localize` is the seconds that each failing test may spend on finding the code at fault, 0 for
+    none; `localize/budget.py` bounds what a process spends.
     `annotate` is the root directory, below which node ids are, where annotations that tests lack
     are to be written; "" where they are not.
     """

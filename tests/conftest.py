@@ -44,9 +44,11 @@ def never_hangs() -> Iterator[None]:
 
 @pytest.fixture
 def localizing(candidate_trace, monkeypatch):
-    """Have the code at fault looked for after a failure of this test; the time there is for it."""
+    """Have the code at fault looked for after a failure of this test; a budget of its own."""
+    from pytest_trainsafe.localize.budget import Budget
+
     case = candidate_trace.case
-    candidate_trace.case = replace(case, settings=replace(case.settings, localize=60.0))
-    budget = candidate_trace.session.localizing
-    monkeypatch.setattr(budget, "left", 60.0)
+    candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
+    budget = Budget()
+    monkeypatch.setattr(candidate_trace.session, "localizing", budget)
     return budget

@@ -128,3 +128,25 @@ def _names(id: TensorId) -> Iterable[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
+
+
+def replace_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
+    """The same trace, with means over these axes in place of those that are declared."""
+
+    def bare(id: TensorId, event: TensorEvent) -> TensorEvent:
+        if id.kind not in ("activation_grad", "param_grad", "loss"):
+            return event
+        layout = tuple(
+            placement
+            for placement in event.layout
+            if not isinstance(placement, Scaled)
+            and not (id.kind == "loss" and isinstance(placement, Partial) and placement.op == "avg")
+        )
+        return msgspec.structs.replace(event, layout=layout)
+
+    return with_tensors(
+        trace,
+        lambda rank: {
+            id: _mean(id, bare(id, event), gradients, loss) for id, event in rank.tensors.items()
+        },
+    )

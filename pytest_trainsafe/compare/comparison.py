@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from pytest_trainsafe.compare.factor_words import Factor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.model_inputs import Given
 from pytest_trainsafe.finding import Finding
@@ -31,6 +32,7 @@ class Comparison:
     `given` lists the model's inputs that differ from the reference's, with their places in dataflow
     and what they are; `unclear` those of which that cannot be told.  `apart` says of the buffers
     that were not compared, or not on every rank, why.
+    `factor` is what all main gradients of the failing step share, None where they share nothing.
     """
 
     dtype: str
@@ -52,6 +54,7 @@ class Comparison:
     given: list[tuple[int, TensorId, Given]] = field(default_factory=list)
     unclear: list[TensorId] = field(default_factory=list)
     apart: dict[str, str] = field(default_factory=dict)
+    factor: Factor | None = None
 
     @property
     def failed(self) -> bool:

@@ -28,6 +28,7 @@ from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.model_inputs import Given, ModelInputs
+from pytest_trainsafe.compare.module_code import module_code
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
 from pytest_trainsafe.compare.sketches import sketch_of, update_sketch
@@ -279,7 +280,7 @@ class _Judge:
 
     def buffer(self, order: int, id: TensorId) -> None:
         """Judge a buffer on the ranks that owe the reference's value (`compare/buffers.py`)."""
-        if local_name(id) in self.local:
+        if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
         owed = self.buffers.owed(id)
@@ -671,20 +672,9 @@ class _Judge:
         self.result.findings.append(placed)
 
     def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, or of the nearest that holds it.
-
-        Installed modules (`torch.nn.Linear`) are not where a bug is; what made them is.
-        """
-        for rank in self.rung.candidate.ranks:
-            path = id.module
-            while True:
-                event = rank.modules.get(path)
-                if event is not None and event.source and "/site-packages/" not in event.source:
-                    return event.cls, event.source
-                if not path:
-                    break
-                path = path.rpartition(".")[0]
-        return "", ""
+        """The class and source of a tensor's module, or of the nearest around it."""
+        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
+        return next((code for code in codes if code[1]), ("", ""))
 
     def event(self, id: TensorId) -> TensorEvent | None:
         holders = self.rung.candidate.holders(id)

@@ -21,6 +21,9 @@ _LIKELY = {
     "param_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
 }
 
+#: Kinds that an optimizer's step makes of gradients: their factors are mostly its own.
+_STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
+
 MOST_NAMES = 3
 
 
@@ -55,7 +58,12 @@ def scaled(wrong: Wrong) -> Pattern | None:
 def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
     text = f"the value is {_digits(factor, wrong)} times the reference, which is {_or(names)}"
     sizes = _or([name.removeprefix("1/").strip("()") for name in names])
-    if factor > 1:
+    if wrong.kind in _STEPPED:
+        cause = (
+            f"the optimizer's step has a wrong factor: its learning rate or a beta, or a division "
+            f"by {sizes}"
+        )
+    elif factor > 1:
         cause = f"a division by {sizes} is missing, or a sum over {sizes} counts replicas"
     else:
         cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"

@@ -75,7 +75,7 @@ class Ledger:
         if ranks is None:
             ranks = self._members[name] = tuple(dist.get_process_group_ranks(group))
         tensor = detail.tensor
-        site, user = _sites()
+        site, user = calling_lines()
         entry = Collective(
             group=name,
             ranks=ranks,
@@ -129,8 +129,8 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
     return (sizes,) * world if isinstance(sizes, int) else tuple(sizes)
 
 
-def _sites() -> tuple[str, str]:
-    """file:line of who wants a collective, and of the user's code that led there.
+def calling_lines() -> tuple[str, str]:
+    """file:line of who calls torch or this package, and of the user's code that led there.
 
     The first is the innermost caller outside torch, this package and frameworks' layers over
     `torch.distributed`.  The second is "" where that is the user's own, or where none led there:
@@ -324,7 +324,7 @@ def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
                 group="",
                 ranks=tuple(range(world)),
                 op="init_process_group",
-                site=_sites()[0],
+                site=calling_lines()[0],
                 detail=f"{backend}, world_size={world if size == -1 else size}",
             )
         )

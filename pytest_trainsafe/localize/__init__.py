@@ -9,6 +9,9 @@ still differs then is where the fault is.
     blame    from the tensors that differ to the code that made them
     stages   the two ends of what a pipeline cuts, and what stages hand on
     initial  what is wrong before anything flows
-    search   the runs, the budget, the axis; the way through the house
+    compared what was compared, so that only that is said to agree
+    places   the line to look at for a fault outside of the modules
+    budget   how long it may take, and failures that begin alike
+    search   the runs, the axis; the way through the house
     words    how the report says it
 """

@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from pytest_trainsafe.compare.common_step import follow_a_factor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.localize.inputs import Inputs
@@ -49,6 +50,7 @@ class Fault:
     `between` says that it is the module's own code, between the modules that it runs.
     `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `unseen` says
     of a forward that its inputs were not all compared, so that they may be at fault instead.
+    `uncalled` says that the module is called less often than in the reference, or never.
     """
 
     phase: Phase
@@ -56,6 +58,7 @@ class Fault:
     between: bool = False
     handed: int | None = None
     unseen: bool = False
+    uncalled: Literal["", "never", "less"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,7 @@ class _Blame:
     ) -> None:
         self.rung = rung
         self.comparison = comparison
+        self.factor = comparison.factor
         self.stages = stages
         self.inputs = Inputs(rung)
         self.rewrite = rewrite
@@ -113,24 +117,43 @@ class _Blame:
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
         yield from (Fault("weights", id.path) for id in weights)
-        wrong_gradients = {id.path for id in self.of("param_grad")}
-        norm, unclipped = self.of("grad_norm"), self.of("unclipped_grad")
-        reduced = unclipped or self.of("main_grad")
-        if reduced and not unclipped and self.comparison.compared["unclipped_grad"]:
+        yield from self.after_the_backward()
+
+    def after_the_backward(self) -> Iterator[Fault]:
+        """Faults of reductions, of the norm and of the optimizer.
+
+        A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
+        """
+        wrong = {id.path for id in self.of("param_grad")}
+        norm, given, unclipped = map(self.of, ("grad_norm", "main_grad", "unclipped_grad"))
+        reduced = unclipped or given
+        clipped = self.factor is not None and bool(self.factor.clips)
+        scaled = {*self.factor.scaled} if self.factor is not None and clipped else set()
+        late = [id for id in reduced if id.path not in wrong and id not in scaled]
+        if given and not unclipped and self.comparison.compared["unclipped_grad"]:
             # Right before they were clipped, and wrong afterwards.
             yield Fault("norm", PROGRAM)
-            wrong_gradients |= {id.path for id in reduced}
-            norm = []
-        # A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
-        if not (norm and wrong_gradients):
-            late = [id for id in reduced if id.path not in wrong_gradients]
-            yield from (Fault("reduction", id.path) for id in late)
-        if norm and not reduced and not wrong_gradients:
-            yield Fault("norm", PROGRAM)
-        wrong_gradients |= {id.path for id in reduced}
-        for id in self.wrong:
-            if id.kind in _STEPPED and not (_paths(id) & wrong_gradients):
+        else:
+            if clipped or not (norm and wrong):
+                yield from (Fault("reduction", id.path) for id in late)
+            if not wrong and not late and (norm or scaled):
+                yield Fault("norm", PROGRAM)
+        wrong |= {id.path for id in reduced}
+        stepped = [id for id in self.wrong if id.kind in _STEPPED and not (_paths(id) & wrong)]
+        # What a factor on all gradients explains follows from what is wrong before it.
+        follow = self.follow_a_factor(stepped) if norm or wrong else set()
+        for id in stepped:
+            if _parameter(id) not in follow:
                 yield Fault("optimizer", _parameter(id))
+
+    def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
+        """The parameters whose steps are wrong by a factor on all gradients alone."""
+        paths = {_parameter(id) for id in stepped}
+        step = self.wrong[-1].step
+        given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
+        return follow_a_factor(
+            self.rung, [id for id in given if id.step == step and id.path in paths]
+        )
 
     def of(self, kind: str) -> list[TensorId]:
         return [id for id in self.wrong if id.kind == kind]
@@ -139,6 +162,9 @@ class _Blame:
 
     def forward(self, id: TensorId) -> Iterator[Fault]:
         """The module whose code made a wrong output: its own, or the nearest whose inputs agree."""
+        if not self.rung.candidate.holders(id):
+            yield from self.uncalled(id)
+            return
         target, between = id.module, self.has_children(id.module)
         wrong = [i for i in self.input_ids_of(id) if self.inputs.differs(i)]
         while wrong:
@@ -163,6 +189,28 @@ class _Blame:
             given = self.input_ids_of(id)
             unseen = not given or not all(self.inputs.agrees(each) for each in given)
             yield Fault("forward", target, unseen=unseen)
+
+    def uncalled(self, id: TensorId) -> Iterator[Fault]:
+        """The module that made no output of a name, unless what calls it was not called either."""
+        if self.is_missing(self.callers.get(id.module), id):
+            return
+        calls = {
+            (other.step, other.microbatch, other.call): other
+            for other in self.rung.candidate.ids()
+            if other.module == id.module and other.kind == "activation" and not is_input(other)
+        }
+        if (id.step, id.microbatch, id.call) in calls:
+            yield Fault("forward", id.module, self.has_children(id.module))
+        else:
+            yield Fault("forward", id.module, uncalled="less" if calls else "never")
+
+    def is_missing(self, module: str | None, at: TensorId) -> bool:
+        """Whether a module lacks an output of a step and micro-batch."""
+        return any(
+            id.module == module and not self.rung.candidate.holders(id)
+            for id in self.of("activation")
+            if (id.step, id.microbatch) == (at.step, at.microbatch)
+        )
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
         """The code between the modules that `target` runs, or what hands it on between stages."""

@@ -35,15 +35,30 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
 
 
 def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
-    held = {name for rank in candidate.ranks for name in rank.modules}
-    names = list(dict.fromkeys(_outermost(id, held) for id in missing))
+    held = _held(candidate)
+    lacking: dict[str, TensorId] = {}
+    for id in missing:
+        lacking.setdefault(_outermost(id, held), id)
+    names = list(lacking)
+    modules = [name for name in names if name != lacking[name].path]
     text = (
         "the initial parameters, before the first step: no rank holds "
-        f"{told_names(names, 'module' if all(n not in held for n in names) else 'parameter')}"
+        f"{told_names(names, 'module' if len(modules) == len(names) else 'parameter')}"
     )
-    if candidate.sizes["pp"] > 1:
+    if candidate.sizes["pp"] > 1 and names[0] in modules:
         text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
     return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
+
+
+def _held(candidate: Trace) -> set[str]:
+    """The modules that some rank has, or has a part of: a container may be watched in parts."""
+    held: set[str] = set()
+    for rank in candidate.ranks:
+        for name in (*rank.modules, *(id.module for id in rank.tensors if id.kind == "param")):
+            while name and name not in held:
+                held.add(name)
+                name = name.rpartition(".")[0]
+    return held
 
 
 def _outermost(id: TensorId, held: set[str]) -> str:
@@ -64,8 +79,8 @@ def _division(name: str, candidate: Trace) -> str:
     for rank in candidate.ranks:
         here = stages.setdefault(rank.coordinates["pp"], {})
         for module in rank.modules:
-            child = module.removeprefix(inside)
-            if module.startswith(inside) and child and "." not in child:
+            child = module.removeprefix(inside).partition(".")[0]
+            if module.startswith(inside) and child:
                 here[child] = None
     told = [
         f"rank {stage} of pp has {', '.join(children) or 'none'}"

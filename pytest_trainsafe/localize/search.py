@@ -6,6 +6,7 @@ reference (which are kept, as every reference is), and one of the candidate for 
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -13,17 +14,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.compare.common_factor import with_factor
 from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.localize.axes import needed, parallel
 from pytest_trainsafe.localize.blame import Fault, Stages, blame
+from pytest_trainsafe.localize.budget import TESTS, Budget, Family, Known
 from pytest_trainsafe.localize.initial import initial
+from pytest_trainsafe.localize.places import Places
 from pytest_trainsafe.localize.scales import encode, scales
 from pytest_trainsafe.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.localize.words import located
 from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.sweep.axes import PARALLEL_AXES
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.schema import INITIAL
 
@@ -32,42 +39,99 @@ if TYPE_CHECKING:
     from pytest_trainsafe.sweep.point import Point
 
 
-class Budget:
-    """The seconds that localisations of one pytest process may still take."""
-
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
-
-    def spend(self, seconds: float) -> None:
-        self.left = max(0.0, self.left - seconds)
-
-
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
 ) -> Located | None:
     """Where the fault of a failed rung is; None where there is nothing to look for.
 
-    Rows say why, where it could not be found.  `budget` pays for the time.
+    Rows say how long the search took, and why nothing was found, where it was not.  A test may
+    take `settings.localize` seconds, all tests of a process together what `budget` allows; a
+    failure of a family that was localised before refers to that.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None:
         return None
     if first.where.step == INITIAL:
         return initial(failed, rung.candidate)
-    if budget.left <= 0:
-        return None
+    case = candidate.case
+    family = _family(case, rung, first)
+    if (known := budget.known(family)) is not None:
+        return _as_known(known)
+    most = case.settings.localize
+    if (seconds := budget.allows(most)) <= 0:
+        return _looking_at(candidate, rung, failed, _all_spent(budget, most))
     began = time.perf_counter()
+    why = ""
     try:
-        return Search(candidate, reference, rung, budget.left).run()
+        found = Search(candidate, reference, rung, seconds).run()
     except TimeoutError:
-        return _not_located("the time for it is used up (--trainsafe-localize)")
+        spent = time.perf_counter() - began
+        limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
+        why = f"stopped for want of time after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
-        why = str(failure).partition("\n")[0]
-        return _not_located(f"the program does not run with rewritten values ({why})")
+        reason = str(failure).partition("\n")[0]
+        why = f"the program does not run with rewritten values ({reason})"
     except TraceError as error:
-        return _not_located(str(error).partition("\n")[0])
-    finally:
-        budget.spend(time.perf_counter() - began)
+        why = str(error).partition("\n")[0]
+    spent = time.perf_counter() - began
+    budget.take(spent)
+    if why:
+        return _looking_at(candidate, rung, failed, why)
+    if not found.faults:
+        return _looking_at(candidate, rung, failed, *(text for _, text in found.rows))
+    found = replace(found, rows=(*found.rows, ("localised", f"in {spent:.1f} s")))
+    budget.keep(family, case.nodeid, found)
+    return found
+
+
+def look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+    """The line that makes the first wrong tensor, where no module does; without any search."""
+    found = _looking_at(candidate, rung, failed)
+    return found if found.source else None
+
+
+def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
+    """The reasons why nothing was localised, and the line that makes what is wrong first."""
+    first = next(f for f in failed.findings if f.verdict == "fail")
+    rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
+    if first.where is None:
+        return Located(rows)
+    places = Places(rung.candidate, candidate.case.program)
+    return Located(rows, *places.of_tensor(first.where, failed))
+
+
+def _family(case: Case, rung: Rung, first: Finding) -> Family:
+    """What failures have in common that most likely have one cause."""
+    assert first.where is not None
+    where, pattern = first.where, first.pattern
+    program = case.program.path, case.program.file
+    arguments = json.dumps([dict(case.arguments), dict(case.candidate_arguments)], sort_keys=True)
+    parameters = tuple((axis, value) for axis, value in case.point if axis not in PARALLEL_AXES)
+    return (
+        program,
+        arguments,
+        parameters,
+        rung.candidate.manifest.dtype,
+        (where.kind, where.path),
+        (first.check, pattern.name if pattern else "", pattern.axis if pattern else ""),
+    )
+
+
+def _as_known(known: Known) -> Located:
+    """What was found of another failure of the same family, and that nothing was run for this."""
+    text = next(text for label, text in known.located.rows if label == "faulty")
+    rows = (
+        ("faulty", text),
+        ("localised", f"not again: {known.nodeid or 'an earlier test'} starts at the same tensor"),
+    )
+    return replace(known.located, rows=rows)
+
+
+def _all_spent(budget: Budget, most: float) -> str:
+    return (
+        f"localisations took {budget.spent:.0f} s in this process, and may take {TESTS} times "
+        f"the {most:g} s of one test (--trainsafe-localize)"
+    )
 
 
 def _not_located(why: str) -> Located:
@@ -105,7 +169,7 @@ class Search:
                 "that only training has, or a state that modules share"
             )
         program = self.candidate.case.program
-        return located(faults, comparison, rung.candidate, program, self.axis(faults, rung))
+        return located(faults, comparison, rung, program, self.axis(faults, rung))
 
     def rewritten(self) -> Rung:
         """The rung again, with what flows between modules rewritten."""
@@ -133,20 +197,26 @@ class Search:
         outputs = replace(
             rung, candidate=_outputs(rung.candidate), reference=_outputs(rung.reference)
         )
-        comparison = compare(outputs, ())
+        comparison = with_factor(outputs, compare(outputs, ()))
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
     def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
-        """Which axis the first fault needs; what there was no time for stays untold."""
-        from pytest_trainsafe.sweep.axes import PARALLEL_AXES
-
+        """Which axis the first fault needs, as far as there is time to try."""
         case = self.candidate.case
+        late = False
 
         def persists(point: Point) -> bool | None:
+            nonlocal late
+            if time.monotonic() >= self.until:
+                late = True
+                return None
             run = self.candidate.rewritten(self.dtype, encode(self.rewrite), point=point)
             try:
                 trace = self._wait(run)
-            except (GroupFailure, TraceError, TimeoutError):
+            except TimeoutError:
+                late = True
+                return None
+            except (GroupFailure, TraceError):
                 return None
             trace = renumbered(trace, rung.reference)
             _, found = self.judge(replace(rung, candidate=trace))
@@ -155,7 +225,11 @@ class Search:
         axes = parallel(case.point, PARALLEL_AXES)
         if len(axes) == 1 and case.arguments == case.candidate_arguments:
             return f"{axes[0]}, the only one of this Point"
-        return needed(case, axes, persists)[1]
+        text = needed(case, axes, persists)[1]
+        if late:
+            stopped = f"stopped for want of time after {self.seconds:.0f} s (--trainsafe-localize)"
+            text = f"{text}; {stopped}" if text else stopped
+        return text
 
     def _wait(self, future: Future[Run]) -> Trace:
         return future.result(max(0.0, self.until - time.monotonic())).trace

@@ -1,20 +1,26 @@
-"""Says in words what was found to be at fault.  Called by `localize.search`."""
+"""Says in words what was found to be at fault.  Called by `localize.search`.
+
+A sentence says that something agrees only where it was compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from msgspec.json import decode
-
+from pytest_trainsafe.compare.common_factor import reference_clips
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.factor_words import factor_cause
+from pytest_trainsafe.compare.module_code import module_code
+from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.launch.passing import is_installed
 from pytest_trainsafe.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.record.reductions import Reduction
+from pytest_trainsafe.localize.compared import Compared
+from pytest_trainsafe.localize.places import NOWHERE, Place, Places
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.sites import Reduction
 
 #: Names told of one group of faults, and groups told of one failure.
 MOST_NAMES = 3
@@ -23,49 +29,40 @@ MOST_GROUPS = 3
 #: Reductions of the program that are told.
 MOST_MADE = 4
 
-_AGREES: dict[Phase, str] = {
-    "data": "",
-    "forward": "",
-    "buffer": "the forward of every module agrees; ",
-    "backward": "the forward of every module agrees; ",
-    "loss": "every module agrees; ",
-    "weights": "what flows between modules agrees, forward and backward; ",
-    "reduction": "the forward and the backward of every module agree; ",
-    "norm": "every gradient agrees; ",
-    "optimizer": "every gradient agrees; ",
-}
-
 
 def located(
-    faults: Sequence[Fault], comparison: Comparison, candidate: Trace, program: Program, axis: str
+    faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
 ) -> Located:
     """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
-    words = _Words(comparison, candidate, program.name)
-    groups: dict[tuple[Phase, str, bool], list[Fault]] = {}
+    words = _Words(comparison, rung, program)
+    groups: dict[tuple[Phase, str, bool, str], list[Fault]] = {}
     for fault in faults:
-        groups.setdefault((fault.phase, words.group(fault), fault.between), []).append(fault)
+        key = fault.phase, words.group(fault), fault.between, fault.uncalled
+        groups.setdefault(key, []).append(fault)
     rows = []
-    first = faults[0].phase
+    agrees = words.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MOST_GROUPS]):
         text = words.told(group)
-        rows.append(("faulty", _AGREES[first] + text) if not number else ("and", text))
+        rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MOST_GROUPS:
         rows.append(("", f"and {len(groups) - MOST_GROUPS} more"))
-    for number, text in enumerate(words.reductions(faults[0])):
+    first = next(iter(groups.values()))
+    for number, text in enumerate(words.reductions(first)):
         rows.append(("" if number else "reduced by", text))
     if axis:
         rows.append(("axis", axis))
     named = tuple((fault.phase, fault.target) for fault in faults)
-    return Located(tuple(rows), *words.place(faults[0], program), named)
+    return Located(tuple(rows), *words.place(first), named)
 
 
 class _Words:
-    def __init__(self, comparison: Comparison, candidate: Trace, program: str) -> None:
+    def __init__(self, comparison: Comparison, rung: Rung, program: Program) -> None:
         self.comparison = comparison
-        self.modules = {n: e for rank in candidate.ranks for n, e in rank.modules.items()}
-        made = (text for rank in candidate.ranks for text in rank.note("reduction"))
-        self.made = [decode(text, type=Reduction) for text in dict.fromkeys(made)]
-        self.program = program
+        self.rung = rung
+        self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
+        self.places = Places(rung.candidate, program)
+        self.compared = Compared(rung)
+        self.program = program.name
 
     def group(self, fault: Fault) -> str:
         """What faults of one phase are told together by: the class of a module."""
@@ -73,11 +70,32 @@ class _Words:
             return self.modules[fault.target].cls
         return ""
 
+    def agrees(self, fault: Fault) -> str:
+        """What comes before a fault and was found right: the beginning of a sentence, or ""."""
+        forward = self.compared.modules("activation")
+        both = self.compared.modules("activation", "activation_grad")
+        match fault.phase:
+            case "buffer" | "backward" if forward:
+                return f"the forward of {forward} agrees; "
+            case "loss" if forward:
+                return f"the forward of {forward} agrees; "
+            case "weights" if both:
+                return "what flows between modules agrees, forward and backward; "
+            case "reduction" if both:
+                return f"the forward and the backward of {both} agree; "
+            case "optimizer" if self.compared.has("main_grad"):
+                return "every gradient that the optimizer is given agrees; "
+        return ""
+
     def told(self, group: Sequence[Fault]) -> str:
         fault = group[0]
         if fault.phase in ("forward", "backward"):
             return self.module_told(group)
-        parameters = told_names([f.target for f in group], "parameter")
+        names = [fault.target for fault in group]
+        total = self.compared.parameters
+        parameters = told_names(names, "parameter")
+        if len(names) == total > MOST_NAMES:
+            parameters = f"all {total} parameters"
         match fault.phase:
             case "data":
                 return (
@@ -89,16 +107,53 @@ class _Words:
             case "loss":
                 return f"the loss that {self.program} reports is wrong, outside of the model"
             case "norm":
-                return "the gradient norm is wrong, of gradients that are right"
+                return self.norm_told()
             case "weights":
                 return f"the gradients are wrong of {parameters}{self.unsummed(group)}"
             case "reduction":
-                return (
-                    f"the gradient reduction is wrong of {parameters}: each micro-batch's gradient "
-                    "agrees, what the optimizer is given does not"
-                )
+                return f"the gradient reduction is wrong of {parameters}: {self.reduced(names)}"
             case _:
                 return f"the optimizer's step is wrong of {parameters}"
+
+    def reduced(self, names: Sequence[str]) -> str:
+        """What shows that the reduction of some parameters' gradients is wrong."""
+        uncompared = [name for name in names if not self.compared.gradient(name)]
+        if len(uncompared) == len(names):
+            text = (
+                "what the optimizer is given differs, and no micro-batch's gradient of "
+                f"{'it' if len(names) == 1 else 'them'} was compared"
+            )
+        else:
+            text = "each micro-batch's gradient agrees, what the optimizer is given does not"
+            if uncompared:
+                text += f" (not compared: the micro-batches' of {told_names(uncompared, 'one')})"
+        factor = self.comparison.factor
+        if factor is not None and factor.clips and factor.apart:
+            text += (
+                f"; the other {len(factor.scaled)} gradients differ by the factor of clipping alone"
+            )
+        elif factor is not None and len(names) == len(factor.scaled):
+            text += ", by the same factor for all"
+        return text
+
+    def norm_told(self) -> str:
+        factor = self.comparison.factor
+        reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
+        if factor is not None and factor.clips:
+            agree = "each micro-batch's gradient agrees; "
+            before = agree if self.compared.has("param_grad") else ""
+            count = len(factor.scaled)
+            return f"{before}{factor_cause(factor)}: one factor explains all {count} main gradients"
+        if not reported:
+            return "the clipping is wrong: gradients agree before it, and differ after it"
+        main = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
+        if reference_clips(self.rung, main):
+            return (
+                "the gradient norm is wrong, or all gradients are scaled before it is computed: "
+                "gradients are compared after clipping, which hides such a factor"
+            )
+        of = ", of gradients that are right" if self.compared.has("main_grad") else ""
+        return f"the gradient norm is wrong{of}"
 
     def module_told(self, group: Sequence[Fault]) -> str:
         fault = group[0]
@@ -117,9 +172,14 @@ class _Words:
             )
         names = [f.target or "the root module" for f in group]
         of = told_names(names, "module")
-        cls = self.module(fault)[0]
+        cls = module_code(self.modules, fault.target)[0]
         named = f"{of} (class {cls})" if cls else of
-        its = "its" if len(group) == 1 else "their"
+        one = len(group) == 1
+        its = "its" if one else "their"
+        if fault.uncalled == "never":
+            return f"{named} {'is' if one else 'are'} never called, though the reference does it"
+        if fault.uncalled:
+            return f"{named} {'is' if one else 'are'} called less often than in the reference"
         if fault.between:
             return (
                 f"the {fault.phase} of the code in {named} between the modules that it runs: "
@@ -131,7 +191,9 @@ class _Words:
                 "could be compared"
             )
         if fault.phase == "forward":
-            return f"the forward of {named}: {its} inputs agree, {its} output does not"
+            if any(self.compared.inputs(f.target) for f in group):
+                return f"the forward of {named}: {its} inputs agree, {its} output does not"
+            return f"the forward of {named}: {its} output differs; {its} inputs were not compared"
         return (
             f"the backward of {named}: the gradients that reach {its} output agree, those that "
             f"leave {its} inputs do not"
@@ -146,60 +208,47 @@ class _Words:
             return f": nothing sums them over {axes.pop()}, on which each rank has a term"
         return ""
 
-    def reductions(self, fault: Fault) -> list[str]:
+    def reductions(self, group: Sequence[Fault]) -> list[str]:
         """The reductions that the program does make, where one is wrong or missing."""
-        if fault.phase not in ("reduction", "weights") or not self.made:
+        phase = group[0].phase
+        if phase not in ("reduction", "weights", "norm"):
             return []
-        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in self.made]
+        listed = self.places.listed(phase, [fault.target for fault in group])
+        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
         more = [f"and {len(told) - MOST_MADE} more"] if len(told) > MOST_MADE else []
         return told[:MOST_MADE] + more
 
     def found(self) -> Iterator[Finding]:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
-    def place(self, fault: Fault, program: Program) -> tuple[str, str]:
-        """Where to look, and what is there; of a step nothing is known."""
-        if fault.target == PROGRAM:
-            return _line_of(program), "the program"
-        if fault.phase == "reduction":
-            return self.reduction()
-        cls, source = self.module(fault)
-        if fault.phase not in ("forward", "buffer", "backward", "weights") or not source:
-            return "", ""
-        return source, f"module class {cls}"
+    def place(self, group: Sequence[Fault]) -> Place:
+        """Where to look, and what is there."""
+        fault = group[0]
+        of_module = fault.phase in ("forward", "buffer", "backward", "weights")
+        if fault.target == PROGRAM or not of_module:
+            targets = [] if fault.target == PROGRAM else [each.target for each in group]
+            return self.places.of_phase(fault.phase, self.comparison, targets)
+        if not fault.uncalled:
+            return self.code(fault.target)
+        caller = self.compared.caller(fault.target)  # the module's own code never ran
+        if caller is None:
+            return self.places.of_phase("forward", self.comparison)
+        return self.code(caller)
 
-    def reduction(self) -> tuple[str, str]:
-        """The line of a reduction over the axis at which a gradient is wrong; not of what lacks."""
-        patterns = [f.pattern for f in self.found() if f.pattern and f.where is not None]
-        axes = {pattern.axis for pattern in patterns if pattern.name != "partial sum"}
-        made = next((made for made in self.made if axes & {*made.axes}), None)
-        return (made.site, f"{made}{_called(made)}") if made is not None else ("", "")
-
-    def module(self, fault: Fault) -> tuple[str, str]:
-        """The class and source of a fault's module, or of the nearest of the user's own."""
-        path = fault.target
-        while path != PROGRAM:
-            event = self.modules.get(path)
-            if event is not None and event.source and "/site-packages/" not in event.source:
-                return event.cls, event.source
-            if not path:
-                break
-            path = path.rpartition(".")[0]
-        return "", ""
+    def code(self, path: str) -> Place:
+        """The line of a module's class, with the user's line that led to an installed one."""
+        cls, source = module_code(self.modules, path)
+        if not source:
+            return NOWHERE
+        what = f"module class {cls}"
+        user = self.places.led_there()
+        if is_installed(source) and user:
+            what += f"; the model is called at {relative(user)}"
+        return source, what
 
 
 def _called(made: Reduction) -> str:
     return f", called at {relative(made.caller)}" if made.caller else ""
-
-
-def _line_of(program: Program) -> str:
-    """file:line of a program's function, the file of a script."""
-    if not program.file:
-        return program.path if program.script is not None else ""
-    function = program.path.rpartition(":")[2].rpartition(".")[2]
-    lines = Path(program.file).read_text(encoding="utf-8").splitlines()
-    found = (n for n, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
-    return f"{program.file}:{next(found, 1)}"
 
 
 def told_names(names: Sequence[str], noun: str) -> str:

@@ -26,6 +26,7 @@ from pytest_trainsafe.record.decisions import Replayed, require_decision
 from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.rewrite import Rewriter
+from pytest_trainsafe.record.sites import Sites
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import (
     local_values,
@@ -56,6 +57,7 @@ class ActivationRecorder:
         annotations: Annotations,
         noise: Noise | None,
         rewriter: Rewriter | None = None,
+        sites: Sites | None = None,
     ) -> None:
         self.spec = spec
         self.point = spec.at
@@ -65,6 +67,7 @@ class ActivationRecorder:
         self.annotations = annotations
         self.noise = noise
         self.rewriter = rewriter
+        self.sites = sites
         coordinates = self.point.coordinates(writer.rank)
         self.replayed = Replayed(spec.replay, coordinates, self.sizes) if spec.replay else None
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
@@ -255,6 +258,8 @@ class ActivationRecorder:
             if leaf and self.clock.microbatch != microbatch:
                 return
             self.clock.backward(microbatch, sure=not leaf)
+            if self.sites is not None:
+                self.sites.note("backward", (where.step, microbatch))
             if not keep or microbatch in self._written:
                 return
             held = self._held[microbatch]

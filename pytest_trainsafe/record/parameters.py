@@ -20,6 +20,7 @@ from pytest_trainsafe.record.fsdp import UnshardedGradients
 from pytest_trainsafe.record.holdings import AttributeHoldings, Held, Holdings
 from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.optimizer import listen, owned_by, stepping
+from pytest_trainsafe.record.sites import Sites
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout, tell_ledger
 from pytest_trainsafe.record.unclipped import Unclipped, Waiting
@@ -40,6 +41,7 @@ class ParameterRecorder:
         optimizer: Any,
         holdings: Holdings | None = None,
         engine: Any = None,
+        sites: Sites | None = None,
     ) -> None:
         self.spec = spec
         self.sizes = spec.at.sizes
@@ -48,6 +50,7 @@ class ParameterRecorder:
         self.parameters = parameters
         self.optimizer = optimizer
         self.engine = engine
+        self.sites = sites
         self.holdings = holdings or AttributeHoldings(self.sizes, optimizer)
         self.layouts = {
             name: parameter_layout(name, parameter, spec.at, annotations)
@@ -194,6 +197,8 @@ class ParameterRecorder:
         if self.clock.step is None:
             return
         self.optimizer_stepped = True
+        if self.sites is not None:
+            self.sites.note("step", self.clock.step)
         if not has_closure:  # the gradients are there; a closure is yet to compute them
             self._write_main_grads(owned)
 

@@ -61,7 +61,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
             watch or contextlib.nullcontext(),
         ):
             ctx = Context(spec, recorder)
-            train(ctx)
+            with recorder.sites.constructions():
+                train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
             writer.flush()

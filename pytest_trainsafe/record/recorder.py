@@ -29,10 +29,12 @@ from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.perturb_operations import OperationNoise
 from pytest_trainsafe.record.reductions import Reductions
 from pytest_trainsafe.record.rewrite import Rewriter
-from pytest_trainsafe.record.source import source_of
+from pytest_trainsafe.record.sites import Sites
+from pytest_trainsafe.record.source import described_class, replaced_forward, source_of
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
 from pytest_trainsafe.record.wrappers import Wrappers
+from pytest_trainsafe.record.written import GradientWrites
 from pytest_trainsafe.trace.schema import (
     INITIAL,
     InputEvent,
@@ -58,6 +60,8 @@ class Recorder:
         self.buffers: BufferRecorder | None = None
         #: Called when a model in the Run's dtype is watched: what was cast before only made it.
         self.initialised: list[Callable[[], None]] = []
+        self.written: GradientWrites | None = None
+        self.sites = Sites(writer)
         self._reported: set[TensorId] = set()
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
@@ -116,9 +120,10 @@ class Recorder:
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)
+            self.written = GradientWrites(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
-            self.spec, self.clock, self.writer, annotations, noise, rewriter
+            self.spec, self.clock, self.writer, annotations, noise, rewriter, self.sites
         )
         routed = inside_layers(parts)
         for name in names.values():
@@ -138,6 +143,7 @@ class Recorder:
             optimizer,
             holdings=holdings_of(optimizer, self.spec.at),
             engine=engine,
+            sites=self.sites,
         )
         if engine is None:  # one that cuts parameters itself says so only now
             layouts = self.parameters.layouts
@@ -162,6 +168,7 @@ class Recorder:
             raise ProgramError(
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
+        self.sites.write_constructed()
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -169,7 +176,7 @@ class Recorder:
             self._given.clear()
             self._entered = None
             self.parameters.start_step()
-            with self.noisy or contextlib.nullcontext():
+            with self.noisy or self.written or contextlib.nullcontext():
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
@@ -255,6 +262,7 @@ class Recorder:
                 "the sum or the mean where there are several"
             )
         self._reported.add(where)
+        self.sites.note("loss" if kind == "loss" else "norm")
         if not self.spec.records(kind):
             return
         if not isinstance(value, torch.Tensor):
@@ -294,6 +302,7 @@ class Recorder:
         assert step is not None
         assert microbatch is not None
         self.clock.forward(key)
+        self.sites.note("model", (step, microbatch))
         # What a part hands to the next is no input of the model.
         self._fed = self._fed or key
         if key != self._fed:
@@ -326,4 +335,6 @@ def _in_backward() -> bool:
 def _describe(module: nn.Module, name: str) -> ModuleEvent:
     cls: Any = type(module)
     parameters = tuple(name for name, _ in module.named_parameters(recurse=False))
-    return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters)
+    described = described_class(cls)
+    source, forward = source_of(described), replaced_forward(module)
+    return ModuleEvent(name, described.__qualname__, source, parameters, forward)

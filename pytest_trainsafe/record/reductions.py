@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
 
@@ -20,6 +21,7 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.sweep.point import MESH_AXES, Point
 from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.sites import Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
@@ -30,20 +32,8 @@ _SUMS = frozenset(
 )
 
 
-class Reduction(msgspec.Struct, frozen=True):
-    """A call such as "all_reduce(SUM)", the axes of its group, and its line.
-
-    `caller` is the nearest line of another file that led there, "" for none: frameworks have
-    their collectives in functions of their own.
-    """
-
-    call: str
-    axes: tuple[str, ...]
-    site: str
-    caller: str
-
-    def __str__(self) -> str:
-        return f"{self.call} over {' and '.join(self.axes)}"
+#: Notes of one line: it may reduce parameters of many sizes.
+MOST_SIZES = 16
 
 
 class Reductions:
@@ -51,6 +41,7 @@ class Reductions:
 
     Taken for reductions of gradients are calls with a tensor that is one, that has as many
     elements as a parameter (a copy of its gradient), or as many as the largest (a bucket).
+    Reductions of a single number, outside of the micro-batches, may be of the gradients' norm.
     """
 
     def __init__(
@@ -60,35 +51,46 @@ class Reductions:
         self._writer = writer
         self._point = point
         self._sizes = {local_values(parameter).numel() for parameter in parameters}
-        self._told: set[Reduction] = set()
+        self._noted: set[Reduction] = set()
+        self._lines: Counter[tuple[str, str]] = Counter()
 
     def heard(self, call: Collective) -> None:
         """A collective is about to run."""
-        if self._clock.step is None or call.op not in _SUMS or not self._of_gradients(call):
+        if self._clock.step is None or call.op not in _SUMS:
+            return
+        of_norm = call.numel == 1 and _floating(call)
+        if not of_norm and not self._of_gradients(call):
             return
         axes = self._axes(call.ranks)
         # Within a micro-batch the model communicates too, but never over dp alone.
         inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
-        if not axes or (inside and axes != ["dp"]):
+        if not axes or (inside and (of_norm or axes != ["dp"])):
             return
         how = f"({call.reduce})" if call.reduce else ""
-        made = Reduction(f"{call.op}{how}", tuple(axes), call.site, _called_at(call.site))
-        if made not in self._told:
-            self._told.add(made)
-            self._writer.add(NoteEvent("reduction", msgspec.json.encode(made).decode()))
+        name, caller = f"{call.op}{how}", _called_at(call.site)
+        made = Reduction(name, tuple(axes), call.site, caller, call.numel)
+        key = "norm_reduction" if of_norm else "reduction"
+        line = f"{key} {name} {axes}", f"{call.site} {caller}"
+        if made not in self._noted and self._lines[line] < MOST_SIZES:
+            self._noted.add(made)
+            self._lines[line] += 1
+            self._writer.add(NoteEvent(key, msgspec.json.encode(made).decode()))
 
     def _of_gradients(self, call: Collective) -> bool:
         if call.numel is None:  # several tensors at once
             return True
         if call.name.endswith(".grad"):
             return True
-        floating = call.dtype.startswith(("float", "bfloat"))
         fits = call.numel in self._sizes or call.numel >= max(self._sizes, default=0)
-        return floating and call.numel > 1 and fits
+        return _floating(call) and call.numel > 1 and fits
 
     def _axes(self, ranks: tuple[int, ...]) -> list[str]:
         places = [self._point.coordinates(rank) for rank in ranks]
         return [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+
+
+def _floating(call: Collective) -> bool:
+    return call.dtype.startswith(("float", "bfloat"))
 
 
 def _called_at(site: str) -> str:

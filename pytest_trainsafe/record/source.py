@@ -1,11 +1,23 @@
-"""Where a class is defined.  Called by the recorder, in every rank, for each class of module."""
+"""Where a class, or a forward set in its place, is defined.  Called by the recorder."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import linecache
+import os
 import re
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+#: Modules of torch that make a class of their own of a module's.
+_MADE_BY = ("torch.distributed.fsdp", "torch.nn.utils.parametrize")
 
 
 @functools.cache
@@ -35,3 +47,46 @@ def _only_line(cls: type, file: str) -> int | None:
 def _apart(line: str) -> bool:
     """Whether a line cannot be the end of a decorator of what follows it."""
     return not line.strip() or line.lstrip().startswith("#")
+
+
+def described_class(cls: type) -> type:
+    """The class that somebody wrote: what FSDP2 and parametrizations derive from it is torch's."""
+    return next(each for each in cls.__mro__ if not each.__module__.startswith(_MADE_BY))
+
+
+def replaced_forward(module: nn.Module) -> str:
+    """`file:line` of a forward that is set in place of the class's own; "" where there is none.
+
+    It may be set on the instance, or on the class by another file; torch's own do not count.
+    """
+    own = vars(module).get("forward")
+    cls: Any = type(module if own is None else own)
+    if own is None:
+        return _replaced_in_class(cls)
+    code = _code(own)
+    if code is None:
+        return source_of(cls)
+    return "" if code.co_filename.startswith(_TORCH) else _line(code)
+
+
+@functools.cache
+def _replaced_in_class(cls: type) -> str:
+    code = _code(inspect.unwrap(getattr(cls, "forward", None) or cls.__call__))
+    if code is None or code.co_filename.startswith((_TORCH, "<")):
+        return ""
+    for each in cls.__mro__:
+        with contextlib.suppress(OSError, TypeError):
+            if inspect.getsourcefile(each) == code.co_filename:
+                return ""
+    return _line(code)
+
+
+def _line(code: CodeType) -> str:
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _code(function: Any) -> CodeType | None:
+    while isinstance(function, functools.partial):
+        function = function.func
+    found = getattr(getattr(function, "__func__", function), "__code__", None)
+    return found if isinstance(found, CodeType) else None

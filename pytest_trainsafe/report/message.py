@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.factor_words import Factor, factor_text
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.places import relative
@@ -120,7 +121,7 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
     lines += _also(failing, lead)
     for hint in judged.hints:
         lines += _row("also", hint.message)
-    lines += _then(failing, lead)
+    lines += _then(failing, lead, judged.comparison.factor)
     lines += _row("not affected", _unaffected(judged.comparison))
     source, what = lead.source, f"module class {lead.module_class}"
     if located is not None:
@@ -179,10 +180,16 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
     return lines
 
 
-def _then(failing: Sequence[Finding], lead: Finding) -> list[str]:
-    """The next wrong tensors in dataflow, each once."""
-    later = {f.where: f for f in reversed(failing) if f.where not in (None, lead.where)}
+def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
+    """The next wrong tensors in dataflow, each once; those of a common factor in one sentence."""
+    told = {None, lead.where}
     lines: list[str] = []
+    reduced = lead.where is not None and lead.where.kind == "main_grad"
+    if factor is not None and reduced and not _is_factor(lead):
+        lines += _row("scaled", factor_text(factor))
+    if factor is not None and factor.clips:
+        told |= {*factor.scaled}
+    later = {f.where: f for f in reversed(failing) if f.where not in told}
     for where, finding in list(reversed(later.items()))[:MOST_THEN]:
         lines += _row("then", str(where))
         if finding.pattern is not None:
@@ -195,6 +202,10 @@ def _then(failing: Sequence[Finding], lead: Finding) -> list[str]:
         more = len(later) - MOST_THEN
         lines += _row("", f"and {more} more tensor{'s' if more > 1 else ''}")
     return lines
+
+
+def _is_factor(finding: Finding) -> bool:
+    return finding.pattern is not None and finding.pattern.name == "clip factor"
 
 
 def _unaffected(comparison: Comparison) -> str:

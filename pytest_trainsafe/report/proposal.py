@@ -6,6 +6,7 @@ import os
 
 from pytest_trainsafe.align.extend import render
 from pytest_trainsafe.compare.averaged import Means
+from pytest_trainsafe.compare.misaveraged import Misaveraged
 from pytest_trainsafe.compare.misdeclared import Misdeclared
 from pytest_trainsafe.compare.propose import Proposal
 from pytest_trainsafe.report.message import Row
@@ -47,6 +48,28 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
         where = wrong.left.where
         then = f"so declared, {where or wrong.left.message} is wrong all the same"
     return [*rows, ("", then, True)]
+
+
+def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
+    """The rows on means that are declared and do not fit, and those that do."""
+    where = os.path.relpath(wrong.file) if wrong.file else "annotations= of ctx.watch"
+    pairs = (
+        ("gradients", wrong.gradients, wrong.fitting_gradients),
+        ("loss", wrong.loss, wrong.fitting_loss),
+    )
+    said = " and ".join(_mean(name, said) for name, said, fits in pairs if said != fits)
+    fits = " and ".join(_mean(name, fits) for name, said, fits in pairs if said != fits)
+    count = wrong.tensors
+    text = (
+        f"{said}, in {where}, does not fit {count} tensor{'s' if count > 1 else ''}; with {fits} "
+        "every tensor fits its reference, and the gradients after the reduction fit either way. "
+        "So the declaration is wrong, or a rank's loss is divided otherwise than it says"
+    )
+    return [("declared", text, True)]
+
+
+def _mean(name: str, axes: tuple[str, ...]) -> str:
+    return f"{name}: {{mean: [{', '.join(axes)}]}}" if axes else f"no mean of {name}"
 
 
 def _of_means(means: Means) -> str:

@@ -25,6 +25,7 @@ from pytest_trainsafe.align.layout import (
     axes_of,
 )
 from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
+from pytest_trainsafe.trace.sites import fault_of_sites
 from pytest_trainsafe.untrusted import MALFORMED
 
 #: Every dtype that torch has, by the name it has in a trace.
@@ -68,7 +69,7 @@ def fault_of_note(event: NoteEvent) -> str | None:
             msgspec.json.decode(event.value, type=dict[str, str])
         except MALFORMED as error:
             return f"the note {event.key!r} is malformed: {error}"
-    return None
+    return fault_of_sites(event.key, event.value)
 
 
 class TensorCheck:

@@ -120,12 +120,16 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
 
 
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):
-    """A module of the watched model: its class and where the class is defined."""
+    """A module of the watched model: its class and where the class is defined.
+
+    `forward` is the "file:line" of a forward that is set in place of the class's own.
+    """
 
     module: str
     cls: str
     source: str
     parameters: tuple[str, ...] = ()
+    forward: str = ""
 
 
 class InputEvent(msgspec.Struct, frozen=True, tag="input"):
@@ -154,9 +158,10 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "unmatched_pattern": one of the modules to record that matches none on this rank;
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
-    "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
-    collective that may reduce gradients, over which axes, and its line; "clipped": the function
-    by which the program clips gradients; "averages": the wrapper that is taken to average them.
+    "local": by kind and path, what has no logical counterpart at the Point; "reduction" and
+    "norm_reduction": a collective that may reduce gradients, or their norm, over which axes, and
+    its line; "site": another line of the program (`trace/sites.py`); "clipped": the function by
+    which the program clips gradients; "averages": the wrapper that is taken to average them.
     """
 
     key: str

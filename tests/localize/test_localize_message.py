@@ -34,18 +34,39 @@ def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_a_spent_budget_leaves_the_report_as_it_is(candidate_trace, reference_trace, localizing):
-    localizing.left = 0.0
+def test_what_the_process_has_spent_is_said(candidate_trace, reference_trace, localizing):
+    localizing.take(6000.0)
     text = failure(candidate_trace, reference_trace)
 
     assert "starts at blocks.1.output" in text
+    assert "not localised localisations took 6000 s in this process, and may take 10 times" in text
     assert "faulty" not in text
 
 
-@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_too_little_time_is_said(candidate_trace, reference_trace, localizing):
-    localizing.left = 1e-9
-    assert "not localised the time for it is used up" in failure(candidate_trace, reference_trace)
+@pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "norm"}, dtype=["float64"])
+def test_too_little_time_is_said_and_the_line_all_the_same(
+    candidate_trace, reference_trace, localizing
+):
+    localizing.take(6000.0 - 1e-6)
+    text = failure(candidate_trace, reference_trace)
+
+    assert "not localised stopped for want of time after 0.0 s" in text
+    assert "stack_program.py:" in text.partition("look at")[2]
+
+
+@pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"}, dtype=["float64"])
+def test_a_failure_of_a_family_that_was_localised_refers_to_it(
+    candidate_trace, reference_trace, localizing
+):
+    first = failure(candidate_trace, reference_trace)
+    spent = localizing.spent
+    again = failure(candidate_trace, reference_trace)
+
+    assert f"localised in {spent:.1f} s" in first
+    assert "localised not again: " in again
+    assert "starts at the same tensor" in again
+    assert "faulty the forward of the code in blocks.1 (class Block)" in again
+    assert localizing.spent == spent
 
 
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"})

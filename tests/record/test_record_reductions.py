@@ -29,11 +29,12 @@ class Noted(RankWriter):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 0)
         self.found: list[Reduction] = []
+        self.of_norm: list[Reduction] = []
 
     def add(self, event: object) -> None:
         assert isinstance(event, NoteEvent)
-        assert event.key == "reduction"
-        self.found.append(msgspec.json.decode(event.value, type=Reduction))
+        made = msgspec.json.decode(event.value, type=Reduction)
+        (self.found if event.key == "reduction" else self.of_norm).append(made)
 
 
 @pytest.fixture
@@ -90,6 +91,26 @@ def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) 
     clock.start_step()
     Reductions(clock, noted, POINT, PARAMETERS).heard(call(**of))  # type: ignore[arg-type]
     assert len(noted.found) == 1
+
+
+def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions.heard(call(TP, shape=()))
+    clock.start_microbatch(0)
+    reductions.heard(call(DP, shape=(), site="fit.py:9"))  # a loss, or a count of tokens
+    assert [str(made) for made in noted.of_norm] == ["all_reduce(SUM) of one number over tp"]
+    assert noted.found == []
+
+
+def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    for shape in ((4,), (2, 3), (4,)):
+        reductions.heard(call(shape=shape))
+    assert [made.numel for made in noted.found] == [4, 6]
 
 
 def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:

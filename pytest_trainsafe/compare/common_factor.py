@@ -1,0 +1,337 @@
+"""Takes the one factor out by which all gradients of a step are wrong, as a wrong clip makes them.
+
+Clipping multiplies every gradient by the same number, which depends on all of them: one wrong
+gradient, or a wrong norm, makes each of the others wrong too.  Called by the ladder and by
+`localize.blame`, after a comparison failed at main gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.indices import LayoutError, extract
+from pytest_trainsafe.align.logical import free_axes, logical_tensor, parts_of
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.errors import finite, norm
+from pytest_trainsafe.compare.evidence import explain_tensor
+from pytest_trainsafe.compare.factor_words import Clips, Factor, factor_pattern
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.compare.tensor import TensorJudgement, allowance_by
+from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.trace.schema import TensorId
+
+#: A part must be this many times larger than its rounding, or it tells no factor.
+SIGNIFICANT = 10.0
+
+#: Right tensors that must have the same factor before it counts as common.
+LEAST = 2
+
+#: Gradients of the reference that tell whether it clips, and wrong ones that are explained anew.
+FEW = 4
+
+#: The relative blur of numbers that are reported once, such as norms.
+BLUR = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How a rank's part relates to the reference's: `factor` times it, up to `left` (a norm).
+
+    `size` is the norm of the reference's part, `allowed` what rounding explains of the tensor.
+    """
+
+    factor: float
+    left: float
+    size: float
+    allowed: float
+
+    @property
+    def blur(self) -> float:
+        """How far rounding may move the factor."""
+        return self.allowed / self.size if self.size else math.inf
+
+    @property
+    def telling(self) -> bool:
+        """Whether the part is a multiple of the reference's, and large enough to say which."""
+        return self.size > SIGNIFICANT * self.allowed and self.left <= self.allowed
+
+    def fits(self, factor: float) -> bool:
+        """Whether the part is `factor` times the reference's, up to rounding."""
+        off = math.hypot(self.left, (self.factor - factor) * self.size)
+        return off <= 2 * self.allowed * max(1.0, abs(factor))
+
+
+Ratios = dict[TensorId, dict[int, Ratio]]
+
+
+def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
+    """The factor that a step's main gradients share; None where they share none.
+
+    All main gradients of the step that a factor would change must be wrong: clipping leaves none
+    out.  The factor may differ between ranks, as a norm does that is not summed over them.
+    """
+    wrong = _wrong_gradients(comparison)
+    if len(wrong) < LEAST:
+        return None
+    step = wrong[0].step
+    ratios: Ratios = {}
+    for id in wrong:
+        found = ratios_of(rung, id)
+        if found is not None:
+            ratios[id] = found
+    norms = _norms(rung, step)
+    by_norm = {rank: ours and theirs / ours for rank, (ours, theirs) in norms.items()}
+    factors = shared_factors(ratios, by_norm)
+    if factors is None:
+        return None
+    scaled = tuple(id for id, parts in ratios.items() if _fit(parts, factors))
+    if len(scaled) < LEAST or not _others_allow(rung, comparison, step, factors):
+        return None
+    apart = tuple(id for id in wrong if id not in scaled)
+    return Factor(step, factors, scaled, apart, _clipping(rung, scaled, factors, norms))
+
+
+def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
+    """The comparison with the factor that main gradients share, led by what that leaves wrong."""
+    factor = common_factor(rung, comparison)
+    return comparison if factor is None else led_by_cause(rung, comparison, factor)
+
+
+def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
+    """The comparison with findings first that a common factor does not explain.
+
+    What is wrong beside a factor of clipping leads, explained with the factor taken out; where
+    nothing is, the norm leads.  A factor of anything else is the fault itself, and moves nothing.
+    """
+    if not factor.clips:
+        return dataclasses.replace(comparison, factor=factor)
+    findings = [_explained(rung, f, factor) for f in comparison.findings]
+    failing = [f for f in findings if f.verdict == "fail"]
+    after = [f for f in failing if f.where in factor.scaled]
+    if factor.apart:
+        first = [f for f in failing if f.where in factor.apart]
+    else:
+        first = [f for f in failing if _is_norm(f, factor.step)]
+        if not first:
+            first, after = after[:1], after[1:]
+        pattern = factor_pattern(factor)
+        replaced = {id(f): msgspec.structs.replace(f, pattern=pattern) for f in first}
+        findings = [replaced.get(id(f), f) for f in findings]
+        first = list(replaced.values())
+    moved = {id(f) for f in (*first, *after)}
+    place = min(i for i, f in enumerate(findings) if id(f) in moved)
+    before = [f for f in findings[:place] if id(f) not in moved]
+    rest = [f for f in findings[place:] if id(f) not in moved]
+    return dataclasses.replace(comparison, findings=[*before, *first, *after, *rest], factor=factor)
+
+
+def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
+    """By rank, how its part of a tensor relates to the reference's; None where nobody can say."""
+    found = _reference(rung, id)
+    if found is None or not is_whole(rung.candidate, id):
+        return None
+    reference, allowed = found
+    ratios = {}
+    for part in parts_of(rung.candidate, id):
+        its = part_of_reference(rung, part, reference)
+        if its is None:
+            return None
+        ratios[part.rank] = ratio(part.tensor.to(its.dtype), its, allowed)
+    return ratios
+
+
+def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
+    """How a value relates to a basis of its shape."""
+    size = norm(basis.numpy())
+    factor = float((value * basis).sum()) / size**2 if size else 0.0
+    return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)
+
+
+def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.Tensor | None:
+    """What a rank would hold of the reference's tensor; None where its part has another shape."""
+    try:
+        its = extract(reference, part.layout, part.coordinates, rung.candidate.sizes)
+    except (LayoutError, IndexError, RuntimeError):
+        return None
+    return its if its.shape == part.tensor.shape else None
+
+
+def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
+    """By rank, the factor that most parts have; None where none is shared, or all are 1.
+
+    Where several are, a `likely` one is taken before the most frequent.
+    """
+    factors: dict[int, float] = {}
+    off = False
+    for rank in sorted({rank for parts in ratios.values() for rank in parts}):
+        known = [p[rank] for p in ratios.values() if rank in p and p[rank].telling]
+        wanted = likely.get(rank)
+        ranked = sorted(known, key=lambda one: (_support(one, known, wanted), -one.blur))
+        best = ranked[-1] if ranked else None
+        if best is None or sum(_alike(best, other) for other in known) < LEAST:
+            return None
+        factors[rank] = best.factor
+        off = off or abs(best.factor - 1) > SIGNIFICANT * best.blur
+    return factors if off else None
+
+
+def _support(one: Ratio, known: Sequence[Ratio], likely: float | None) -> tuple[bool, int]:
+    alike = sum(_alike(one, other) for other in known)
+    near = likely is not None and abs(one.factor - likely) <= BLUR * abs(likely) + one.blur
+    return near and alike >= LEAST, alike
+
+
+def _alike(one: Ratio, other: Ratio) -> bool:
+    return abs(one.factor - other.factor) <= (one.blur + other.blur) * max(1.0, abs(one.factor))
+
+
+def _fit(parts: Mapping[int, Ratio], factors: Mapping[int, float]) -> bool:
+    return all(part.fits(factors[rank]) for rank, part in parts.items())
+
+
+def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
+    """The main gradients of the failing step that are wrong, in dataflow order."""
+    wrong = [
+        f.where
+        for f in comparison.findings
+        if f.verdict == "fail" and f.where is not None and f.where.kind == "main_grad"
+    ]
+    return list(dict.fromkeys(id for id in wrong if id.step == wrong[0].step))
+
+
+def _reference(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
+    """The reference's tensor and the norm that rounding explains of it."""
+    if not is_whole(rung.reference, id):
+        return None
+    merged = logical_tensor(rung.reference, id)
+    if merged.tensor is None or merged.findings or not merged.tensor.is_floating_point():
+        return None
+    reference = merged.tensor.to(torch.float64)
+    if not finite(reference.numpy()):
+        return None
+    return reference, allowed_of(rung, id, reference)
+
+
+def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
+    """The norm that rounding explains of a tensor of the reference."""
+    others = [
+        tensor.to(torch.float64).numpy()
+        for trace in rung.measures()
+        if trace.holders(id)
+        and is_whole(trace, id)
+        and (tensor := logical_tensor(trace, id).tensor) is not None
+        and tensor.shape == reference.shape
+    ]
+    if not others:
+        return SIGNIFICANT * EPSILON[rung.dtype] * norm(reference.numpy())
+    return allowance_by(reference.numpy(), others, rung.dtype, loosened=1.0, least=0.0).norm
+
+
+def _others_allow(
+    rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
+) -> bool:
+    """Whether each main gradient of the step that passed is too small to show the factor."""
+    wrong = {*_wrong_gradients(comparison)}
+    for id in rung.reference.ids():
+        if id.kind != "main_grad" or id.step != step or id in wrong:
+            continue
+        found = _reference(rung, id)
+        if found is None or not rung.candidate.holders(id):
+            continue
+        reference, allowed = found
+        for part in rung.candidate.holders(id):
+            off = abs(factors.get(part[0].rank, 1.0) - 1) * norm(reference.numpy())
+            if off > 2 * allowed * math.sqrt(rung.candidate.manifest.world_size):
+                return False
+    return True
+
+
+def _norms(rung: Rung, step: int) -> dict[int, tuple[float, float]]:
+    """By rank, the gradient norm that it reports, and the reference's."""
+    id = TensorId(step, None, "grad_norm", "", "grad_norm")
+    expected = logical_tensor(rung.reference, id).tensor if rung.reference.holders(id) else None
+    if expected is None or expected.numel() != 1 or not is_whole(rung.candidate, id):
+        return {}
+    theirs = float(expected)
+    found = {p.rank: float(p.tensor) for p in parts_of(rung.candidate, id) if p.tensor.numel() == 1}
+    return {rank: (ours, theirs) for rank, ours in found.items() if math.isfinite(ours)}
+
+
+def _clipping(
+    rung: Rung,
+    scaled: Sequence[TensorId],
+    factors: Mapping[int, float],
+    norms: Mapping[int, tuple[float, float]],
+) -> Clips:
+    """What shows that the factor comes after the reduction: see `Factor.clips`."""
+    if not norms:
+        return "reference" if reference_clips(rung, scaled) else ""
+
+    def near(one: float, other: float) -> bool:
+        return abs(one - other) <= 10 * BLUR * max(abs(one), abs(other))
+
+    pairs = [(factors[rank], *norms[rank]) for rank in factors if rank in norms]
+    if all(near(factor * ours, theirs) for factor, ours, theirs in pairs):
+        return "norms"
+    if all(near(ours, factor * theirs) for factor, ours, theirs in pairs):
+        return ""  # the norm is that of gradients that were scaled before it
+    return "right norm" if all(near(o, t) for _, o, t in pairs) else "wrong norm"
+
+
+def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
+    """Whether the reference's main gradients are smaller than the sums of their terms."""
+    seen = False
+    for id in itertools.islice(gradients, FEW):
+        terms = [
+            logical_tensor(rung.reference, other).tensor
+            for other in rung.reference.ids()
+            if (other.kind, other.step, other.path) == ("param_grad", id.step, id.path)
+        ]
+        due = logical_tensor(rung.reference, id).tensor
+        if not terms or due is None or any(term is None for term in terms):
+            return False
+        total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
+        found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
+        if not found.telling or found.factor > 1 - SIGNIFICANT * EPSILON[rung.dtype]:
+            return False
+        seen = True
+    return seen
+
+
+def _is_norm(finding: Finding, step: int) -> bool:
+    where = finding.where
+    return where is not None and (where.kind, where.step) == ("grad_norm", step)
+
+
+def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
+    """A finding of one of the first tensors that are wrong beside the factor, explained anew."""
+    if finding.where not in factor.apart[:FEW] or finding.error is None:
+        return finding
+    found = _reference(rung, finding.where)
+    if found is None:
+        return finding
+    reference, allowed = found
+    parts = [
+        msgspec.structs.replace(
+            part, tensor=part.tensor.double() / (factor.factors[part.rank] or 1.0)
+        )
+        for part in parts_of(rung.candidate, finding.where)
+        if part.rank in factor.factors
+    ]
+    where, sizes, shape = finding.where, rung.candidate.sizes, tuple(reference.shape)
+    merged = merge(parts, sizes, shape=shape, free_axes=free_axes(where), where=where)
+    if merged.tensor is None:
+        return finding
+    judged = TensorJudgement("norm", "", 0.0, 0.0, 0.0, rounding=allowed)
+    pattern = explain_tensor(rung, where, merged, reference, judged)
+    return msgspec.structs.replace(finding, pattern=pattern)

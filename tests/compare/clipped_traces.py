@@ -1,0 +1,106 @@
+"""Traces of an imaginary training that clips its gradients by their norm, for tests of clipping.
+
+The optimizer's moments follow the gradients, as Adam's do in its first step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from compare_traces import SINGLE, Edit, Record, healthy, training, write
+
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.trace.schema import NoteEvent, TensorId
+
+#: The largest norm that is let through, and a part of what every gradient has.
+LIMIT = 1.0
+
+NORM = TensorId(0, None, "grad_norm", "", "grad_norm")
+
+
+def clipped(dtype: str, epsilon: float, seed: int, limit: float = LIMIT) -> list[Record]:
+    """One step's logical tensors; its main gradients are clipped to `limit`, 0 for not at all."""
+    records = training(dtype, epsilon, seed, steps=1)
+    gradients = {r.id.path: r.tensor for r in records if r.id.kind == "main_grad"}
+    norm = torch.stack([each.square().sum() for each in gradients.values()]).sum().sqrt()
+    factor = limit / norm if limit else torch.ones(())
+    found = []
+    for record in records:
+        if record.id.kind == "main_grad":
+            record = dataclasses.replace(record, tensor=record.tensor * factor)
+        elif record.id.kind == "optimizer_state":
+            path = record.id.path.removesuffix(".exp_avg")
+            gradient = gradients[path] * factor
+            record = dataclasses.replace(record, tensor=0.1 * gradient)
+            second = dataclasses.replace(
+                record,
+                id=TensorId(0, None, "optimizer_state", *_split(f"{path}.exp_avg_sq")),
+                tensor=0.05 * gradient.square(),
+            )
+            found.append(second)
+        found.append(record)
+        if record.id.kind == "main_grad" and record.id.path == [*gradients][-1]:
+            found.append(Record(NORM, norm))
+    return found
+
+
+def _split(path: str) -> tuple[str, str]:
+    module, _, name = path.partition(".")
+    return module, name
+
+
+def rung(
+    folder: Path,
+    point: Point,
+    edit: Edit = healthy,
+    *,
+    limit: float = LIMIT,
+    without: Callable[[TensorId], bool] = lambda id: False,
+    notes: tuple[NoteEvent, ...] = (),
+    dtype: str = "float64",
+) -> Rung:
+    """A rung whose candidate is clipped rightly but for `edit`; nobody has tensors `without`."""
+
+    def made(name: str, point: Point, epsilon: float, seed: int, edit: Edit = healthy) -> object:
+        records = [r for r in clipped(dtype, epsilon, seed, limit) if not without(r.id)]
+        return write(folder / name, records, point, dtype, edit, notes)
+
+    epsilon = EPSILON[dtype]
+    return Rung(
+        dtype,
+        made("candidate", point, epsilon / 8, 3, edit),  # type: ignore[arg-type]
+        made("reference", SINGLE, epsilon / 8, 1),  # type: ignore[arg-type]
+        made("perturbed", SINGLE, epsilon, 2),  # type: ignore[arg-type]
+    )
+
+
+def norm_wrong(times: Mapping[int, float]) -> Edit:
+    """An edit for a gradient norm that is too large, by tp rank, and what clipping makes of it."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        factor = times[at["tp"]]
+        match record.id.kind:
+            case "grad_norm":
+                return part * factor
+            case "main_grad":
+                return part / factor
+            case "optimizer_state":
+                return part / (factor**2 if record.id.name.endswith("_sq") else factor)
+        return part
+
+    return edit
+
+
+def both(first: Edit, second: Edit) -> Edit:
+    """One edit after another; what the first leaves out stays out."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        changed = first(record, at, part)
+        return None if changed is None else second(record, at, changed)
+
+    return edit

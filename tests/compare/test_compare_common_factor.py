@@ -1,0 +1,121 @@
+"""A factor that clipping puts on all gradients is taken out; what is wrong beside it leads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from clipped_traces import NORM, both, norm_wrong, rung
+from compare_traces import Edit, Record, only
+
+from pytest_trainsafe.compare.common_factor import with_factor
+from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.report.message import lead_of
+from pytest_trainsafe.sweep.point import Point
+
+TP = Point.of(tp=2)
+
+
+def judged(rung: Rung) -> Comparison:
+    return with_factor(rung, compare(rung))
+
+
+def lead(comparison: Comparison):
+    return lead_of([f for f in comparison.findings if f.verdict == "fail"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_wrong_norm_leads_instead_of_the_gradients_that_it_scales(
+    tmp_path: Path, dtype: str
+) -> None:
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 1.5, 1: 1.5}), dtype=dtype))
+    assert found.factor is not None
+    assert (len(found.factor.scaled), found.factor.apart) == (4, ())
+    first = lead(found)
+    assert first.where == NORM
+    assert first.pattern is not None
+    assert first.pattern.cause.startswith("the gradient norm is wrong")
+
+
+def test_a_norm_of_each_rank_is_one_cause(tmp_path: Path) -> None:
+    """As where it is not summed over tp: replicas differ then, and shards are scaled apart."""
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 0.8, 1: 0.9})))
+    assert found.factor is not None
+    assert (len(found.factor.scaled), found.factor.apart) == (4, ())
+    assert "1.25 times on rank 0, 1.11111 times on rank 1" in found.factor.told
+    assert lead(found).where == NORM
+
+
+def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Unequal terms of a sum over dp."""
+    return part * (0.75 if at["dp"] else 0.25)
+
+
+def test_what_is_wrong_beside_the_factor_leads_and_is_explained_without_it(
+    tmp_path: Path,
+) -> None:
+    unreduced = only("main_grad", "fc1.bias", terms)
+    edit = both(norm_wrong({0: 1.5, 1: 1.5}), unreduced)
+    found = judged(rung(tmp_path, Point.of(dp=2), edit))
+    assert found.factor is not None
+    assert [id.path for id in found.factor.apart] == ["fc1.bias"]
+    first = lead(found)
+    assert first.where is not None
+    assert first.where.path == "fc1.bias"
+    assert first.pattern is not None
+    assert first.pattern.name == "partial sum"
+
+
+def scaled(factor: float, *kinds: str) -> Edit:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * factor if record.id.kind in kinds else part
+
+    return edit
+
+
+def test_a_reduction_that_scales_all_gradients_stays_the_first_cause(tmp_path: Path) -> None:
+    """The norm is that of the scaled gradients, so they were scaled before it was computed."""
+    edit = scaled(2.0, "main_grad", "grad_norm")
+    found = judged(rung(tmp_path, Point.of(dp=2), edit, limit=0))
+    assert found.factor is not None
+    assert found.factor.clips == ""
+    first = lead(found)
+    assert first.where is not None
+    assert (first.where.kind, first.where.path) == ("main_grad", "norm.weight")
+    assert first.pattern is not None
+    assert first.pattern.axis == "dp"
+
+
+def test_a_right_norm_leaves_the_factor_to_the_clip(tmp_path: Path) -> None:
+    found = judged(rung(tmp_path, TP, scaled(2.0, "main_grad")))
+    assert found.factor is not None
+    assert found.factor.clips == "right norm"
+    first = lead(found)
+    assert first.pattern is not None
+    assert "though the reported norm is right" in first.pattern.cause
+
+
+def test_without_a_norm_the_clipping_of_the_reference_tells(tmp_path: Path) -> None:
+    edit = scaled(1.3, "main_grad")
+    found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))
+    assert found.factor is not None
+    assert found.factor.clips == "reference"
+
+
+def test_a_factor_of_some_gradients_is_no_common_one(tmp_path: Path) -> None:
+    def some(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        wrong = record.id.kind == "main_grad" and record.id.module == "fc1"
+        return part * 1.5 if wrong else part
+
+    found = judged(rung(tmp_path, TP, some))
+    assert found.failed
+    assert found.factor is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_clipped_alike_nothing_is_wrong(tmp_path: Path, dtype: str) -> None:
+    clean = rung(tmp_path, TP, dtype=dtype)
+    assert not compare(clean).failed

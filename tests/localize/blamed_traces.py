@@ -1,0 +1,65 @@
+"""Whom the blame falls on in a rung of synthetic traces, and what a report says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from pytest_trainsafe.compare.common_factor import with_factor
+from pytest_trainsafe.compare.judge import compare
+from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.localize.blame import Fault, Stages, blame
+from pytest_trainsafe.localize.words import located
+from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
+
+PROGRAM = Program(path="package.fit:train")
+
+
+def blamed(rung: Rung) -> list[Fault]:
+    """The faults of a rung, as if it had been rewritten."""
+    return blame(rung, with_factor(rung, compare(rung)), {}, Stages(rung.candidate))
+
+
+def said(rung: Rung) -> Located:
+    """What is said of the faults of a rung."""
+    comparison = with_factor(rung, compare(rung))
+    faults = blame(rung, comparison, {}, Stages(rung.candidate))
+    assert faults
+    return located(faults, comparison, rung, PROGRAM, "")
+
+
+def text_of(found: Located) -> str:
+    """The rows of a Located as one text."""
+    return " ".join(f"{label} {text}" for label, text in found.rows)
+
+
+def noting(rung: Rung, *notes: NoteEvent) -> Rung:
+    """The rung as if the candidate had noted these too."""
+    return dataclasses.replace(rung, candidate=_noting(rung.candidate, notes))
+
+
+def calling(rung: Rung, **callers: str) -> Rung:
+    """The rung as if its modules were run by others: `calling(rung, fc1="block")`."""
+    notes = tuple(NoteEvent("caller", f"{name}={by}") for name, by in callers.items())
+    return dataclasses.replace(
+        rung,
+        candidate=_noting(rung.candidate, notes),
+        reference=_noting(rung.reference, notes),
+    )
+
+
+def _noting(trace: Trace, notes: tuple[NoteEvent, ...]) -> Trace:
+    ranks = [dataclasses.replace(rank, notes=[*rank.notes, *notes]) for rank in trace.ranks]
+    return Trace(trace.path, trace.manifest, ranks)
+
+
+def described(rung: Rung, *modules: ModuleEvent) -> Rung:
+    """The rung with other descriptions of its candidate's modules."""
+    trace = rung.candidate
+    ranks = [
+        dataclasses.replace(rank, modules={**rank.modules, **{m.module: m for m in modules}})
+        for rank in trace.ranks
+    ]
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))

@@ -1,0 +1,103 @@
+"""Faults after the backward: clipping couples all gradients, and the one cause is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from blamed_traces import blamed, said, text_of
+from clipped_traces import both, norm_wrong, rung
+from compare_traces import Edit, Record, only
+
+from pytest_trainsafe.localize.blame import PROGRAM, Fault
+from pytest_trainsafe.sweep.point import Point
+
+TP, DP = Point.of(tp=2), Point.of(dp=2)
+
+
+def pairs(faults: list[Fault]) -> list[tuple[str, str]]:
+    return [(fault.phase, fault.target) for fault in faults]
+
+
+def test_a_wrong_norm_is_the_only_fault_though_it_scales_every_gradient(tmp_path: Path) -> None:
+    found = rung(tmp_path, TP, norm_wrong({0: 1.5, 1: 1.2}))
+    assert pairs(blamed(found)) == [("norm", PROGRAM)]
+    text = text_of(said(found))
+    assert "the gradient norm is wrong, and clipping scales every gradient by it" in text
+    assert "reduction is wrong" not in text
+
+
+def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return part * (0.75 if at["dp"] else 0.25)
+
+
+def test_of_coupled_gradients_the_one_that_is_not_reduced_is_blamed(tmp_path: Path) -> None:
+    edit = both(norm_wrong({0: 1.5, 1: 1.5}), only("main_grad", "fc1.bias", terms))
+    found = rung(tmp_path, DP, edit)
+    assert pairs(blamed(found)) == [("reduction", "fc1.bias")]
+    assert "the other 3 gradients differ by the factor of clipping alone" in text_of(said(found))
+
+
+def inside_the_step(factor: float) -> Edit:
+    """Clipping in the optimizer's step, after the main gradients were recorded."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "grad_norm":
+            return part / factor
+        if record.id.kind == "optimizer_state":
+            return part * (factor**2 if record.id.name.endswith("_sq") else factor)
+        return part
+
+    return edit
+
+
+def test_steps_that_follow_a_wrong_norm_are_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
+    found = rung(tmp_path, TP, inside_the_step(0.7))
+    assert pairs(blamed(found)) == [("norm", PROGRAM)]
+
+
+def test_a_step_that_is_wrong_beside_them_is(tmp_path: Path) -> None:
+    def more(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part + 1.0
+
+    edit = both(inside_the_step(0.7), only("optimizer_state", "norm.weight.exp_avg", more))
+    assert pairs(blamed(rung(tmp_path, TP, edit))) == [
+        ("norm", PROGRAM),
+        ("optimizer", "norm.weight"),
+    ]
+
+
+def test_first_moments_of_another_beta_are_the_optimizers(tmp_path: Path) -> None:
+    """Their second moments are right, so the gradients were."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        norm, first = record.id.kind == "grad_norm", record.id.name.endswith("exp_avg")
+        return part * 2 if norm or first else part
+
+    found = pairs(blamed(rung(tmp_path, TP, edit)))
+    assert found[0] == ("norm", PROGRAM)
+    assert {phase for phase, _ in found[1:]} == {"optimizer"}
+    assert len(found) == 5
+
+
+def test_a_norm_alone_is_not_said_to_be_of_right_gradients_where_they_are_clipped(
+    tmp_path: Path,
+) -> None:
+    """Twice the gradients have twice the norm, and are the same when they are clipped."""
+    wrong = rung(tmp_path, TP, only("grad_norm", "grad_norm", lambda r, at, part: part * 2))
+    assert "or all gradients are scaled before it is computed" in text_of(said(wrong))
+
+
+def test_a_norm_alone_is_of_right_gradients_where_nothing_is_clipped(tmp_path: Path) -> None:
+    double = only("grad_norm", "grad_norm", lambda r, at, part: part * 2)
+    wrong = rung(tmp_path, TP, double, limit=0)
+    assert "the gradient norm is wrong, of gradients that are right" in text_of(said(wrong))
+
+
+def test_nothing_is_said_to_agree_that_was_not_compared(tmp_path: Path) -> None:
+    """As an expert's gradients of one micro-batch, which are those of several ranks' tokens."""
+    wrong = only("main_grad", "fc1.bias", lambda r, at, part: part + 1.0)
+    found = rung(tmp_path, TP, wrong, limit=0, without=lambda id: id.kind == "param_grad")
+    text = text_of(said(found))
+    assert "no micro-batch's gradient of it was compared" in text
+    assert "gradient agrees" not in text

@@ -1,0 +1,35 @@
+"""Each failing test has the seconds that the option gives, and a process ten times as many."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.localize.budget import Budget
+from pytest_trainsafe.report.located import Located
+
+
+def test_one_slow_localisation_leaves_the_next_test_its_own_time() -> None:
+    budget = Budget()
+    budget.take(60.0)
+    assert budget.allows(60.0) == 60.0
+
+
+def test_a_process_takes_no_more_than_ten_tests_may() -> None:
+    budget = Budget()
+    for _ in range(9):
+        budget.take(60.0)
+    budget.take(40.0)
+    assert budget.allows(60.0) == 20.0
+    budget.take(60.0)
+    assert budget.allows(60.0) == 0.0
+
+
+def test_what_was_found_of_a_family_is_kept_and_what_was_not_is_looked_for_again() -> None:
+    budget = Budget()
+    found = Located((("faulty", "the forward of fc1"),), faults=(("forward", "fc1"),))
+    budget.keep(("fit", "fc1.output"), "t.py::first", Located((("not localised", "no time"),)))
+    assert budget.known(("fit", "fc1.output")) is None
+    budget.keep(("fit", "fc1.output"), "t.py::second", found)
+    budget.keep(("fit", "fc1.output"), "t.py::third", found)
+    known = budget.known(("fit", "fc1.output"))
+    assert known is not None
+    assert (known.nodeid, known.located) == ("t.py::second", found)
+    assert budget.known(("fit", "fc2.output")) is None

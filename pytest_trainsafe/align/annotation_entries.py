@@ -42,7 +42,8 @@ class OutputEntry:
     """How a module's output is cut, or that each rank holds a term of it.
 
     At Points where an axis of `local` is more than 1, it has no logical counterpart.
-    A `decision` is the indices of what was chosen by scores.
+    A `decision` is the indices of what was chosen by scores.  `dp_dim` is the dimension of which
+    each dp rank has a slice, where dp ranks share every micro-batch.
     """
 
     tp_dim: int | None = None
@@ -53,6 +54,7 @@ class OutputEntry:
     blocks: tuple[int, ...] = ()
     local: tuple[str, ...] = ()
     decision: bool = False
+    dp_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +212,7 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
     fields = _mapping(value, origin, where)
     allowed = (
         *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "cp_partial"),
-        *("blocks", "local", "decision"),
+        *("blocks", "local", "decision", "dp_dim"),
     )
     _keys(fields, allowed, origin, where)
     entry = OutputEntry(
@@ -222,6 +224,7 @@ def _output(value: Any, origin: str, where: str) -> OutputEntry:
         _blocks(fields, origin, where),
         _local(fields, origin, where),
         _flag(fields, "decision", origin, where),
+        dp_dim=_dim(fields, "dp_dim", origin, where),
     )
     over_tp = [
         key

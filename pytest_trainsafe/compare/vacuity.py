@@ -192,10 +192,17 @@ def _in_effect(candidate: Trace) -> Guard:
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
             )
             yield "in-effect", text
+    if candidate.point.get("compile", False) and "compile" in asked and not _compiles(candidate):
+        text = "compile=True had no effect: torch.compile compiled nothing on any rank"
+        yield "in-effect", text
     zero = candidate.point.get("zero", 0)
     if zero and _keep_all_states(candidate):
         text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
         yield "in-effect", text
+
+
+def _compiles(candidate: Trace) -> bool:
+    return any(rank.note("compiler") or rank.note("compiled") for rank in candidate.ranks)
 
 
 def _keep_all_states(candidate: Trace) -> bool:

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.compiled import ModuleHooks
 from pytest_trainsafe.record.decisions import Replayed, require_decision
 from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
@@ -49,8 +50,10 @@ class ActivationRecorder:
         annotations: Annotations,
         noise: Noise | None,
         rewriter: Rewriter | None = None,
+        hooks: ModuleHooks | None = None,
     ) -> None:
         self.spec = spec
+        self.hooks = hooks or ModuleHooks()
         self.point = spec.at
         self.sizes = self.point.sizes
         self.clock = clock
@@ -69,23 +72,26 @@ class ActivationRecorder:
         self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
 
-    def attach(self, names: dict[nn.Module, str]) -> None:
-        """Install the hooks.  Must happen before the first call of a compiled module."""
+    def perturb(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that add noise to the outputs of leaf modules."""
         for module, name in names.items():
             leaf = next(module.children(), None) is None
             if self.noise is not None and leaf:
-                perturb = _uncompiled(self._perturb(module, name, self.noise))
-                module.register_forward_hook(perturb, with_kwargs=True)
+                self.hooks.after(module, name, self._perturb(module, name, self.noise))
+
+    def attach(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that record.  They see noise where there is any."""
+        for module, name in names.items():
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
             if self.annotations.decision(name):
-                module.register_forward_hook(_uncompiled(self._decide(module, name)))
+                self.hooks.after(module, name, self._decide(module, name))
                 continue
             if self.annotations.local(name, self.point):
                 self._note(NoteEvent("local", f"activation {name}"))
                 selected = False
-            module.register_forward_hook(_uncompiled(self._record(module, name, selected)))
+            self.hooks.after(module, name, self._record(module, name, selected))
         if self.rewriter is not None:
-            self.rewriter.attach(names)
+            self.rewriter.attach(names, self.hooks)
 
     def write(self, microbatch: int) -> None:
         """Write the gradients that arrived for a micro-batch; later ones do not count."""
@@ -116,7 +122,7 @@ class ActivationRecorder:
         self._leaf_hooks.clear()
 
     def _record(self, watched: nn.Module, name: str, selected: bool) -> Any:
-        def hook(module: nn.Module, args: object, output: object) -> object:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             # A deep copy of the model has the hooks of the model.
             if module is not watched or step is None or microbatch is None:
@@ -157,7 +163,7 @@ class ActivationRecorder:
         return self.rewriter.outputs(base, output, recomputing)
 
     def _decide(self, watched: nn.Module, name: str) -> Any:
-        def hook(module: nn.Module, args: object, output: object) -> object:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             if module is not watched or step is None or microbatch is None:
                 return None
@@ -246,8 +252,3 @@ def _dropout(module: nn.Module) -> float:
         return module.p
     rate = getattr(module, "dropout", 0.0)
     return rate if isinstance(rate, float) else 0.0
-
-
-def _uncompiled(hook: Any) -> Any:
-    """A hook that torch.compile calls as it is: it writes, which is nothing to compile."""
-    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]

@@ -49,6 +49,8 @@ class Clock:
         self.open: int | None = None
         self.resumed = False
         self.steps_done = 0
+        #: Whether every dp rank computes a slice of each micro-batch.
+        self.split = False
         self._seen = _Step()
 
     @property

@@ -122,6 +122,11 @@ class ParameterRecorder:
         self._contributions.clear()
         self._written.clear()
 
+    @property
+    def _split(self) -> bool:
+        """Whether dp ranks each compute a slice of a micro-batch, and a term of its gradients."""
+        return self.clock.split and self.sizes["dp"] > 1
+
     def _is_owned(self, name: str) -> bool:
         """Whether the parameter is an expert's, shared out over dp and cp."""
         return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
@@ -138,7 +143,8 @@ class ParameterRecorder:
             if self._is_owned(name):
                 return  # of the tokens of several ranks, which work on other micro-batches
             where = self._where("param_grad", name, microbatch=microbatch)
-            layout, source = self._layout(name, grad, self.partial_axes[name])
+            terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
+            layout, source = self._layout(name, grad, terms)
             layout += self.unreduced
             part = self.writer.take(where, local_values(grad), layout)
             parts = self._contributions[microbatch]

@@ -17,6 +17,7 @@ from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.compiled import compiled_regions, eager
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
@@ -50,10 +51,14 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     writer = _writer(spec, int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
-    began = time.perf_counter()
+    began, compiled = time.perf_counter(), compiled_regions()
+    ctx = Context(spec, recorder)
     try:
-        with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
-            ctx = Context(spec, recorder)
+        with contextlib.ExitStack() as around:
+            around.enter_context(eager() if spec.eager else contextlib.nullcontext())
+            around.enter_context(_default_dtype(getattr(torch, spec.dtype)))
+            around.enter_context(watch or contextlib.nullcontext())
+            around.enter_context(ctx.marks)
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
@@ -71,6 +76,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
     if watch is not None and watch.quantised:
         writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
+    if compiled_regions() > compiled:
+        writer.add(NoteEvent("compiler", f"{compiled_regions() - compiled} regions"))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):
         writer.add(NoteEvent("asked", axis))
     writer.close()

@@ -147,7 +147,9 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
     "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
-    collective that may reduce gradients, over which axes, and its line.
+    collective that may reduce gradients, over which axes, and its line; "compiled": a module that
+    ran inside a compiled region, where it is not recorded; "compiler": how many regions
+    torch.compile compiled; "level": "step", where the program marks no micro-batches.
     """
 
     key: str

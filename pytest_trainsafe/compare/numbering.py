@@ -21,7 +21,7 @@ _Owners = dict[int, set[int]]
 
 def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
     """The first step whose micro-batches are not the reference's, each computed once."""
-    if candidate.sizes["dp"] == 1 or _shares_batches(candidate):
+    if candidate.sizes["dp"] == 1 or shares_batches(candidate):
         return None
     found, due = _owners(candidate), _owners(reference)
     for step in sorted(found.keys() & due.keys()):
@@ -60,7 +60,7 @@ def _entered(rank: RankTrace) -> Iterable[tuple[int, int]]:
     return given | {(id.step, id.microbatch) for id in rank.tensors if id.microbatch is not None}
 
 
-def _shares_batches(trace: Trace) -> bool:
+def shares_batches(trace: Trace) -> bool:
     """Whether dp ranks have parts or terms of one micro-batch."""
     return any(
         id.microbatch is not None and id.kind != "loss" and "dp" in axes_of(placement)

@@ -9,6 +9,7 @@ still differs then is where the fault is.
     blame    from the tensors that differ to the code that made them
     stages   the two ends of what a pipeline cuts, and what stages hand on
     initial  what is wrong before anything flows
+    whole_steps  what whole steps tell, where nothing flows that was recorded
     search   the runs, the budget, the axis; the way through the house
     words    how the report says it
 """

@@ -21,6 +21,7 @@ from pytest_trainsafe.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.localize.initial import initial
 from pytest_trainsafe.localize.scales import encode, scales
 from pytest_trainsafe.localize.stages import cut_modules, ends, is_input
+from pytest_trainsafe.localize.whole_steps import has_whole_steps_only, whole_steps
 from pytest_trainsafe.localize.words import located
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -53,6 +54,8 @@ def localize(
         return None
     if first.where.step == INITIAL:
         return initial(failed, rung.candidate)
+    if has_whole_steps_only(rung.reference):
+        return whole_steps(failed)
     if budget.left <= 0:
         return None
     began = time.perf_counter()

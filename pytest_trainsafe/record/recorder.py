@@ -46,7 +46,6 @@ from pytest_trainsafe.trace.schema import (
 )
 from pytest_trainsafe.trace.writer import RankWriter
 
-
 #: What a program marks: the micro-batches of its steps, or whole steps only.
 Level = Literal["microbatch", "step"]
 LEVELS: tuple[Level, ...] = ("microbatch", "step")

@@ -36,9 +36,9 @@ def whole_steps(failed: Comparison) -> Located:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
         return Located((("faulty", text),), faults=(("loss", "<program>"),))
     why = (
-        "only whole steps were compared, so the fault may be in the data, the forward, the backward "
-        "or the reduction of gradients; marking micro-batches (ctx.microbatch) lets them be told "
-        "apart"
+        "only whole steps were compared, so the fault may be in the data, the forward, the "
+        "backward or the reduction of gradients; marking micro-batches (ctx.microbatch) lets them "
+        "be told apart"
     )
     return Located((("not localised", why),))
 

@@ -30,7 +30,8 @@ def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -
 
     Raises ProgramError for an order under which dp ranks do not compute each number exactly once.
     """
-    if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+    given: Any = total
+    if not isinstance(given, int) or total < 1:
         raise ProgramError(
             f"ctx.microbatches({total!r}): it takes the number of micro-batches of a step, all dp "
             "ranks together, an integer of at least 1"

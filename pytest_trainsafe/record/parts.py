@@ -65,9 +65,11 @@ def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The module that `torch.compile` wrapped; any other one is itself."""
-    while is_compiled_wrapper(module):
-        module = module._orig_mod
-    return module
+    inner: Any = module
+    while is_compiled_wrapper(inner):
+        inner = inner._orig_mod
+    found: nn.Module = inner
+    return found
 
 
 def named_parameters(

@@ -605,6 +605,7 @@ class Session:
             keep=key.keep,
             rewrite=decode(key.rewrite),
             replay=str(self._replayed(key.replay)) if key.replay else "",
+            eager=key.trusted,
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(

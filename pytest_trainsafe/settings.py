@@ -300,8 +300,15 @@ def _kinds(source: str, text: str) -> tuple[str, ...]:
 
     from pytest_trainsafe.trace.schema import Kind  # too slow to import for who does not ask
 
-    recorded = tuple(kind for kind in get_args(Kind) if kind != "update")  # update is derived
-    return tuple(_one_of(source, word, recorded) for word in _listed(source, text))
+    words = _listed(source, text)
+    if "update" in words:
+        raise SweepError(
+            f"{source} takes kinds that are recorded, and update is not: an update is a parameter "
+            "after a step minus before it. Use param and, where there are master copies, "
+            "master_param"
+        )
+    recorded = tuple(kind for kind in get_args(Kind) if kind != "update")
+    return tuple(_one_of(source, word, recorded) for word in words)
 
 
 def _names(source: str, text: str) -> tuple[str, ...]:

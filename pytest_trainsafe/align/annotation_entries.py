@@ -52,7 +52,8 @@ class OutputEntry:
     At Points where an axis of `local` is in use, it has no logical counterpart.  `permuted` says
     for an axis in which order the output has its dimensions where that is in use.
     A `decision` is the indices of what was chosen by scores ("output"), or a choice that the
-    module makes inside itself ("topk").
+    module makes inside itself ("topk").  `dp_dim` is the dimension of which each dp rank has a
+    slice, where dp ranks share every micro-batch.
     """
 
     tp_dim: int | None = None
@@ -65,6 +66,7 @@ class OutputEntry:
     local: tuple[str, ...] = ()
     permuted: tuple[tuple[str, tuple[int, ...]], ...] = ()
     decision: Decision = ""
+    dp_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ LOCAL_AXES = ("tp", "sp", "cp", "dp", "pp", "vpp", "ep")
 GRADIENT_AXES = ("tp", "pp")
 OUTPUT_KEYS = (
     *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
-    *("blocks", "local", "permuted", "decision"),
+    *("blocks", "local", "permuted", "decision", "dp_dim"),
 )
 #: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
 BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
@@ -319,6 +321,7 @@ def _output(
         _local(fields, origin, where),
         _permuted(fields, origin, where),
         _decision(fields, origin, where),
+        dp_dim=_dim(fields, "dp_dim", origin, where),
     )
     over_tp = [
         key

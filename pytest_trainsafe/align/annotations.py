@@ -215,6 +215,13 @@ class Annotations:
         found = self._buffers.find(name)
         return found is not None and _is_local(found[0], point)
 
+    def cuts_batches(self) -> str:
+        """The first entry that says dp ranks each have a slice of a micro-batch, or ""."""
+        for pattern, outputs in self.entries.modules:
+            if any(entry.dp_dim is not None for entry in outputs.values()):
+                return f"modules: {pattern}"
+        return ""
+
     def loss(self, point: Point) -> tuple[Layout, str] | None:
         """The layout of the loss, or None without an entry."""
         entry = self.entries.loss
@@ -261,6 +268,8 @@ class Annotations:
         self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str
     ) -> Layout:
         layout: list[Placement] = []
+        if point.size("dp") > 1 and entry.dp_dim is not None:
+            layout.append(Shard(self._dim(entry.dp_dim, ndim, source, name), "dp"))
         if point.size("cp") > 1:
             if entry.cp_dim is not None:
                 dim = self._dim(entry.cp_dim, ndim, source, name)

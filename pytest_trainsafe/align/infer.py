@@ -117,7 +117,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
     shape = tuple(sample.reference.shape)
     if any(part.tensor.ndim != len(shape) for part in sample.parts):
         return
-    said: dict[str, list[Placement]] = {axis: [] for axis in AXES}
+    said: dict[str, list[Placement]] = {axis: [] for axis in ("dp", *AXES)}
     for placement in given:
         if isinstance(placement, Slices | Flat | Owned):
             return  # rectangles, runs and owners are the framework's own affair
@@ -153,6 +153,8 @@ def _choices(axis: str, sample: Sample) -> Iterator[tuple[Placement, ...]]:
         yield (Shard(dim, axis),)
         if axis == "cp":
             yield (ZigZag(dim, axis),)
+    if axis == "dp":
+        return  # what dp ranks share is a batch, and no module sums over it
     yield (Partial(axis),)
     if sample.reference.is_floating_point() or sample.reference.is_complex():
         yield (Partial(axis, "avg"),)

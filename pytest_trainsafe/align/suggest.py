@@ -186,6 +186,8 @@ def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
             fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
         elif isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
             fields["cp_dim"] = placement.dim
+        elif isinstance(placement, Shard) and placement.axis == "dp":
+            fields["dp_dim"] = placement.dim
         elif isinstance(placement, Shard):
             last = placement.dim == need.ndim - 1
             sequence = cut.get("cp", placement.dim) == placement.dim and not last

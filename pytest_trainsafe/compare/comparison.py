@@ -20,7 +20,8 @@ class Comparison:
 
     `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
     that have no counterpart, `undetermined` the updates of which rounding decides every element,
-    and `local` the tensors that are known to have none at this Point.
+    `local` the tensors that are known to have none at this Point, and `compiled` those of modules
+    that the candidate ran inside a compiled region.
     `turned` of all `choices` of decisions are others than the reference's, within rounding.
     `worst` is the largest error over its allowance of all tensors, at `worst_id`.
     `insensitive` lists the tensors whose allowance is as large as themselves, `zero` counts
@@ -40,6 +41,7 @@ class Comparison:
     compared: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
     local: Counter[str] = field(default_factory=Counter)
+    compiled: Counter[str] = field(default_factory=Counter)
     undetermined: int = 0
     choices: int = 0
     turned: int = 0

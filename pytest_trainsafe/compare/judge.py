@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
 from pytest_trainsafe.compare.model_inputs import Given, ModelInputs
 from pytest_trainsafe.compare.module_code import module_code
+from pytest_trainsafe.compare.numbering import misnumbered
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
 from pytest_trainsafe.compare.sketches import sketch_of, update_sketch
@@ -38,6 +39,7 @@ from pytest_trainsafe.compare.updates import ends
 from pytest_trainsafe.compare.values import Values
 from pytest_trainsafe.compare.yardstick import Mark, Undetermined, Yardstick, turned, without
 from pytest_trainsafe.finding import Finding, Pattern
+from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import INITIAL, TensorEvent, TensorId
 
 __all__ = ["Comparison", "compare"]
@@ -79,6 +81,9 @@ def compare(
     judge = _Judge(rung, loosen)
     if screened is None:
         judge.annotations()
+        numbering = misnumbered(rung.candidate, rung.reference, rung.dtype)
+        if numbering is not None:
+            judge.add(-1, numbering)
     else:
         judge.take_over(screened)
     for order, id in enumerate(in_dataflow(rung.reference)):
@@ -121,6 +126,7 @@ class _Judge:
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
+        self.compiled = compiled_modules(rung.candidate)
         self.failed_step: int | None = None
         self.yardstick = Yardstick(rung)
         self.reference = self.yardstick.reference
@@ -202,6 +208,9 @@ class _Judge:
     def absent(self, order: int, id: TensorId) -> None:
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
+            return
+        if is_compiled(id, self.compiled):
+            self.result.compiled[id.kind] += 1
             return
         called = id.kind in ("activation", "decision")
         expected = id.kind in PER_PARAMETER or (
@@ -698,6 +707,16 @@ def _rounds(values: Values, id: TensorId) -> bool:
         return False
     dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
     return torch.equal(master.to(dtype).to(value.dtype), value)
+
+
+def compiled_modules(trace: Trace) -> frozenset[str]:
+    """The modules that ran inside what torch.compile compiled, on any rank: no hook saw them."""
+    return frozenset(name for rank in trace.ranks for name in rank.note("compiled"))
+
+
+def is_compiled(id: TensorId, compiled: Collection[str]) -> bool:
+    """Whether a tensor is what flows between modules inside a compiled region."""
+    return id.kind in ("activation", "activation_grad", "decision") and id.module in compiled
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

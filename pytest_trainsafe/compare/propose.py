@@ -27,6 +27,7 @@ from pytest_trainsafe.compare.comparison import Comparison
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.numbering import shares_batches
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.tensor import judge_tensor
 from pytest_trainsafe.compare.yardstick import FEW
@@ -196,7 +197,8 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
         outputs = id.kind == "activation_grad"
         if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
             continue  # the output's own layout may settle its gradient too
-        axes = ("tp",) if id.kind in ("param", "param_grad") else AXES
+        tp_only = id.kind in ("param", "param_grad")
+        axes = ("tp",) if tp_only else _axes(rung.candidate, id)
         asked = list(samples(rung, id))
         inferred = infer_all(asked, rung.candidate.sizes, axes)
         order: Order = ()
@@ -243,7 +245,13 @@ def _open(candidate: Trace, id: TensorId) -> bool:
     if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
         return False
     said = {axis for placement in event.layout for axis in axes_of(placement)}
-    return any(candidate.sizes[axis] > 1 and axis not in said for axis in AXES)
+    return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
+
+
+def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
+    """The axes over which a layout may be declared: dp where its ranks share each micro-batch."""
+    split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
+    return ("dp", *AXES) if split else AXES
 
 
 def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:

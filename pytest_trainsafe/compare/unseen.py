@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_trainsafe.align.local_places import is_local
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.judge import compiled_modules, is_compiled
 from pytest_trainsafe.compare.rung import OTHER_DRAWS, Rung
 from pytest_trainsafe.compare.vacuity import COVERED
 from pytest_trainsafe.trace.reader import Trace
@@ -23,7 +24,8 @@ MOST_TOLD = 4
 
 def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
-    told = _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
+    told = [*_whole_steps(rung.candidate), *_compiled(rung.candidate, comparison)]
+    told += _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
     patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
     told += [
@@ -50,7 +52,12 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
         last = None
     failed = {finding.where for finding in comparison.findings}
     local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
-    lacking = {id for id in theirs - mine - failed if not is_local(id, local)}
+    compiled = compiled_modules(rung.candidate)
+    lacking = {
+        id
+        for id in theirs - mine - failed
+        if not is_local(id, local) and not is_compiled(id, compiled)
+    }
     told += _one_sided(lacking, "reference", "candidate", last)
     if count := comparison.local.total():
         told.append(f"not compared: {count} of the reference's tensors, which are local here")
@@ -107,6 +114,35 @@ def _inputs(comparison: Comparison) -> list[str]:
 def _listed(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
     return ", ".join(paths[:MOST_NAMED]) + more
+
+
+def _whole_steps(candidate: Trace) -> list[str]:
+    """That nothing within steps was compared, where the program marked no micro-batch."""
+    if any(rank.note("level") for rank in candidate.ranks):
+        why = "ctx.watch has level='step'"
+    elif any(step.microbatches for rank in candidate.ranks for step in rank.steps):
+        return []
+    else:
+        why = "the program entered no micro-batch"
+    return [
+        f"only whole steps were compared, no activations and no gradients of micro-batches: {why}"
+    ]
+
+
+def _compiled(candidate: Trace, comparison: Comparison) -> list[str]:
+    """The modules whose activations nobody saw, since torch.compile compiled their calls."""
+    names = sorted(compiled_modules(candidate))
+    if not names or not comparison.compiled.total():
+        return []
+    named = ", ".join(name or "the root module" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    text = (
+        f"not compared: what flows between {len(names)} modules inside torch.compile "
+        f"({named}{more}); {comparison.compiled.total()} tensors of the reference are theirs"
+    )
+    if not comparison.compared["activation"]:
+        text += ". Give ctx.watch the compiled model, so that its output is compared"
+    return [text]
 
 
 def _noted(traces: Sequence[Trace], key: str, head: str) -> list[str]:

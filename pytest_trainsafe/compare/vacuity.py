@@ -200,8 +200,9 @@ def _moved(comparison: Comparison) -> Guard:
 
 def _inputs(candidate: Trace) -> Guard:
     """dp ranks must see different data, tp ranks the same."""
-    for here, there in _neighbours(candidate, "dp", _inputs_of):
-        if _inputs_of(here) == _inputs_of(there):
+    work = _work_of(candidate)
+    for here, there in _neighbours(candidate, "dp", work):
+        if work(here) == work(there):
             text = (
                 f"ranks {here.rank} and {there.rank} of dp saw the same data: a missing average "
                 "over dp would not show"
@@ -227,7 +228,7 @@ def _in_effect(candidate: Trace) -> Guard:
         for placement in event.layout
         for axis in axes_of(placement)
     }
-    if any(map(_inputs_of, candidate.ranks)):
+    if any(map(_work_of(candidate), candidate.ranks)):
         used.add("dp")  # or else `dp-inputs` says so
     shares = {"cp": _inputs_of, "pp": _modules_of}
     for axis, size in candidate.sizes.items():
@@ -249,10 +250,17 @@ def _in_effect(candidate: Trace) -> Guard:
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
             )
             yield "in-effect", text
+    if candidate.point.get("compile", False) and "compile" in asked and not _compiles(candidate):
+        text = "compile=True had no effect: torch.compile compiled nothing on any rank"
+        yield "in-effect", text
     zero = candidate.point.get("zero", 0)
     if zero and _keep_all_states(candidate):
         text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
         yield "in-effect", text
+
+
+def _compiles(candidate: Trace) -> bool:
+    return any(rank.note("compiler") or rank.note("compiled") for rank in candidate.ranks)
 
 
 def _keep_all_states(candidate: Trace) -> bool:
@@ -292,6 +300,20 @@ def _neighbours(
 def _inputs_of(rank: RankTrace) -> tuple[str, ...]:
     """The hashes of everything a rank was given to train on."""
     return tuple(digest for event in rank.inputs for digest in event.hashes)
+
+
+def _work_of(candidate: Trace) -> Callable[[RankTrace], tuple[str, ...]]:
+    """What tells the work of one dp rank from another's: its inputs, where any were seen.
+
+    No inputs are seen of a model that runs inside a compiled region; its losses and gradients are.
+    """
+    return _inputs_of if any(map(_inputs_of, candidate.ranks)) else _results_of
+
+
+def _results_of(rank: RankTrace) -> tuple[str, ...]:
+    return tuple(
+        event.hash for id, event in rank.tensors.items() if id.kind in ("loss", "param_grad")
+    )
 
 
 def _data_of(rank: RankTrace) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ still differs then is where the fault is.
     compared what was compared, so that only that is said to agree
     places   the line to look at for a fault outside of the modules
     budget   how long it may take, and failures that begin alike
+    whole_steps  what whole steps tell, where nothing flows that was recorded
     search   the runs, the axis; the way through the house
     words    how the report says it
 """

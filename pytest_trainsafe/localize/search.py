@@ -27,6 +27,7 @@ from pytest_trainsafe.localize.initial import initial
 from pytest_trainsafe.localize.places import Places
 from pytest_trainsafe.localize.scales import encode, scales
 from pytest_trainsafe.localize.stages import cut_modules, ends, is_input
+from pytest_trainsafe.localize.whole_steps import has_whole_steps_only, whole_steps
 from pytest_trainsafe.localize.words import located
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.sweep.axes import PARALLEL_AXES
@@ -53,6 +54,8 @@ def localize(
         return None
     if first.where.step == INITIAL:
         return initial(failed, rung.candidate)
+    if has_whole_steps_only(rung.reference):
+        return whole_steps(failed)
     case = candidate.case
     family = _family(case, rung, first)
     if (known := budget.known(family)) is not None:

@@ -22,6 +22,7 @@ from pytest_trainsafe.align.layout import Layout
 from pytest_trainsafe.align.local_places import covers, note_of
 from pytest_trainsafe.record.choices import Chooser, Decide
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.compiled import ModuleHooks
 from pytest_trainsafe.record.decisions import Replayed, require_decision
 from pytest_trainsafe.record.outputs import has_values, tensors_in
 from pytest_trainsafe.record.perturb import Noise
@@ -58,8 +59,10 @@ class ActivationRecorder:
         noise: Noise | None,
         rewriter: Rewriter | None = None,
         sites: Sites | None = None,
+        hooks: ModuleHooks | None = None,
     ) -> None:
         self.spec = spec
+        self.hooks = hooks or ModuleHooks()
         self.point = spec.at
         self.sizes = self.point.sizes
         self.clock = clock
@@ -80,17 +83,20 @@ class ActivationRecorder:
         self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
 
-    def attach(self, names: dict[nn.Module, str]) -> None:
-        """Install the hooks.  Must happen before the first call of a compiled module."""
+    def perturb(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that add noise to the outputs of leaf modules."""
         for module, name in names.items():
             leaf = next(module.children(), None) is None
             if self.noise is not None and leaf:
-                perturb = _uncompiled(self._perturb(module, name, self.noise))
-                module.register_forward_hook(perturb, with_kwargs=True)
+                self.hooks.after(module, name, self._perturb(module, name, self.noise))
+
+    def attach(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that record.  They see noise where there is any."""
+        for module, name in names.items():
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
             decision = self.annotations.decision(name)
             if decision == "output":
-                module.register_forward_hook(_uncompiled(self._decide(module, name)))
+                self.hooks.after(module, name, self._decide(module, name))
                 continue
             local = self.annotations.local(name, self.point)
             for place in local:
@@ -99,13 +105,11 @@ class ActivationRecorder:
                 selected = False
             elif decision == "topk":
                 chooser = Chooser(module, name, self._choosing(name))
-                module.register_forward_pre_hook(_uncompiled(chooser.enter))
-                leave = _uncompiled(chooser.leave)
-                module.register_forward_hook(leave, always_call=True)
-            record = self._record(module, name, selected, local)
-            module.register_forward_hook(_uncompiled(record))
+                self.hooks.before(module, name, chooser.enter)
+                self.hooks.after(module, name, chooser.leave, always_call=True)
+            self.hooks.after(module, name, self._record(module, name, selected, local))
         if self.rewriter is not None:
-            self.rewriter.attach(names)
+            self.rewriter.attach(names, self.hooks)
 
     def write(self, microbatch: int) -> None:
         """Write the gradients that arrived for a micro-batch; later ones do not count."""
@@ -145,7 +149,7 @@ class ActivationRecorder:
             gradient = kind == "activation_grad"
             return not any(covers(each, place, gradient) for each in local)
 
-        def hook(module: nn.Module, args: object, output: object) -> object:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             # A deep copy of the model has the hooks of the model.
             if module is not watched or step is None or microbatch is None:
@@ -189,7 +193,7 @@ class ActivationRecorder:
         return self.rewriter.outputs(base, output, recomputing, passes_on)
 
     def _decide(self, watched: nn.Module, name: str) -> Any:
-        def hook(module: nn.Module, args: object, output: object) -> object:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
             if module is not watched or step is None or microbatch is None:
                 return None
@@ -323,8 +327,3 @@ def _dropout(module: nn.Module) -> float:
         return module.p
     rate = getattr(module, "dropout", 0.0)
     return rate if isinstance(rate, float) else 0.0
-
-
-def _uncompiled(hook: Any) -> Any:
-    """A hook that torch.compile calls as it is: it writes, which is nothing to compile."""
-    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]

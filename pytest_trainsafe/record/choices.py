@@ -42,7 +42,7 @@ class Chooser:
         self._began = began
         self._running: list[_Calls | None] = []
 
-    def enter(self, module: nn.Module, args: object) -> None:
+    def enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         """The hook before the module's forward."""
         if module is not self._module:
             return  # a deep copy of the module, which has its hooks
@@ -52,7 +52,7 @@ class Chooser:
         if calls is not None:
             calls.__enter__()  # type: ignore[no-untyped-call]
 
-    def leave(self, module: nn.Module, args: object, output: object) -> None:
+    def leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         """The hook after it, also where it raised.  Raises ProgramError where it chose nothing."""
         calls = self._running.pop() if module is self._module and self._running else None
         if calls is None:

@@ -49,6 +49,8 @@ class Clock:
         self.open: int | None = None
         self.resumed = False
         self.steps_done = 0
+        #: Whether every dp rank computes a slice of each micro-batch.
+        self.split = False
         self._seen = _Step()
 
     @property
@@ -66,8 +68,8 @@ class Clock:
         """Enter the next step and return its number."""
         if self.step is not None:
             raise ProgramError(
-                f"ctx.step was entered inside step {self.step}; leave `with ctx.step():` before "
-                "the next one begins"
+                f"ctx.step was entered inside step {self.step}; leave `with ctx.step():`, or call "
+                "ctx.end_step(), before the next one begins"
             )
         self.step = self.steps_done
         return self.step
@@ -82,12 +84,13 @@ class Clock:
         """Enter a micro-batch of the current step, or come back to it."""
         if self.step is None:
             raise ProgramError(
-                "ctx.microbatch was entered outside ctx.step; put it inside `with ctx.step():`"
+                "ctx.microbatch was entered outside ctx.step; put it inside `with ctx.step():`, or "
+                "between ctx.begin_step() and ctx.end_step()"
             )
         if self.open is not None:
             raise ProgramError(
                 f"ctx.microbatch({index}) was entered inside micro-batch {self.open}; leave "
-                "`with ctx.microbatch(...):` before the next one begins"
+                "`with ctx.microbatch(...):`, or call ctx.end_microbatch(), before the next begins"
             )
         if index in self._seen.finished:
             raise self._twice(index, "and its backward was over")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clipping import before_clip
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initialize import Filled, Std, default_std, fill
+from pytest_trainsafe.record.marks import Marks
+from pytest_trainsafe.record.microbatches import SPLIT, Order, numbers_of
 from pytest_trainsafe.record.parts import Model
 from pytest_trainsafe.record.pipelining import follow
 from pytest_trainsafe.record.spec import RunSpec
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from pytest_trainsafe.record.current import Unrecorded
-    from pytest_trainsafe.record.recorder import Recorder
+    from pytest_trainsafe.record.recorder import Level, Recorder
 
 #: A YAML file, or what one would hold.
 AnnotationSource = str | os.PathLike[str] | Mapping[str, Any] | None
@@ -47,6 +49,8 @@ class Context:
         self._recorder = recorder
         self._mesh: DeviceMesh | None = None
         self._filled: dict[int, Filled] = {}
+        #: What is open between `begin_step` and `end_step`; entered around the program.
+        self.marks = Marks(self.step, self.microbatch)
 
     # Where the rank stands.
 
@@ -96,14 +100,21 @@ class Context:
         model: Model,
         optimizer: Any = None,
         annotations: AnnotationSource = None,
+        level: Level = "microbatch",
     ) -> None:
         """Record this model and optimizer from now on.  Call once, before the first step.
 
         A pipeline rank gives what it holds of the model: one module or a list of chunks whose
         names are the whole model's, or a dict of parts by the names that the whole gives them,
         `{"layers.4": ..., "layers.5": ...}`.
+
+        With `level="step"` only whole steps are compared: initial parameters, the gradients that
+        the optimizer is given, their norm, updates, and the losses that `ctx.loss` is given.  For
+        programs whose micro-batches have no counterparts in the reference.  They mark steps, and
+        no micro-batches; what a step computes is theirs, as long as all dp ranks together compute
+        the same at every Point.
         """
-        self._recorder.watch(model, optimizer, _annotations(annotations), self._filled)
+        self._recorder.watch(model, optimizer, _annotations(annotations), self._filled, level)
 
     # Time.
 
@@ -112,22 +123,21 @@ class Context:
         """One optimizer step; yields its number, from 0."""
         yield from self._recorder.step()
 
-    def microbatches(self, total: int) -> range:
+    def microbatches(self, total: int, order: Order = "contiguous") -> Sequence[int]:
         """The global numbers of the micro-batches that this dp rank computes, of `total` a step.
 
-        Rank r of n takes the r-th run of total/n, so that all dp ranks together do what the
-        reference does one after the other.
+        All dp ranks together do what the reference does one after the other.  `order` says which
+        rank computes which:
+
+        - "contiguous": rank r of n takes the r-th run of total/n numbers;
+        - "strided": rank r takes r, r+n, r+2n and so on, as a distributed sampler of batches does;
+        - "split": every rank takes all of them, and a slice of the batch of each.  Annotations say
+          which dimension of an activation is cut (`dp_dim`), and gradients are terms of a sum;
+        - a sequence of all numbers: rank r takes its r-th run;
+        - a function of a dp rank and the number of dp ranks, which returns that rank's numbers.
         """
-        ranks = self.point.size("dp")
-        if total % ranks:
-            raise ProgramError(
-                f"ctx.microbatches({total}): {total} micro-batches cannot be shared evenly by "
-                f"dp={ranks} ranks; use a multiple of {ranks}, or rule the Point out with "
-                "`requires(divides(...))`"
-            )
-        share = total // ranks
-        first = self.coordinates["dp"] * share
-        return range(first, first + share)
+        self._recorder.clock.split = isinstance(order, str) and order == SPLIT
+        return numbers_of(total, self.coordinates["dp"], self.point.size("dp"), order)
 
     @contextmanager
     def microbatch(self, index: int) -> Iterator[int]:
@@ -139,13 +149,32 @@ class Context:
         """
         yield from self._recorder.microbatch(index)
 
-    def follow(self, stages: Any, total: int) -> range:
+    def begin_step(self) -> int:
+        """Begin an optimizer step, as entering `with ctx.step():` does; returns its number.
+
+        For loops that a framework owns: `end_step` ends it, from another function.
+        """
+        return self.marks.begin_step()
+
+    def end_step(self) -> None:
+        """End the step that `begin_step` began.  The optimizer has stepped by then."""
+        self.marks.end_step()
+
+    def begin_microbatch(self, index: int) -> None:
+        """Begin the micro-batch of this global number, as entering `with ctx.microbatch` does."""
+        self.marks.begin_microbatch(index)
+
+    def end_microbatch(self) -> None:
+        """End the micro-batch that `begin_microbatch` began."""
+        self.marks.end_microbatch()
+
+    def follow(self, stages: Any, total: int, order: Order = "contiguous") -> Sequence[int]:
         """Mark the micro-batches that torch.distributed.pipelining runs, of `total` a step.
 
         Takes this rank's stage, or a list of its stages, before the first step; gives the global
-        numbers of this dp rank's micro-batches.
+        numbers of this dp rank's micro-batches, in the `order` of `microbatches`.
         """
-        numbers = self.microbatches(total)
+        numbers = self.microbatches(total, order)
         held = stages if isinstance(stages, list | tuple) else [stages]
         follow(held, numbers, self._recorder.clock, self.microbatch)
         return numbers
@@ -153,7 +182,11 @@ class Context:
     # What the program reports.
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None = None) -> None:
-        """Record the loss of this micro-batch, or of `microbatch`, as the program reports it."""
+        """Record the loss of this micro-batch, or of `microbatch`, as the program reports it.
+
+        With `ctx.watch(..., level="step")` it is the loss of the step: what this dp rank
+        reports of its part, or all of them together.
+        """
         self._recorder.loss(value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:

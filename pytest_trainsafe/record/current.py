@@ -51,6 +51,7 @@ class Unrecorded:
         optimizer: Any,
         annotations: Annotations,
         filled: Mapping[int, Filled] | None = None,
+        level: str = "microbatch",
     ) -> None:
         """Record nothing."""
 

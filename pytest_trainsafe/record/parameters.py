@@ -152,6 +152,11 @@ class ParameterRecorder:
         if self.clock.step is not None and not self._main_written:
             self._unclipped.take(clip)
 
+    @property
+    def _split(self) -> bool:
+        """Whether dp ranks each compute a slice of a micro-batch, and a term of its gradients."""
+        return self.clock.split and self.sizes["dp"] > 1
+
     def _is_owned(self, name: str) -> bool:
         """Whether the parameter is an expert's, shared out over dp and cp."""
         return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
@@ -170,7 +175,8 @@ class ParameterRecorder:
             if self._is_owned(name):
                 return  # of the tokens of several ranks, which work on other micro-batches
             where = self._where("param_grad", name, microbatch=microbatch)
-            layout, source = self._layout(name, grad, self.partial_axes[name], whole=unsharded)
+            terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
+            layout, source = self._layout(name, grad, terms, whole=unsharded)
             layout += self.annotations.unreduced(self.spec.at)
             part = self.writer.take(where, local_values(grad), layout)
             parts = self._contributions[microbatch]

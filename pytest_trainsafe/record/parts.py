@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.compiled import is_compiled_wrapper
 from pytest_trainsafe.record.names import canonical
 
 #: A model; or chunks of it, in which names are already those of the whole; or parts of it, each
@@ -45,13 +46,30 @@ def _no_model(given: object, what: str) -> ProgramError:
 
 
 def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
-    """Each module's canonical name; a wrapper gives its name to the module it wraps."""
+    """Each module's canonical name; a wrapper gives its name to the module it wraps.
+
+    Of what `torch.compile(module)` returns the wrapper keeps it: the calls of the module inside
+    are compiled, and only the wrapper's can be seen.
+    """
     named: dict[nn.Module, str] = {}
     for prefix, part in parts:
-        names = {canonical(name): module for name, module in part.named_modules()}
+        names: dict[str, nn.Module] = {}
+        for name, module in part.named_modules():
+            short = canonical(name)
+            if short not in names or not is_compiled_wrapper(names[short]):
+                names[short] = module
         for name, module in names.items():
             named.setdefault(module, _joined(prefix, name))
     return named
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped; any other one is itself."""
+    inner: Any = module
+    while is_compiled_wrapper(inner):
+        inner = inner._orig_mod
+    found: nn.Module = inner
+    return found
 
 
 def named_parameters(

@@ -18,6 +18,7 @@ from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.clipping import listening
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.compiled import compiled_regions, eager
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
@@ -53,16 +54,17 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
-    began = time.perf_counter()
+    began, compiled = time.perf_counter(), compiled_regions()
+    ctx = Context(spec, recorder)
     try:
-        with (
-            _default_dtype(getattr(torch, spec.dtype)),
-            listening(recorder.before_clip),
-            watch or contextlib.nullcontext(),
-        ):
-            ctx = Context(spec, recorder)
-            with recorder.sites.constructions():
-                train(ctx)
+        with contextlib.ExitStack() as around:
+            around.enter_context(eager() if spec.eager else contextlib.nullcontext())
+            around.enter_context(_default_dtype(getattr(torch, spec.dtype)))
+            around.enter_context(listening(recorder.before_clip))
+            around.enter_context(watch or contextlib.nullcontext())
+            around.enter_context(ctx.marks)
+            around.enter_context(recorder.sites.constructions())
+            train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
             writer.flush()
@@ -79,6 +81,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
     if watch is not None and watch.quantised:
         writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
+    if compiled_regions() > compiled:
+        writer.add(NoteEvent("compiler", f"{compiled_regions() - compiled} regions"))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):
         writer.add(NoteEvent("asked", axis))
     writer.close()

@@ -13,18 +13,26 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.launch.ledger import listen
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.clipping import Clip
 from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.compiled import ModuleHooks
 from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
 from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
-from pytest_trainsafe.record.parts import Model, named_modules, named_parameters, parts_of
+from pytest_trainsafe.record.parts import (
+    Model,
+    named_modules,
+    named_parameters,
+    parts_of,
+    unwrapped,
+)
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.perturb_operations import OperationNoise
 from pytest_trainsafe.record.reductions import Reductions
@@ -45,6 +53,10 @@ from pytest_trainsafe.trace.schema import (
 )
 from pytest_trainsafe.trace.writer import RankWriter
 
+#: What a program marks: the micro-batches of its steps, or whole steps only.
+Level = Literal["microbatch", "step"]
+LEVELS: tuple[Level, ...] = ("microbatch", "step")
+
 
 class Recorder:
     """Owns one rank's clock and writer; made by `record.program`, used through the Context."""
@@ -62,6 +74,11 @@ class Recorder:
         self.initialised: list[Callable[[], None]] = []
         self.written: GradientWrites | None = None
         self.sites = Sites(writer)
+        self.hooks = ModuleHooks()
+        self.level: Level = "microbatch"
+        self._compiled: set[str] = set()
+        self._calls = 0
+        self._cuts = ""
         self._reported: set[TensorId] = set()
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
@@ -73,11 +90,18 @@ class Recorder:
         optimizer: Any,
         annotations: Annotations,
         filled: Mapping[int, Filled] | None = None,
+        level: Level = "microbatch",
     ) -> None:
         """Install every hook and write down the model's modules.
 
         `filled` says what ctx.initialize made of parameters, to be told where it knew less.
+        At the `level` "step" no module is recorded, and no micro-batch can be entered.
         """
+        if level not in LEVELS:
+            raise ProgramError(
+                f"ctx.watch was given level={level!r}; it takes 'microbatch', where the program "
+                "marks its micro-batches, or 'step', where only whole steps can be compared"
+            )
         if self.parameters is not None:
             raise ProgramError(
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
@@ -102,8 +126,12 @@ class Recorder:
         self.annotations = annotations
         if engine is None:
             Wrappers(self.spec.at, annotations, self.writer).attach(part for _, part in parts)
+        self._cuts = annotations.cuts_batches()
+        self.level = level
+        if level == "step":
+            self.writer.add(NoteEvent("level", "step"))
         for module, name in names.items():
-            self.writer.add(_describe(module, name))
+            self.writer.add(_describe(unwrapped(module), name))
         for pattern in annotations.unmatched(parameters, names.values(), buffer_names(names)):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
         for pattern in self.spec.modules:
@@ -123,17 +151,26 @@ class Recorder:
             self.written = GradientWrites(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
-            self.spec, self.clock, self.writer, annotations, noise, rewriter, self.sites
+            self.spec,
+            self.clock,
+            self.writer,
+            annotations,
+            noise,
+            rewriter,
+            self.sites,
+            self.hooks,
         )
         routed = inside_layers(parts)
         for name in names.values():
             if name.startswith(routed):
                 self.writer.add(NoteEvent("local", f"activation {name}"))
-        self.activations.attach({m: n for m, n in names.items() if not n.startswith(routed)})
+        names = {m: n for m, n in names.items() if not n.startswith(routed)}
+        self.activations.perturb(names)
+        if level == "microbatch":
+            self.activations.attach(names)
         for number, (name, part) in enumerate(parts):
-            hook = self._on_input(part, f"{number} {name}")
-            part.register_forward_pre_hook(hook, with_kwargs=True)
-            part.register_forward_hook(self._on_return())
+            self.hooks.before(part, name, self._on_input(part, f"{number} {name}"))
+            self.hooks.after(part, name, self._on_return())
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -172,6 +209,8 @@ class Recorder:
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
+            self.hooks.surround()
+            self._calls = 0
             self._reported.clear()
             self._given.clear()
             self._entered = None
@@ -181,6 +220,7 @@ class Recorder:
             self._write_gradients()
             stepped = self.parameters.finish_step()
             self.buffers.write_all(number)
+            self._note_compiled()
             event = StepEvent(
                 step=number,
                 microbatches=self.clock.microbatches_done,
@@ -199,6 +239,17 @@ class Recorder:
 
     def microbatch(self, index: int) -> Iterator[int]:
         """The body of `ctx.microbatch(index)`."""
+        if self.level == "step":
+            raise ProgramError(
+                f"ctx.microbatch({index}) was entered in a program whose ctx.watch has "
+                "level='step', which compares whole steps only; remove one of the two"
+            )
+        if self._cuts and not self.clock.split and self.spec.at.size("dp") > 1:
+            raise ProgramError(
+                f"the annotation {self._cuts} has a dp_dim, which says that every dp rank computes "
+                "a slice of each micro-batch, and the program does not; call "
+                "ctx.microbatches(total, order='split') before the micro-batches, or remove dp_dim"
+            )
         self.clock.start_microbatch(index)
         assert self.parameters is not None
         assert self.activations is not None
@@ -224,13 +275,15 @@ class Recorder:
         self.parameters.write_all()
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:
-        """Write the loss of a micro-batch, by default of the current one."""
+        """Write the loss of a micro-batch, by default of the current one; or of the whole step."""
         if microbatch is None:
             microbatch = self.clock.microbatch
-        if microbatch is None or self.clock.step is None:
+        whole = self.level == "step" and microbatch is None
+        if (microbatch is None and not whole) or self.clock.step is None:
             raise ProgramError(
                 "ctx.loss was called outside ctx.microbatch; call it once in each "
-                "`with ctx.microbatch(index):`, or say of which it is: ctx.loss(value, index)"
+                "`with ctx.microbatch(index):`, or say of which it is: ctx.loss(value, index). "
+                "A loss of the whole step is taken where ctx.watch has level='step'"
             )
         self._report("loss", value, microbatch)
 
@@ -274,8 +327,24 @@ class Recorder:
                 ) from None
         at = self.spec.at
         annotated = self.annotations.loss(at) if kind == "loss" else None
-        layout, source = own_layout(value, at.sizes) or annotated or ((), "default")
+        default = self._mean_over_dp(microbatch) if kind == "loss" else ()
+        layout, source = own_layout(value, at.sizes) or annotated or (default, "default")
         self.writer.add_tensor(where, local_values(value), layout, source)
+
+    def _mean_over_dp(self, microbatch: int | None) -> Layout:
+        """The layout of a loss that each dp rank reports of its part of what was computed.
+
+        Also of one that is averaged already: the mean of equal values is that value.
+        """
+        shared = microbatch is None or self.clock.split
+        return (Partial("dp", "avg"),) if shared and self.spec.at.size("dp") > 1 else ()
+
+    def _note_compiled(self) -> None:
+        """Note the modules that run inside compiled regions, each once."""
+        for name in self.hooks.inside:
+            if name not in self._compiled:
+                self._compiled.add(name)
+                self.writer.add(NoteEvent("compiled", name))
 
     def _on_input(self, part: nn.Module, key: str) -> Any:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -283,18 +352,26 @@ class Recorder:
             if module is not part or self.clock.step is None or _in_backward():
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
+            if self.level == "step":
+                self._fed = self._fed or key
+                if key == self._fed:
+                    # The number is only a count: it says nothing of which data these are.
+                    self.writer.add(InputEvent(self.clock.step, self._calls, hashes))
+                    self._calls += 1
+                self.sites.note("model", (self.clock.step, self._calls))
+                return
             if self.clock.open is None:
                 self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}
             else:
                 self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
 
-        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+        return hook
 
     def _on_return(self) -> Any:
         def hook(*_: object) -> None:
             self._entered = None
 
-        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+        return hook
 
     def _feed(self, key: str, hashes: tuple[str, ...], given: dict[object, object]) -> None:
         """Write what a part was given in the open micro-batch, if it is the first part."""

@@ -26,6 +26,7 @@ from pytest_trainsafe.align.dtensor import is_dtensor
 from pytest_trainsafe.align.indices import LayoutError, local_shape
 from pytest_trainsafe.align.layout import Coordinates, Layout
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.compiled import ModuleHooks
 from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.perturb import Noise
@@ -89,11 +90,11 @@ class Rewriter:
         self._callers: set[str] = set()
         self._calls: Counter[tuple[int, int | None, str]] = Counter()
 
-    def attach(self, names: Mapping[nn.Module, str]) -> None:
+    def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
         """Install the hooks on inputs.  Comes after the recorder's, whose hooks call `outputs`."""
         for module, name in names.items():
-            module.register_forward_pre_hook(_uncompiled(self._enter(name)), with_kwargs=True)
-            module.register_forward_hook(_uncompiled(self._leave), always_call=True)
+            hooks.before(module, name, self._enter(name))
+            hooks.after(module, name, self._leave, always_call=True)
 
     def outputs(
         self, base: TensorId, output: object, recomputing: bool, passes_on: bool = False
@@ -239,7 +240,7 @@ class Rewriter:
 
         return hook
 
-    def _leave(self, module: nn.Module, args: object, output: object) -> None:
+    def _leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         while self._running and self._running.pop().module is not module:
             pass  # calls that an exception ended
 
@@ -334,7 +335,3 @@ def _once(base: TensorId) -> tuple[int, int | None, str]:
 def rewrite_key(where: TensorId) -> str:
     """The name under which `spec.rewrite` has a tensor: one for all steps and micro-batches."""
     return f"{where.kind} {where.path} {where.call}"
-
-
-def _uncompiled(hook: Any) -> Any:
-    return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]

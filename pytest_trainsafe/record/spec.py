@@ -42,7 +42,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     activations.  `record` says what is kept of a tensor's values: all ("full") or, unless `keep`
     names it or it is small, a sketch.
     `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).  `replay` is
-    the trace whose decisions are used in the place of this Run's own, "" for none.
+    the trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
+    is set, torch.compile compiles nothing: references are trusted as Python runs them.
     """
 
     program: str
@@ -64,6 +65,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[TensorId, ...] = ()
     rewrite: dict[str, Rewrite] = {}
     replay: str = ""
+    eager: bool = False
 
     @property
     def at(self) -> Point:

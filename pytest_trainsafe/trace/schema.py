@@ -161,7 +161,10 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "local": by kind and path, what has no logical counterpart at the Point; "reduction" and
     "norm_reduction": a collective that may reduce gradients, or their norm, over which axes, and
     its line; "site": another line of the program (`trace/sites.py`); "clipped": the function by
-    which the program clips gradients; "averages": the wrapper that is taken to average them.
+    which the program clips gradients; "averages": the wrapper that is taken to average them;
+    "compiled": a module that ran inside a compiled region, where it is not recorded; "compiler":
+    how many regions torch.compile compiled; "level": "step", where the program marks no
+    micro-batches.
     """
 
     key: str

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pytest_trainsafe.record.asked import AskedPoint
+from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.sweep.point import Point
 
 POINT = Point.of(tp=2, sp=True, zero=1)
@@ -32,3 +35,26 @@ def test_looking_at_all_axes_asks_for_all() -> None:
     dict(asked)
 
     assert asked.asked == {"tp", "sp", "zero"}
+
+
+def test_an_axis_is_also_an_attribute() -> None:
+    asked = AskedPoint(Point.of(tp=2, recompute="full", width=8))
+
+    assert (asked.tp, asked.recompute, asked.width) == (2, "full", 8)
+    assert (asked.zero, asked.sp, asked.compile, asked.cp) == (0, False, False, 1)
+    assert {"tp", "recompute", "width", "zero", "compile"} <= asked.asked
+
+
+def test_an_unknown_axis_is_an_error_that_names_get() -> None:
+    asked = AskedPoint(POINT)
+
+    with pytest.raises(AttributeError, match=r"no axis 'widht'.*tp=2.*ctx.point.get\('widht', def"):
+        _ = asked.widht
+
+
+def test_experts_and_chunks_have_a_size_and_other_axes_say_how_to_ask() -> None:
+    asked = AskedPoint(Point.of(ep=4))
+
+    assert (asked.size("ep"), asked.size("vpp"), asked.size("dp")) == (4, 1, 1)
+    with pytest.raises(ProgramError, match=r"size\('zero'\).*tp, cp, dp, pp, ep, vpp.*get\('zero'"):
+        asked.size("zero")

@@ -1,0 +1,168 @@
+"""Hooks on modules that torch.compile may run: called outside of compiled regions, and only there.
+
+A hook that writes cannot be compiled: within a compiled region it would break the graph at every
+module, and with `fullgraph=True` that is an error.  So the compiler, which traces hooks with the
+modules that have them, finds hooks that do nothing.  What crosses the boundary of a region is
+still seen: the hooks of a module that torch.compile wraps are on the wrapper, and around the call
+of one that `module.compile()` compiled.
+
+Used by the recorder for every hook on a module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+#: A pre-hook takes module, args and kwargs, and returns None or other args and kwargs; a hook
+#: takes module, args, kwargs and output, and returns None or another output.
+PreHook = Callable[[nn.Module, Any, Any], "tuple[Any, Any] | None"]
+Hook = Callable[[nn.Module, Any, Any, Any], Any]
+
+#: torch reads this variable whenever a program asks it to compile something.
+_DISABLE = "TORCHDYNAMO_DISABLE"
+
+
+class _Hooks(NamedTuple):
+    before: list[PreHook]
+    after: list[Hook]
+
+
+class ModuleHooks:
+    """The hooks on the modules of one model, and which modules the compiler took in."""
+
+    def __init__(self) -> None:
+        #: Modules that were compiled as part of a region, which is when the region first runs.
+        self._met: dict[str, None] = {}
+        #: Those of them whose calls are seen all the same, from outside of the region.
+        self._seen: set[str] = set()
+        self._hooks: dict[nn.Module, _Hooks] = {}
+        self._names: dict[nn.Module, str] = {}
+        #: The call that has a module's hooks around it, by module.
+        self._surrounded: dict[nn.Module, object] = {}
+        #: Modules whose hooks are around the call that runs: what is compiled may run in Python.
+        self._running: list[nn.Module] = []
+
+    @property
+    def inside(self) -> list[str]:
+        """The names of the modules that run inside compiled regions, where no hook is called."""
+        return [name for name in self._met if name not in self._seen]
+
+    def before(self, module: nn.Module, name: str, hook: PreHook) -> None:
+        """Call `hook(module, args, kwargs)` before each call of a module."""
+        eager = _uncompiled(hook)
+        self._of(module, name).before.append(eager)
+        module.register_forward_pre_hook(self._outside(module, name, eager), with_kwargs=True)
+
+    def after(self, module: nn.Module, name: str, hook: Hook, *, always_call: bool = False) -> None:
+        """Call `hook(module, args, kwargs, output)` after each call of a module.
+
+        `always_call` calls it also where an exception ended the call.
+        """
+        eager = _uncompiled(hook)
+        self._of(module, name).after.append(eager)
+        module.register_forward_hook(
+            self._outside(module, name, eager), with_kwargs=True, always_call=always_call
+        )
+
+    def surround(self) -> None:
+        """Put the hooks of modules that `module.compile()` compiled around their compiled calls.
+
+        A module may be compiled at any time; called before each step.
+        """
+        for module in self._hooks:
+            compiled = module._compiled_call_impl
+            if compiled is not None and compiled is not self._surrounded.get(module):
+                module._compiled_call_impl = self._around(module, compiled)
+                self._surrounded[module] = module._compiled_call_impl
+
+    def _of(self, module: nn.Module, name: str) -> _Hooks:
+        self._names[module] = name
+        return self._hooks.setdefault(module, _Hooks([], []))
+
+    def _outside(
+        self, module: nn.Module, name: str, eager: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """The hook, where Python runs the module; where the compiler traces it, only a note."""
+        met, running = self._met, self._running
+
+        def meet() -> None:
+            met[name] = None
+
+        # The compiler itself calls it, while it compiles; it leaves no trace in the graph.
+        note = torch.compiler.assume_constant_result(meet)  # type: ignore[no-untyped-call]
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                note()
+                return None
+            return None if module in running else eager(*args, **kwargs)
+
+        return called
+
+    def _around(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """A compiled call between its module's hooks, which the region itself leaves out."""
+        hooks, running = self._hooks[module], self._running
+        seen, name = self._seen, self._names[module]
+
+        @functools.wraps(compiled)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # a region within another
+                return compiled(*args, **kwargs)
+            seen.add(name)
+            for before in hooks.before:
+                args, kwargs = before(module, args, kwargs) or (args, kwargs)
+            running.append(module)
+            try:
+                output = compiled(*args, **kwargs)
+            finally:
+                running.pop()
+            for after in hooks.after:
+                changed = after(module, args, kwargs, output)
+                output = output if changed is None else changed
+            return output
+
+        return call
+
+
+def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that the compiler leaves alone also where a region has ended around it."""
+    eager: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+    return eager
+
+
+def is_compiled_wrapper(module: nn.Module) -> bool:
+    """Whether a module is what `torch.compile(module)` returns: its calls enter a region."""
+    wrapper = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
+    return wrapper is not None and isinstance(module, wrapper)
+
+
+def compiled_regions() -> int:
+    """How many regions torch.compile has compiled in this process; 0 where it cannot tell."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return int(counters.get("stats", {}).get("unique_graphs", 0))
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """torch.compile leaves functions and modules as they are.
+
+    In a reference: what is trusted is the program as Python runs it, and noise, casts and modules
+    are seen there alone.
+    """
+    before = os.environ.get(_DISABLE)
+    os.environ[_DISABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_DISABLE]
+        else:
+            os.environ[_DISABLE] = before

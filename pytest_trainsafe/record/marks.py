@@ -1,0 +1,95 @@
+"""Steps and micro-batches that are opened by one call and closed by another.
+
+For loops that a framework owns, which calls a program back at the start and at the end of each.
+Used by `ctx.begin_step` and its kin; `with ctx.step():` needs none of this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from pytest_trainsafe.record.clock import ProgramError
+
+#: Enters a step, or the micro-batch of a number; yields its number.
+Step = Callable[[], AbstractContextManager[int]]
+Microbatch = Callable[[int], AbstractContextManager[int]]
+
+
+class Marks:
+    """The step and the micro-batch that are open.  A context manager around the whole program.
+
+    Leaving it with one open is a ProgramError, unless an exception ends the program.
+    """
+
+    def __init__(self, step: Step, microbatch: Microbatch) -> None:
+        self._enter_step = step
+        self._enter_microbatch = microbatch
+        self._step: AbstractContextManager[int] | None = None
+        self._microbatch: AbstractContextManager[int] | None = None
+        self._numbers = (0, 0)
+
+    def begin_step(self) -> int:
+        """Open the next step; its number."""
+        opened = self._enter_step()
+        number = opened.__enter__()
+        self._step, self._numbers = opened, (number, 0)
+        return number
+
+    def end_step(self) -> None:
+        """Close the step that `begin_step` opened."""
+        if self._step is None:
+            raise ProgramError(
+                "ctx.end_step was called, and no step is open that ctx.begin_step opened; call "
+                "ctx.begin_step() where a step begins, or use `with ctx.step():` for the whole"
+            )
+        if self._microbatch is not None:
+            raise ProgramError(
+                f"ctx.end_step was called in micro-batch {self._numbers[1]} of step "
+                f"{self._numbers[0]}; call ctx.end_microbatch() before it"
+            )
+        opened, self._step = self._step, None
+        opened.__exit__(None, None, None)
+
+    def begin_microbatch(self, index: int) -> None:
+        """Open the micro-batch of this global number."""
+        opened = self._enter_microbatch(index)
+        opened.__enter__()
+        self._microbatch, self._numbers = opened, (self._numbers[0], index)
+
+    def end_microbatch(self) -> None:
+        """Close the micro-batch that `begin_microbatch` opened."""
+        if self._microbatch is None:
+            raise ProgramError(
+                "ctx.end_microbatch was called, and no micro-batch is open that "
+                "ctx.begin_microbatch opened; call ctx.begin_microbatch(index) where one begins"
+            )
+        opened, self._microbatch = self._microbatch, None
+        opened.__exit__(None, None, None)
+
+    def __enter__(self) -> Marks:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        left = [opened for opened in (self._microbatch, self._step) if opened is not None]
+        inside, self._microbatch, self._step = self._microbatch, None, None
+        if not left:
+            return
+        step, microbatch = self._numbers
+        what = f"micro-batch {microbatch} of step {step}" if inside else f"step {step}"
+        call = "ctx.end_microbatch() and ctx.end_step()" if inside else "ctx.end_step()"
+        unclosed = ProgramError(
+            f"the program ended in {what}: ctx.begin_step() needs {call} before the program ends"
+        )
+        for opened in left:
+            # What was open ends as it does where an exception leaves it: nothing is written.
+            raised = error or unclosed
+            opened.__exit__(type(raised), raised, trace)
+        if error is None:
+            raise unclosed

@@ -1,0 +1,123 @@
+"""The global numbers of a step's micro-batches, and which of them a dp rank computes.
+
+Called by `ctx.microbatches`.  A micro-batch has the same number, and the same data, at every
+Point: dp ranks together compute what the reference computes one after the other.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from pytest_trainsafe.record.clock import ProgramError
+
+#: "contiguous", "strided" or "split"; the numbers of a step in the order in which they are cut
+#: into runs, one for each dp rank; or a function of a dp rank and the number of dp ranks that
+#: returns the numbers of that rank.
+Order = str | Sequence[int] | Callable[[int, int], Iterable[int]]
+
+#: Every dp rank computes a slice of every micro-batch.
+SPLIT = "split"
+
+#: Numbers that an error lists.
+_MOST_LISTED = 8
+
+
+def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -> Sequence[int]:
+    """The numbers that dp rank `rank` of `ranks` computes, of the `total` of a step, in order.
+
+    Raises ProgramError for an order under which dp ranks do not compute each number exactly once.
+    """
+    given: Any = total
+    if not isinstance(given, int) or total < 1:
+        raise ProgramError(
+            f"ctx.microbatches({total!r}): it takes the number of micro-batches of a step, all dp "
+            "ranks together, an integer of at least 1"
+        )
+    if callable(order):
+        return _own(total, rank, ranks, order)
+    if isinstance(order, str) and order == SPLIT:
+        return range(total)
+    if total % ranks:
+        raise ProgramError(
+            f"ctx.microbatches({total}): {total} micro-batches cannot be shared evenly by "
+            f"dp={ranks} ranks; use a multiple of {ranks}, rule the Point out with "
+            "`requires(divides(...))`, or give `order` a function that shares them unevenly"
+        )
+    share = total // ranks
+    run = slice(rank * share, (rank + 1) * share)
+    if isinstance(order, str):
+        if order == "contiguous":
+            return range(total)[run]
+        if order == "strided":
+            return range(rank, total, ranks)
+        raise _unknown(total, order)
+    try:
+        numbers = _integers(order)
+    except TypeError:
+        raise _unknown(total, order) from None
+    _require_each_once(total, [numbers], "the sequence")
+    return numbers[run]
+
+
+def _own(
+    total: int, rank: int, ranks: int, order: Callable[[int, int], Iterable[int]]
+) -> Sequence[int]:
+    """A program's own numbers.  Those of all dp ranks are asked for, to check them together."""
+    shares = []
+    for each in range(ranks):
+        given: Any = order(each, ranks)
+        try:
+            shares.append(_integers(given))
+        except TypeError:
+            raise ProgramError(
+                f"ctx.microbatches({total}): the function given as `order` returned {given!r} for "
+                f"dp rank {each}; it takes a dp rank and the number of dp ranks and returns the "
+                "numbers of that rank's micro-batches, a sequence of integers"
+            ) from None
+    _require_each_once(total, shares, "the function")
+    return shares[rank]
+
+
+def _integers(values: Iterable[Any]) -> list[int]:
+    """The values as a list; TypeError unless all are integers."""
+    return [operator.index(value) for value in values]
+
+
+def _require_each_once(total: int, shares: Sequence[Sequence[int]], source: str) -> None:
+    count = Counter(number for share in shares for number in share)
+    missing = [number for number in range(total) if number not in count]
+    twice = sorted(number for number, times in count.items() if times > 1)
+    beyond = sorted(number for number in count if not 0 <= number < total)
+    problems = [
+        f"{_listed(numbers)} {what}"
+        for numbers, what in (
+            (missing, "given to no dp rank"),
+            (twice, "given twice"),
+            (beyond, f"outside of 0 to {total - 1}"),
+        )
+        if numbers
+    ]
+    if problems:
+        raise ProgramError(
+            f"ctx.microbatches({total}): {source} given as `order` does not give each number from "
+            f"0 to {total - 1} to one dp rank: {'; '.join(problems)}"
+        )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
+    more = f" and {len(numbers) - _MOST_LISTED} more" if len(numbers) > _MOST_LISTED else ""
+    return f"{shown}{more} {'are' if len(numbers) > 1 else 'is'}"
+
+
+def _unknown(total: int, order: object) -> ProgramError:
+    return ProgramError(
+        f"ctx.microbatches({total}, order={order!r}): order is 'contiguous' (a dp rank computes a "
+        "run of consecutive numbers), 'strided' (rank r of n computes r, r+n, r+2n and so on), "
+        "'split' (every dp rank computes a slice of each micro-batch), a sequence of all numbers "
+        "that is cut into runs, or a function of a dp rank and the number of dp ranks that "
+        "returns the numbers of that rank"
+    )

@@ -1,0 +1,69 @@
+"""Which micro-batches a dp rank computes, in each order, and which orders are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.microbatches import numbers_of
+
+
+@pytest.mark.parametrize(
+    ("order", "shares"),
+    [
+        ("contiguous", [[0, 1, 2], [3, 4, 5]]),
+        ("strided", [[0, 2, 4], [1, 3, 5]]),
+        ("split", [[0, 1, 2, 3, 4, 5]] * 2),
+        ([5, 0, 4, 1, 3, 2], [[5, 0, 4], [1, 3, 2]]),
+        (torch.tensor([1, 0, 3, 2, 5, 4]), [[1, 0, 3], [2, 5, 4]]),
+        (lambda rank, ranks: range(5) if rank else [5], [[5], [0, 1, 2, 3, 4]]),
+    ],
+    ids=["contiguous", "strided", "split", "sequence", "tensor", "function"],
+)
+def test_an_order_shares_the_numbers_out(order: Any, shares: list[list[int]]) -> None:
+    assert [list(numbers_of(6, rank, 2, order)) for rank in range(2)] == shares
+
+
+@pytest.mark.parametrize("order", ["contiguous", "strided", "split", lambda rank, ranks: range(6)])
+def test_a_single_device_computes_all_in_order(order: Any) -> None:
+    assert list(numbers_of(6, 0, 1, order)) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("total", "order", "message"),
+    [
+        (3, "contiguous", "3 micro-batches cannot be shared evenly by dp=2.*a multiple of 2"),
+        (3, "strided", "3 micro-batches cannot be shared evenly by dp=2.*a function"),
+        (4, "striped", r"order='striped'\): order is 'contiguous'.*'strided'.*'split'"),
+        (4, 7, r"order=7\): order is 'contiguous'"),
+        (4, [0, 1, 2], "the sequence.*does not give each number from 0 to 3.*: 3 is given to no"),
+        (4, [0, 1, 2, 2], "3 is given to no dp rank; 2 is given twice"),
+        (4, [1, 2, 3, 4], "0 is given to no dp rank; 4 is outside of 0 to 3"),
+        (4, [0.0, 1.0, 2.0, 3.0], "order is 'contiguous'"),
+        (4, lambda rank, ranks: [0, 1], "the function.*2, 3 are given to no dp rank; 0, 1 are giv"),
+        (4, lambda rank, ranks: None, "function given as `order` returned None for dp rank 0"),
+        (0, "contiguous", "an integer of at least 1"),
+        ("4", "contiguous", "an integer of at least 1"),
+    ],
+)
+def test_an_order_that_does_not_give_each_number_once_is_an_error(
+    total: Any, order: Any, message: str
+) -> None:
+    with pytest.raises(ProgramError, match=message):
+        numbers_of(total, 1, 2, order)
+
+
+def test_the_function_is_given_a_rank_and_the_number_of_ranks() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def order(rank: int, ranks: int) -> list[int]:
+        asked.append((rank, ranks))
+        return [rank]
+
+    share: Callable[..., Any] = numbers_of
+    assert share(3, 2, 3, order) == [2]
+    assert asked == [(0, 3), (1, 3), (2, 3)]

@@ -1,0 +1,58 @@
+"""With order="split" dp ranks have slices of each micro-batch, and terms of its gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.align.layout import Partial, Shard
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
+
+X = torch.linspace(-1, 1, 12).reshape(4, 3)
+CUT = {"modules": {"*": {"output": {"dp_dim": 0}}}}
+
+
+def training(order: str, annotations: Any = CUT) -> Any:
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 2)
+        ctx.watch(model, annotations=annotations)
+        with ctx.step():
+            for index in ctx.microbatches(2, order=order):
+                with ctx.microbatch(index):
+                    loss = model(X[:2]).square().mean()
+                    ctx.loss(loss)
+                    loss.backward()
+
+    return train
+
+
+def test_activations_are_cut_gradients_are_terms_and_the_loss_is_a_mean(record: Any) -> None:
+    run = record(training("split"), point={"dp": 2})
+
+    layouts = {id.kind: event.layout for id, event in run.rank.tensors.items()}
+    assert layouts == {
+        "param": (),
+        "activation": (Shard(0, "dp"),),
+        "activation_grad": (Shard(0, "dp"),),
+        "loss": (Partial("dp", "avg"),),
+        "param_grad": (Partial("dp"),),
+        "main_grad": (),
+    }
+    assert {id.microbatch for id in run.rank.tensors if id.kind == "activation"} == {0, 1}
+
+
+def test_on_a_single_device_nothing_is_cut(record: Any) -> None:
+    run = record(training("split"))
+
+    assert {event.layout for event in run.rank.tensors.values()} == {()}
+
+
+def test_a_dimension_that_is_cut_over_dp_needs_the_order_split(record: Any) -> None:
+    with pytest.raises(ProgramError, match=r"modules: \* has a dp_dim.*order='split'"):
+        record(training("strided"), point={"dp": 2})
+
+    assert record(training("strided"), point={"tp": 2}).rank.steps

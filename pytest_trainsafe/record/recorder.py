@@ -16,7 +16,12 @@ from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.launch.ledger import listen
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
+from pytest_trainsafe.record.deepspeed import (
+    engine_annotations,
+    holdings_of,
+    is_engine,
+    separate_outputs,
+)
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
 from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
@@ -113,6 +118,8 @@ class Recorder:
             if name.startswith(routed):
                 self.writer.add(NoteEvent("local", f"activation {name}"))
         self.activations.attach({m: n for m, n in names.items() if not n.startswith(routed)})
+        if engine is not None:
+            separate_outputs(engine)
         for number, (name, part) in enumerate(parts):
             hook = self._on_input(part, f"{number} {name}")
             part.register_forward_pre_hook(hook, with_kwargs=True)

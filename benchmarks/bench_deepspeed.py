@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from _measure import finish, machine, show
-from deepspeed_known import known_by
+from deepspeed_known import catalogued_points, known_by
 
 from pytest_trainsafe.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, program
+from pytest_trainsafe.reference_models.deepspeed_bugs import program
 from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.session import Session
 from pytest_trainsafe.settings import Settings
@@ -116,16 +116,17 @@ def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
 
 
 def _small(settings: Settings) -> Iterator[Case]:
-    """The Points by which a release is known: its stages, and where bugs of the catalogue act."""
+    """The Points by which a release is known.
+
+    The stages in bfloat16, the Points of the catalogue's bugs that a supported release may have
+    (in float32 but for two), pipelines and experts.
+    """
     float32, bfloat16 = (replace(settings, dtypes=(each,)) for each in ("float32", "bfloat16"))
-    for each in (float32, bfloat16):
-        stages: dict[str, Any] = {"zero": [0, 1, 2, 3], "dp": 2, "dtype": [each.dtypes[0]]}
-        yield from _cells(deepspeed_gpt.train, stages, each, layers=1, steps=2)
-    triggers = [dict(bug.triggers) for bug in BUGS if bug.program == "program"]
-    for number, point in enumerate(triggers):
-        if point not in triggers[:number]:
-            of_bug = bfloat16 if point.get("dtype") == "bfloat16" else float32
-            yield from _cells(program.train, point, of_bug)
+    stages: dict[str, Any] = {"zero": [0, 1, 2, 3], "dp": 2, "dtype": "bfloat16"}
+    yield from _cells(deepspeed_gpt.train, stages, bfloat16, layers=1, steps=2)
+    for point in catalogued_points():
+        of_bug = bfloat16 if point.get("dtype") == "bfloat16" else float32
+        yield from _cells(program.train, point, of_bug)
     pipes: list[tuple[dict[str, Any], Settings]] = [
         ({"pp": 2, "zero": 0, "clip": False}, float32),
         ({"pp": 2, "zero": 1, "dtype": "bfloat16"}, bfloat16),

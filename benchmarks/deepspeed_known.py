@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
 from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
 from pytest_trainsafe.sweep.case import Case
 
@@ -90,6 +91,16 @@ KNOWN = (
         ("main_grad · step 0", "of 4 are not in it"),
     ),
 )
+
+
+def catalogued_points() -> list[dict[str, object]]:
+    """Where the catalogue's bugs act that were in a supported release, each Point once."""
+    points = [
+        dict(bug.triggers)
+        for bug in BUGS
+        if bug.program == "program" and Version(bug.right) > Version(OLDEST)
+    ]
+    return [point for number, point in enumerate(points) if point not in points[:number]]
 
 
 def _catalogued(bug: DeepSpeedBug) -> Known:

@@ -2,7 +2,7 @@
 
 A release is put into a folder of its own by pip, without what it depends on: torch and all else
 are the environment's.  It is then found before the installed DeepSpeed, as it stands, and
-`bench_deepspeed.py --small` judges it: 16 Points, in float32 and bfloat16.  A Point passes, or
+`bench_deepspeed.py --small` judges it: 17 Points, in float32 or bfloat16.  A Point passes, or
 fails as a known bug of that release does, or is counted as unexplained.
 `--write` writes the table into docs/deepspeed.md.
 """
@@ -14,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,19 +27,34 @@ from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
 PAGE = ROOT / "docs" / "deepspeed.md"
 SWEEP = Path(__file__).with_name("bench_deepspeed.py")
 
-#: The oldest that is supported, some between, and the newest when this was written.
-RELEASES = (OLDEST, "0.16.2", "0.18.2", "0.19.8")
+#: The oldest that is supported, the newest when this was written, and between them those that the
+#: catalogue of bugs names, the first and the last that scale gradients in a hook among them.
+RELEASES = (
+    OLDEST,
+    "0.15.1",
+    "0.16.2",
+    "0.17.6",
+    "0.18.2",
+    "0.18.3",
+    "0.18.5",
+    "0.18.9",
+    "0.19.0",
+    "0.19.3",
+    "0.19.4",
+    "0.19.8",
+)
+
+#: Where releases are kept from one run to the next.
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trainsafe-deepspeed"
 
 
 def main() -> None:
     arguments = _arguments()
     facts = machine()
     figures: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="trainsafe-releases-") as temporary:
-        for release in arguments.release or RELEASES:
-            folder = install(release, arguments.releases or Path(temporary))
-            figures.append({"release": release, **swept(folder)})
-            print(*row(figures[-1]), file=sys.stderr, flush=True)
+    for release in arguments.release or RELEASES:
+        figures.append({"release": release, **swept(install(release, arguments.releases))})
+        print(*row(figures[-1]), figures[-1]["bugs"], file=sys.stderr, flush=True)
     rows = [row(figure) for figure in figures]
     show("DeepSpeed's releases", ["release", "pass", "known bug", "unexplained", "s"], rows)
     if arguments.write:
@@ -80,22 +94,26 @@ def row(figure: dict[str, Any]) -> list[object]:
 
 
 def section(figures: list[dict[str, Any]], facts: dict[str, object]) -> str:
-    """The page's section."""
+    """The page's section: what became of the Points of each release, and where each bug is."""
+    points = sum(figures[0]["outcomes"].values())
     lines = [
         f"Written by `python benchmarks/{Path(__file__).name} --write`",
         f"with torch {facts['torch']} on {facts['cores']} cores, load {facts['load']} before:",
-        "16 Points of each release.",
+        f"{points} Points of each release.",
     ]
-    head = ["release", "pass", "fail by a known bug", "unexplained", "seconds", "bugs"]
-    rows = [
-        [
-            *map(str, row(figure)),
-            "; ".join(f"{n} Points: {bug}" for bug, n in figure["bugs"].items()),
-        ]
-        for figure in figures
-    ]
-    cells = [f"| {' | '.join(each)} |" for each in (head, ["---"] * len(head), *rows)]
-    return "\n".join([" ".join(lines), "", *cells])
+    head = ["release", "pass", "fail by a known bug", "unexplained", "seconds"]
+    counts = _table(head, [[*map(str, row(figure))] for figure in figures])
+    bugs: dict[str, list[str]] = {}
+    for figure in figures:
+        for bug, count in figure["bugs"].items():
+            shown = figure["release"] + (f" ({count} Points)" if count > 1 else "")
+            bugs.setdefault(bug, []).append(shown)
+    seen = _table(["bug", "shown in"], [[bug, ", ".join(them)] for bug, them in bugs.items()])
+    return "\n".join([" ".join(lines), "", *counts, "", *seen])
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(each)} |" for each in (head, ["---"] * len(head), *rows)]
 
 
 def _arguments() -> argparse.Namespace:
@@ -103,7 +121,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("release", nargs="*", help=f"Default: {' '.join(RELEASES)}")
     parser.add_argument("--quick", action="store_true", help="Nothing is left out of so little")
     parser.add_argument("--write", action="store_true", help=f"Write {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--releases", type=Path, help="Keep what is installed in this folder")
+    parser.add_argument("--releases", type=Path, default=CACHE, help=f"Default: {CACHE}")
     return parser.parse_args()
 
 

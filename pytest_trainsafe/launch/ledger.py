@@ -9,6 +9,7 @@ lines of all ranks.  Not seen: what C++ calls by itself (the gradient buckets of
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import inspect
@@ -238,10 +239,12 @@ def _recorded(
         # The compiler must see the function it knows.
         if torch.compiler.is_compiling() or _within.active:
             return original(*args, **kwargs)
-        try:
+        detail = None
+        with contextlib.suppress(TypeError, AttributeError, ValueError, LookupError, RuntimeError):
             detail = describe(*args, **kwargs)
-        except (TypeError, AttributeError, ValueError, LookupError, RuntimeError):
-            # A call that torch itself will refuse, with a better message than ours.
+        if detail is None:
+            # A call that torch itself will refuse, with a better message than ours.  It is made
+            # here, after the exception, so that torch's error is not chained to it.
             return original(*args, **kwargs)
         call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
         _within.active = True

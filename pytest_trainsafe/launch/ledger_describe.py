@@ -1,6 +1,7 @@
 """What the ledger writes of each collective: one function a signature of `torch.distributed`.
 
-Each takes what the collective takes, and says what all ranks must agree on.
+Each takes what the collective takes, under the same names, since callers may pass any argument
+by keyword; it says what all ranks must agree on.
 """
 
 from __future__ import annotations
@@ -89,8 +90,10 @@ def _all_gather(
     return Detail(tensor, group, gives=tensor.numel(), takes=_numels(tensor_list))
 
 
-def _gather_single(output: Any, input: Tensor, group: Any = None, async_op: Any = False) -> Detail:
-    return Detail(input, group)
+def _gather_single(
+    output_tensor: Any, input_tensor: Tensor, group: Any = None, async_op: Any = False
+) -> Detail:
+    return Detail(input_tensor, group)
 
 
 def _reduce_scatter(

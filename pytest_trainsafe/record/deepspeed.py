@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from pytest_trainsafe.align.autotp import autotp_output
@@ -63,6 +64,33 @@ def listen_to_engine(
         return result
 
     engine._take_model_step = watched
+
+
+def separate_outputs(engine: Any) -> None:
+    """Let the engine hook tensors of its own, not those whose gradients are recorded.
+
+    Releases since 0.18.3 hook what their forward returns, and may divide its gradient by the
+    number of accumulation steps there.  Hooks run in the order in which they were registered, so
+    that one of the recorder on the same tensor sees the gradient before this division, and modules
+    below see it afterwards.  On a copy the engine's hook runs first, whatever it does.
+    Called after the recorder's hooks are installed.
+    """
+    engine.module.register_forward_hook(torch.compiler.disable(_copied))
+
+
+def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:
+    """The output of the whole model, each tensor that has a history copied."""
+    if isinstance(output, torch.Tensor):
+        return output if output.grad_fn is None else output.clone()
+    if isinstance(output, dict):  # of any class: the output classes of transformers are such
+        for key, value in output.items():
+            output[key] = _copied(_module, _inputs, value)
+        return output
+    if isinstance(output, tuple | list):
+        values = [_copied(_module, _inputs, value) for value in output]
+        make = getattr(type(output), "_make", type(output))  # a named tuple takes no iterable
+        return make(values)
+    return output
 
 
 def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:

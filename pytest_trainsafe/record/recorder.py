@@ -21,7 +21,12 @@ from pytest_trainsafe.record.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.clipping import Clip
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.compiled import ModuleHooks
-from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
+from pytest_trainsafe.record.deepspeed import (
+    engine_annotations,
+    holdings_of,
+    is_engine,
+    separate_outputs,
+)
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
 from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
@@ -168,6 +173,8 @@ class Recorder:
         self.activations.perturb(names)
         if level == "microbatch":
             self.activations.attach(names)
+        if engine is not None:
+            separate_outputs(engine)
         for number, (name, part) in enumerate(parts):
             self.hooks.before(part, name, self._on_input(part, f"{number} {name}"))
             self.hooks.after(part, name, self._on_return())

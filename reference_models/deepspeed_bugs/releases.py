@@ -16,7 +16,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-import torch
+from pytest_trainsafe.fixtures.deepspeed_engine import gather_without_history
 
 #: Modules of Intel's that releases before 0.14.1 import to believe in CPUs.
 _INTELS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
@@ -50,11 +50,7 @@ def start_release(folder: str) -> Any:
     backend: Any = sys.modules["deepspeed.comm.torch"]
     if hasattr(backend, "build_shm_op"):
         backend.build_shm_op = lambda: None  # a minute of g++, for what gloo does
-    gather = "all_gather_into_tensor"
-    if hasattr(backend.TorchBackend, gather):
-        # Some gather into views of what requires gradients; gloo's new path wants it said.
-        original = getattr(backend.TorchBackend, gather)
-        setattr(backend.TorchBackend, gather, torch.no_grad()(original))
+    gather_without_history()
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
     return deepspeed
 

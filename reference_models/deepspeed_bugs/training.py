@@ -54,9 +54,6 @@ def train_by_deepspeed(ctx: Context, recipe: Recipe, bug: str, release: str) -> 
         dist_init_required=False,
     )
     ctx.watch(engine, annotations={"gradients": {"mean": ["dp"]}})
-    # Releases around 0.18 divide the loss in a hook on what their forward returns; given a tensor
-    # of its own, that hook runs before those that record the gradient of the model's output.
-    engine.module.register_forward_hook(lambda _module, _inputs, loss: loss * 1.0)
     numbers = ctx.microbatches(recipe.microbatches)
     for step in range(recipe.steps):
         with ctx.step():

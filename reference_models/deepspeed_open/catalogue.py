@@ -89,6 +89,7 @@ OPEN = (
     OpenDifference(
         name="stage0_initial_step",
         what="the optimizer has taken a step with zero gradients before training begins",
+        upstream=5151,
         program="gpt",
         where={"zero": 0, "dp": 1, "dtype": "bfloat16"},
         right={"zero": 1, "dp": 1, "dtype": "bfloat16"},
@@ -130,8 +131,9 @@ OPEN = (
         what="through a mesh, gradients are not summed over the ranks of a sequence",
     ),
     OpenDifference(
-        name="ulysses_stage3",
-        what="gradients are divided by sp at stage 3 and at no other",
+        name="ulysses_stages",
+        what="with the same loss, gradients of stages 0 to 2 are sp times those of stage 3",
+        upstream=5248,
     ),
     OpenDifference(
         name="autocast_float16_clip",
@@ -144,6 +146,10 @@ OPEN = (
     OpenDifference(
         name="sparse_predivide",
         what="gradients of sparse embeddings are multiplied by gradient_predivide_factor",
+    ),
+    OpenDifference(
+        name="sparse_clip",
+        what="clipping leaves gradients of sparse embeddings as they are",
     ),
     OpenDifference(
         name="round_robin_fragments",

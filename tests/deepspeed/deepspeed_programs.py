@@ -133,3 +133,41 @@ def of_two_models(model: nn.Module) -> torch.optim.Optimizer:
 @deepspeed_program({}, microbatches=1, steps=1, optimizer=of_two_models)
 def two_models() -> Any:
     return Net(), batch
+
+
+class Words(nn.Module):
+    """Tokens whose embedding has sparse gradients; the mean squared output is the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(12, 6, sparse=True)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.words(tokens))).pow(2).mean()
+
+
+def tokens(step: int, index: int) -> tuple[torch.Tensor, ...]:
+    """Tokens of which some are repeated, and some are in no micro-batch."""
+    generator = torch.Generator().manual_seed(100 * step + index)
+    return (torch.randint(0, 8, (2, 6), generator=generator),)
+
+
+SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
+
+
+@deepspeed_program({**SGD, "gradient_clipping": 0.01}, microbatches=4, steps=2)
+def sparse_embedding() -> Any:
+    return Words(), tokens
+
+
+MUON = {"type": "Muon", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.0}}
+
+
+@deepspeed_program({"optimizer": MUON}, microbatches=2, steps=2)
+def muon() -> Any:
+    """Matrices that DeepSpeed trains by Muon, whose update it makes itself."""
+    model = Net()
+    for parameter in model.parameters():
+        parameter.use_muon = parameter.ndim > 1  # type: ignore[attr-defined]
+    return model, batch

@@ -52,7 +52,6 @@ def completed(config: DeepSpeedConfig, **changes: Any) -> dict[str, Any]:
             {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, **ADAMW},
             ["train_batch_size 10", "no multiple", "change one of them"],
         ),
-        ({"scheduler": {"type": "WarmupLR"}, **ADAMW}, ["'WarmupLR'", "leave the section out"]),
         ({"optimizer": {"type": "OneBitAdam"}}, ["'OneBitAdam'", "AdamW", "optimizer=..."]),
         ({"zero_optimization": {"stage": 4}, **ADAMW}, ["stage", "0 to 3"]),
         ({"zero_optimization": True, **ADAMW}, ["zero_optimization is True", "section"]),

@@ -1,0 +1,118 @@
+"""Bugs of DeepSpeed's releases that the sweeps know: by a Point and words of the report."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
+from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
+from pytest_trainsafe.sweep.case import Case
+
+UNEXPLAINED = "unexplained"
+
+#: The program of the catalogue, whose axes are not those of the others.
+_CATALOGUE = "program.train"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A bug: the first and the last release it was seen in, its Points, words of its reports."""
+
+    name: str
+    first: str
+    last: str
+    point: Mapping[str, object]
+    words: tuple[str, ...]
+    catalogued: bool = False
+
+    def explains(self, case: Case, report: str) -> bool:
+        """Whether a Case fails by this bug in the installed release."""
+        installed = Version(importlib.metadata.version("deepspeed"))
+        here = Version(self.first) <= installed <= Version(self.last)
+        there = all(case.point.get(axis, 1) == value for axis, value in self.point.items())
+        if self.catalogued:
+            there = case.program.name == _CATALOGUE and dict(case.point) == self.point
+        return here and there and all(word in report for word in self.words)
+
+
+KNOWN = (
+    Known(
+        "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
+        "0.18.2",
+        "0.19.8",
+        {"zero": 0, "dtype": "bfloat16"},
+        ("master_param · before the first step",),
+    ),
+    Known(
+        "a pipeline in float32 clips the gradients of all stages by the norm of the first stage's",
+        "0.19.8",
+        "0.19.8",
+        {"zero": 0, "pp": 2, "clip": True},
+        ("exp_avg · optimizer_state · step 0",),
+    ),
+    Known(
+        "ds-8154: a pipeline divides gradients by the accumulation once more at each stage boundary",
+        "0.18.3",
+        "0.19.2",
+        {"pp": 2},
+        ("activation_grad · step 0", "times the reference, which is 1/micro-batches"),
+    ),
+    Known(
+        "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
+        "0.19.8",
+        "0.19.8",
+        {"zero": 0, "ep": 2},
+        ("exp_avg · optimizer_state · step 0",),
+    ),
+    Known(
+        "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
+        "0.19.8",
+        "0.19.8",
+        {"cp": 2, "zero": 3},
+        ("main_grad · step 0", "0.5 times the reference"),
+    ),
+    Known(
+        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
+        "0.19.8",
+        "0.19.8",
+        {"cp": 2, "ulysses": "mesh"},
+        ("main_grad · step 0", "over cp"),
+    ),
+    Known(
+        "ds-7718: stage 2 keeps only the last micro-batch of a step",
+        "0.17.6",
+        "0.18.2",
+        {"zero": 2},
+        ("main_grad · step 0", "of 4 are not in it"),
+    ),
+)
+
+
+def catalogued_points() -> list[dict[str, object]]:
+    """Where the catalogue's bugs act that were in a supported release, each Point once."""
+    points = [
+        dict(bug.triggers)
+        for bug in BUGS
+        if bug.program == "program" and Version(bug.right) > Version(OLDEST)
+    ]
+    return [point for number, point in enumerate(points) if point not in points[:number]]
+
+
+def _catalogued(bug: DeepSpeedBug) -> Known:
+    """A bug of docs/deepspeed-bugs.md, in the releases that its entry names."""
+    seen = re.findall(r"\d+\.\d+\.\d+", bug.wrong)
+    words = f"{bug.tensor} · {bug.kind} · step {bug.step}"
+    name = f"{bug.name}: {bug.what}"
+    return Known(name, seen[0], seen[-1], bug.triggers, (words,), catalogued=True)
+
+
+def known_by(case: Case, report: str) -> str:
+    """The name of the bug by which a Case fails, UNEXPLAINED where none is known."""
+    catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
+    found = [bug.name for bug in (*KNOWN, *catalogued) if bug.explains(case, report)]
+    return found[0] if found else UNEXPLAINED

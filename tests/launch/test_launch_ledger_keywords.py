@@ -1,0 +1,45 @@
+"""A collective may be called with any of its arguments by keyword."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch.distributed._functional_collectives as funcol
+from torch.distributed import distributed_c10d as c10d
+
+from pytest_trainsafe.launch.ledger import Ledger, _recorded
+from pytest_trainsafe.launch.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
+
+CALLS = [
+    pytest.param(getattr(module, name), describe, id=f"{module.__name__}.{name}")
+    for module, table in ((c10d, DESCRIBE), (funcol, FUNCTIONAL))
+    for name, (_, describe) in table.items()
+    if hasattr(module, name)  # some are younger than the oldest torch that is supported
+]
+
+
+@pytest.mark.parametrize(("public", "describe"), CALLS)
+def test_the_ledger_takes_every_argument_by_the_name_that_torch_has_for_it(
+    public: Callable[..., Any], describe: Callable[..., Detail]
+) -> None:
+    names = inspect.signature(public).parameters
+
+    inspect.signature(describe).bind(**dict.fromkeys(names))
+
+
+def test_the_error_of_a_call_that_torch_refuses_is_raised_by_itself() -> None:
+    def gather(tensor: object) -> None:
+        raise TypeError("gather() of torch says what is wrong")
+
+    def describe(tensor: object) -> Detail:
+        raise TypeError("describe() got an unexpected keyword argument")
+
+    recorded = _recorded(cast(Ledger, None), "gather", describe, gather)
+
+    with pytest.raises(TypeError, match="of torch says") as raised:
+        recorded("no tensor")
+
+    assert raised.value.__context__ is None

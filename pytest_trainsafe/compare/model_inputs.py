@@ -87,7 +87,10 @@ class ModelInputs:
             return Given("unclear")
         if self._fits(id, parts, expected):
             return Given("agrees")
-        if any(self._fits(id, parts, other) for other in self._beside(id)):
+        if any(
+            self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
+            for there, other in self._beside(id)
+        ):
             return Given("unclear")  # arguments in another order
         if any(part.tensor.shape != first.shape for part in parts):
             return Given("unclear")
@@ -165,14 +168,23 @@ class ModelInputs:
                 if finite(wide):
                     yield wide
 
-    def _beside(self, id: TensorId) -> Iterator[torch.Tensor]:
+    def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
+        """Whether ranks of the same stage are given an input of the reference in its own place."""
+        stage = like.coordinates["pp"]
+        if not is_whole(self.rung.candidate, there):
+            return False
+        parts = parts_of(self.rung.candidate, there)
+        parts = [part for part in parts if part.coordinates["pp"] == stage]
+        return bool(parts) and self._fits(there, parts, expected)
+
+    def _beside(self, id: TensorId) -> Iterator[tuple[TensorId, torch.Tensor]]:
         """The reference's other inputs of the same call."""
         for other in self.rung.reference.ids():
             alike = (other.step, other.microbatch, other.kind, other.call)
             if alike == (id.step, id.microbatch, id.kind, id.call) and other.name != id.name:
                 tensor = _first(self.rung.reference, other)
                 if tensor is not None:
-                    yield tensor
+                    yield other, tensor
 
     def _same_place(self, id: TensorId) -> Iterator[TensorId]:
         """The same input in other micro-batches, those of the same step first."""

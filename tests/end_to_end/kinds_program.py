@@ -55,6 +55,28 @@ def clipped(ctx: Any, sharded: bool = False, halved: bool = False, function: str
             optimizer.zero_grad()
 
 
+def late(ctx: Any, fault: bool = False) -> None:
+    """All forwards, and then all backwards outside of their micro-batches."""
+    model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
+    model.to(ctx.device, ctx.dtype)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    ctx.watch(model, optimizer)
+    if fault:
+        model[1].register_full_backward_hook(lambda _, given, __: (given[0] * 1.01,))
+    with ctx.step():
+        losses = []
+        for index in ctx.microbatches(TOTAL):
+            with ctx.microbatch(index):
+                losses.append(model(drawn(ctx, 0, index)).square().mean() / TOTAL)
+                ctx.loss(losses[-1])
+        for loss in losses:
+            loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad, group=ctx.group("dp"))
+        optimizer.step()
+
+
 class Normed(nn.Module):
     """Batch normalisation, a table of constants, and an average that is updated once a step."""
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from kinds_program import at_the_boundary, clipped, normed, read
+from kinds_program import at_the_boundary, clipped, late, normed, read
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
@@ -69,6 +69,14 @@ def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
     assert (
         "the candidate clips its gradients by clip_grad_value_, the reference by clip_grad_norm_"
     ) in text
+
+
+@pytest.mark.trainsafe(late, dp=2, dtype="float64", candidate_args={"fault": True})
+def test_a_backward_outside_of_micro_batches_starts_at_its_own_fault(
+    candidate_trace, reference_trace
+):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at 0.output · activation_grad · step 0 · micro-batch 0" in text
 
 
 @pytest.mark.trainsafe(normed, dp=2, dtype="float64")

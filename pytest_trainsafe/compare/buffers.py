@@ -74,7 +74,7 @@ class Buffers:
         if self._starts[name]:
             self.leave(id, self._starts[name])
             return None
-        if name not in self._running:
+        if name not in self._running or id.step == INITIAL:
             return Owed(ranks)
         alike = tuple(rank for rank in ranks if self._same_history(rank, id))
         if not alike:

@@ -47,7 +47,6 @@ class Given:
     """
 
     verdict: Literal["agrees", "differs", "unclear"]
-    message: str = ""
     pattern: Pattern | None = None
 
 
@@ -101,7 +100,7 @@ class ModelInputs:
         if any(right):
             odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
             text = f"rank {odd} is given other values than the reference, unlike other ranks"
-            return Given("differs", text, Pattern("data", text, cause=CAUSE))
+            return _differs(text)
         if not all(equal):
             return Given("unclear")
         return self._other(id, parts[:1], expected)
@@ -126,14 +125,14 @@ class ModelInputs:
                 continue
             if self._fits(id, parts, other, alone=len(parts) == 1):
                 text = f"it is what the reference is given in {_when(there, id)}"
-                return Given("differs", text, Pattern("data", text, cause=CAUSE))
+                return _differs(text)
         value = parts[0].tensor
         if value.shape != expected.shape:
             text = "the ranks' parts together hold other values than the reference is given"
         else:
             wrong = int((value != expected).sum())
             text = f"{wrong} of {expected.numel()} values are others than the reference is given"
-        return Given("differs", text, Pattern("data", text, cause=CAUSE))
+        return _differs(text)
 
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
@@ -197,6 +196,10 @@ class ModelInputs:
 
     def _sizes(self) -> dict[str, int]:
         return self.rung.candidate.sizes
+
+
+def _differs(text: str) -> Given:
+    return Given("differs", Pattern("data", text, cause=CAUSE))
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:

@@ -19,10 +19,17 @@ WIDTH, TOTAL, STEPS = 6, 4, 2
 MEAN = {"gradients": {"mean": ["dp"]}}
 
 
-def clipped(ctx: Any, sharded: bool = False, halved: bool = False, function: str = "norm") -> None:
+def clipped(
+    ctx: Any,
+    sharded: bool = False,
+    halved: bool = False,
+    function: str = "norm",
+    declared: bool = True,
+) -> None:
     """Data parallel, hand-written or FSDP2, with clipping that acts.
 
-    `halved` divides every gradient by 2 before the clip, which the clip hides.
+    `halved` divides every gradient by 2 before the clip, which the clip hides; `declared` says
+    that gradients are means over dp.
     """
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
     model.to(ctx.device, ctx.dtype)
@@ -32,7 +39,7 @@ def clipped(ctx: Any, sharded: bool = False, halved: bool = False, function: str
         fully_shard(model, mesh=ctx.mesh["dp"])
     ctx.initialize(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    ctx.watch(model, optimizer, annotations=MEAN)
+    ctx.watch(model, optimizer, annotations=MEAN if declared else None)
     own = ctx.microbatches(TOTAL)
     for step in range(STEPS):
         with ctx.step():

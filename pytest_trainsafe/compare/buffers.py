@@ -74,7 +74,7 @@ class Buffers:
         if self._starts[name]:
             self.leave(id, self._starts[name])
             return None
-        if name not in self._running:
+        if name not in self._running or id.step == INITIAL:
             return Owed(ranks)
         alike = tuple(rank for rank in ranks if self._same_history(rank, id))
         if not alike:
@@ -107,9 +107,10 @@ class Buffers:
 
         What ranks have seen differs, so states that nothing reduces over dp do too.
         """
-        if self.rung.candidate.sizes["dp"] == 1 or id.microbatch is None:
+        at = id.step, id.microbatch
+        if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
             return False
-        place = self._seen.index((id.step, id.microbatch))
+        place = [*self._seen].index(at)
         hashes: dict[int, set[str]] = {}
         for rank in self.rung.candidate.ranks:
             history = self._histories[rank.rank]
@@ -160,7 +161,10 @@ class Buffers:
 
     def _same_history(self, rank: RankTrace, id: TensorId) -> bool:
         """Whether a rank has seen what the reference has, up to this point."""
-        return _until(self._histories[rank.rank], id) == _until(self._seen, id)
+        own = self._histories[rank.rank]
+        if not own and not self._seen:
+            return self.rung.candidate.sizes["dp"] == 1  # no call of the model was seen
+        return _until(own, id) == _until(self._seen, id) != []
 
     def _otherwise(self, id: TensorId) -> str:
         """Why a running state may be another value though its micro-batches are the same."""

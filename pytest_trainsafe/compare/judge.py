@@ -275,7 +275,7 @@ class _Judge:
             if id.step != self.failed_step:
                 continue
             if id.microbatch in forward or (wrong and not seen):
-                self.fail(order, id, "data", found.message, pattern=found.pattern)
+                self.fail(order, id, "data", "", pattern=found.pattern)
 
     def passed_the_clip(self, id: TensorId) -> bool:
         """Whether the reference's clip left a gradient as it was: then what it left is judged.

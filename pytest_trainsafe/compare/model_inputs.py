@@ -47,7 +47,6 @@ class Given:
     """
 
     verdict: Literal["agrees", "differs", "unclear"]
-    message: str = ""
     pattern: Pattern | None = None
 
 
@@ -87,7 +86,10 @@ class ModelInputs:
             return Given("unclear")
         if self._fits(id, parts, expected):
             return Given("agrees")
-        if any(self._fits(id, parts, other) for other in self._beside(id)):
+        if any(
+            self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
+            for there, other in self._beside(id)
+        ):
             return Given("unclear")  # arguments in another order
         if any(part.tensor.shape != first.shape for part in parts):
             return Given("unclear")
@@ -98,7 +100,7 @@ class ModelInputs:
         if any(right):
             odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
             text = f"rank {odd} is given other values than the reference, unlike other ranks"
-            return Given("differs", text, Pattern("data", text, cause=CAUSE))
+            return _differs(text)
         if not all(equal):
             return Given("unclear")
         return self._other(id, parts[:1], expected)
@@ -123,14 +125,14 @@ class ModelInputs:
                 continue
             if self._fits(id, parts, other, alone=len(parts) == 1):
                 text = f"it is what the reference is given in {_when(there, id)}"
-                return Given("differs", text, Pattern("data", text, cause=CAUSE))
+                return _differs(text)
         value = parts[0].tensor
         if value.shape != expected.shape:
             text = "the ranks' parts together hold other values than the reference is given"
         else:
             wrong = int((value != expected).sum())
             text = f"{wrong} of {expected.numel()} values are others than the reference is given"
-        return Given("differs", text, Pattern("data", text, cause=CAUSE))
+        return _differs(text)
 
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
@@ -165,14 +167,23 @@ class ModelInputs:
                 if finite(wide):
                     yield wide
 
-    def _beside(self, id: TensorId) -> Iterator[torch.Tensor]:
+    def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
+        """Whether ranks of the same stage are given an input of the reference in its own place."""
+        stage = like.coordinates["pp"]
+        if not is_whole(self.rung.candidate, there):
+            return False
+        parts = parts_of(self.rung.candidate, there)
+        parts = [part for part in parts if part.coordinates["pp"] == stage]
+        return bool(parts) and self._fits(there, parts, expected)
+
+    def _beside(self, id: TensorId) -> Iterator[tuple[TensorId, torch.Tensor]]:
         """The reference's other inputs of the same call."""
         for other in self.rung.reference.ids():
             alike = (other.step, other.microbatch, other.kind, other.call)
             if alike == (id.step, id.microbatch, id.kind, id.call) and other.name != id.name:
                 tensor = _first(self.rung.reference, other)
                 if tensor is not None:
-                    yield tensor
+                    yield other, tensor
 
     def _same_place(self, id: TensorId) -> Iterator[TensorId]:
         """The same input in other micro-batches, those of the same step first."""
@@ -185,6 +196,10 @@ class ModelInputs:
 
     def _sizes(self) -> dict[str, int]:
         return self.rung.candidate.sizes
+
+
+def _differs(text: str) -> Given:
+    return Given("differs", Pattern("data", text, cause=CAUSE))
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:

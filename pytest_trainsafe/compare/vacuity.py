@@ -158,8 +158,15 @@ def _is_matrix(trace: Trace, id: TensorId) -> bool:
 
 
 def _is_zero(trace: Trace, id: TensorId) -> bool:
-    """Whether every element is zero (not -0), by the hashes of the ranks' parts."""
-    return all(event.hash == _hash_of_zeros(_bytes_of(event)) for _, event in trace.holders(id))
+    """Whether every element is zero (and none -0)."""
+    return all(_is_zero_part(trace, rank, event) for rank, event in trace.holders(id))
+
+
+def _is_zero_part(trace: Trace, rank: RankTrace, event: TensorEvent) -> bool:
+    if event.sketch >= 0:
+        return not trace.sketch(rank.rank, event).any()
+    # Only what has its values in a file is known to be as large as it says.
+    return bool(event.key) and event.hash == _hash_of_zeros(_bytes_of(event))
 
 
 def _bytes_of(event: TensorEvent) -> int:

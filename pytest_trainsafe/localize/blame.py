@@ -43,6 +43,10 @@ PROGRAM = "<program>"
 _STEPPED = frozenset({"param", "master_param", "optimizer_state", "update"})
 
 
+#: How the names of dtypes begin that are computed with.
+_NUMBERS = ("float", "bfloat", "complex")
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
@@ -173,11 +177,11 @@ class _Blame:
             caller = self.callers.get(target)
             if caller is None:
                 stage = stage_of(self.rung.candidate, id)
-                entered = stage > 0 and self.parts_run(id)[:1] == [target]
-                if entered:
-                    yield Fault("forward", PROGRAM, handed=stage)
-                else:
+                entered = self.parts_run(id)[:1] == [target]
+                if self.only_counts(wrong) or (entered and stage == 0):
                     yield Fault("data", PROGRAM)
+                else:
+                    yield Fault("forward", PROGRAM, handed=stage if entered else None)
                 return
             target, between = caller, True
             wrong = self.wrong_inputs_of(target, id)
@@ -211,6 +215,11 @@ class _Blame:
             for id in self.of("activation")
             if (id.step, id.microbatch) == (at.step, at.microbatch)
         )
+
+    def only_counts(self, ids: Iterable[TensorId]) -> bool:
+        """Whether inputs are integers all: tokens, labels, masks, which no module computes."""
+        events = [self.rung.reference.holders(id)[0][1] for id in ids]
+        return all(not event.dtype.startswith(_NUMBERS) for event in events)
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
         """The code between the modules that `target` runs, or what hands it on between stages."""

@@ -17,7 +17,7 @@ from cache_writer import record
 from pytest_trainsafe.cache import Entry, ReferenceCache
 from pytest_trainsafe.fingerprint import Key
 from pytest_trainsafe.locks import Stopped, try_lock
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.trace.schema import SCHEMA_VERSION, TensorId
 
 KEY = Key("0123", {"seed": 0})
 OTHER = Key("4567", {"seed": 1})
@@ -92,7 +92,8 @@ def damage_flipped(entry: Path) -> None:
 
 def damage_schema(entry: Path) -> None:
     manifest = entry / "trace/manifest.json"
-    manifest.write_text(manifest.read_text().replace('"schema": 4', '"schema": 999'))
+    own = f'"schema": {SCHEMA_VERSION}'
+    manifest.write_text(manifest.read_text().replace(own, '"schema": 999'))
 
 
 def damage_no_manifest(entry: Path) -> None:

@@ -116,6 +116,39 @@ def test_parameters_that_never_moved(bench: Bench) -> None:
     assert found == {"moved": "no parameter of the reference moved in any step"}
 
 
+def flattened(kind: str, step: int | None = None) -> list[Record]:
+    """A training whose matrices of one kind are zero."""
+    return [
+        Record(r.id, torch.zeros_like(r.tensor), r.layout)
+        if r.id.kind == kind and r.tensor.ndim > 1 and step in (None, r.id.step)
+        else r
+        for r in training()
+    ]
+
+
+@pytest.mark.parametrize("sketched", [False, True])
+def test_weights_that_start_as_zeros(bench: Bench, sketched: bool) -> None:
+    found = doubts(pair(bench, flattened("param", INITIAL), sketched=sketched))
+    assert list(found) == ["zeros"]
+    assert "2 of 2 weights of the reference start as zeros, fc1.weight for one" in found["zeros"]
+
+
+def test_one_weight_of_two_that_starts_as_zeros_is_common(bench: Bench) -> None:
+    records = [
+        Record(r.id, torch.zeros_like(r.tensor), r.layout)
+        if (r.id.kind, r.id.path, r.id.step) == ("param", "fc2.weight", INITIAL)
+        else r
+        for r in training()
+    ]
+    assert doubts(pair(bench, records)) == {}
+
+
+def test_only_biases_moved(bench: Bench) -> None:
+    found = doubts(pair(bench, flattened("main_grad")))
+    assert list(found) == ["moved"]
+    assert "only biases and scales moved, norm.weight for one" in found["moved"]
+
+
 def test_parameters_that_were_not_recorded(bench: Bench) -> None:
     records = [r for r in training() if r.id.kind != "param"]
     assert "no update of a parameter was compared" in doubts(pair(bench, records))["moved"]

@@ -20,7 +20,7 @@ FAULTS = {
     "handed on": ("forward", "<program>", 1),
     "handed back": ("backward", "<program>", 0),
     "differentiated": ("backward", "<program>", None),
-    "data": ("forward", "<program>", None),
+    "data": ("data", "<program>", None),
 }
 
 #: The same of parts, around which there is no module: its code is the program's.

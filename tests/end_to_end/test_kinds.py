@@ -1,0 +1,201 @@
+"""Faults that clipping, buffers or data hide from other tensors are found where they begin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from kinds_program import at_the_boundary, clipped, late, normed, read
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+
+
+def failure(candidate, reference) -> str:
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate, reference)
+    return " ".join(str(failure.value).split())
+
+
+def notes(request) -> str:
+    return " ".join(json.loads(dict(request.node.user_properties)["trainsafe"])["notes"])
+
+
+@pytest.mark.trainsafe(clipped, dp=2, dtype="float64")
+def test_a_program_that_clips_passes(candidate_trace, reference_trace, request):
+    assert_trainsafe(candidate_trace, reference_trace)
+    assert "not compared" not in notes(request)
+
+
+@pytest.mark.trainsafe(
+    # FSDP2 leaves no gradient of a micro-batch on a rank.
+    clipped,
+    dp=2,
+    dtype="float64",
+    args={"sharded": True},
+    accept=["coverage"],
+)
+def test_fsdp2_that_clips_passes(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(clipped, dp=2, dtype="float64", candidate_args={"halved": True})
+def test_gradients_divided_once_too_often_show_before_clipping(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at 0.weight · unclipped_grad · step 0" in text
+    assert "the value is 0.5 times the reference, which is 1/dp" in text
+
+
+@pytest.mark.trainsafe(
+    clipped,
+    dp=2,
+    dtype="float64",
+    args={"sharded": True},
+    candidate_args={"sharded": True, "halved": True},
+)
+def test_fsdp2_with_gradients_divided_once_too_often_fails(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at 0.weight · unclipped_grad · step 0" in text
+    assert "the value is 0.5 times the reference, which is 1/dp" in text
+
+
+@pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"declared": False})
+def test_an_undeclared_mean_is_offered_though_gradients_are_clipped(
+    candidate_trace, reference_trace
+):
+    text = failure(candidate_trace, reference_trace)
+    assert "gradients: {mean: [dp]}" in text
+    assert "with what follows all tensors fit their reference" in text
+
+
+@pytest.mark.trainsafe(clipped, dp=2, dtype="float64", candidate_args={"function": "value"})
+def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
+    candidate_trace, reference_trace
+):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at 0.weight · main_grad · step 0" in text
+    assert (
+        "the candidate clips its gradients by clip_grad_value_, the reference by clip_grad_norm_"
+    ) in text
+
+
+@pytest.mark.trainsafe(late, dp=2, dtype="float64", candidate_args={"fault": True})
+def test_a_backward_outside_of_micro_batches_starts_at_its_own_fault(
+    candidate_trace, reference_trace
+):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at 0.output · activation_grad · step 0 · micro-batch 0" in text
+
+
+@pytest.mark.trainsafe(normed, dp=2, dtype="float64")
+def test_statistics_of_each_dp_rank_are_no_fault(candidate_trace, reference_trace, request):
+    assert_trainsafe(candidate_trace, reference_trace)
+    told = notes(request)
+    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in told
+    assert "buffer rank: its values on rank 1 are others from the start" in told
+    assert "average" not in told
+    assert "table" not in told
+
+
+@pytest.mark.trainsafe(normed, tp=2, dtype="float64", accept=["in-effect"])
+def test_statistics_of_tp_ranks_are_compared(candidate_trace, reference_trace, request):
+    assert_trainsafe(candidate_trace, reference_trace)
+    assert "norm.running_mean" not in notes(request)
+
+
+@pytest.mark.trainsafe(
+    normed, tp=2, dtype="float64", candidate_args={"momentum": 0.9}, accept=["in-effect"]
+)
+def test_another_momentum_is_found(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at norm.running_mean · buffer · step 0 · micro-batch 0" in text
+    assert "norm.running_mean, " not in text  # it is compared everywhere
+
+
+@pytest.mark.trainsafe(normed, dp=2, dtype="float64", candidate_args={"momentum": 0.9})
+def test_another_momentum_is_found_on_the_first_dp_rank(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at norm.running_mean · buffer · step 0 · micro-batch 0" in text
+
+
+@pytest.mark.parametrize("fault", ["drift", "average"])
+@pytest.mark.trainsafe(normed, dp=2, dtype="float64")
+def test_a_buffer_that_every_rank_owes_is_found_where_one_differs(
+    trainsafe, candidate_trace, reference_trace, fault
+):
+    candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
+    text = failure(candidate_trace, reference_trace)
+    name = {"drift": "table", "average": "average"}[fault]
+    assert f"starts at {name} · buffer · step 0 · float64" in text
+    assert "replicas over dp differ" in text
+
+
+@pytest.mark.trainsafe(read, dp=2, dtype="float64")
+def test_batches_that_agree_leave_nothing_to_say(candidate_trace, reference_trace, request):
+    assert_trainsafe(candidate_trace, reference_trace)
+    assert "not compared" not in notes(request)
+
+
+@pytest.mark.trainsafe(read, cp=2, dtype="float64", args={"local": True})
+def test_positions_of_a_ranks_own_part_are_no_fault(candidate_trace, reference_trace, request):
+    assert_trainsafe(candidate_trace, reference_trace)
+    assert "what the program gives its model as input.1" in notes(request)
+
+
+FAULTS = {
+    "labels": ("input.2", "of 16 values are others than the reference is given"),
+    "shuffled": ("input.0", "of 16 values are others than the reference is given"),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+@pytest.mark.trainsafe(read, dp=2, dtype="float64")
+def test_a_wrong_batch_starts_at_the_models_input(
+    trainsafe, candidate_trace, reference_trace, fault
+):
+    candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
+    text = failure(candidate_trace, reference_trace)
+    place, what = FAULTS[fault]
+    assert f"starts at {place} · input · step 0 · micro-batch 0" in text
+    assert what in text
+    assert "so the program gives its model other data" in text
+
+
+@pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "same batch"})
+def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at input.0 · input · step 0 · micro-batch 2" in text
+    assert "it is what the reference is given in micro-batch 0" in text
+    assert "what kinds_program.read gives its model is wrong" in text
+    assert "inputs agree" not in text
+
+
+@pytest.mark.trainsafe(
+    read, cp=2, dtype="float64", args={"local": True},
+    candidate_args={"local": True, "fault": "tokens"},
+)  # fmt: skip
+def test_wrong_tokens_are_found_though_a_sequence_is_cut(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at input.0 · input · step 0 · micro-batch 0" in text
+
+
+@pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "model"})
+def test_a_fault_of_the_loss_is_not_blamed_on_the_data(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert "starts at loss · loss · step 0 · micro-batch 0" in text
+    assert "input" not in text.replace("inputs of the model", "")
+
+
+@pytest.mark.trainsafe(
+    at_the_boundary,
+    tp=2,
+    dtype="float64",
+    args={"steps": 1},
+    candidate_args={"steps": 1, "wrong": True},
+)
+def test_a_mask_wrong_by_one_at_a_shards_boundary_is_found(candidate_trace, reference_trace):
+    text = failure(candidate_trace, reference_trace)
+    assert (
+        "starts at embedding.word_embeddings.output · activation · step 0 · micro-batch 0" in text
+    )

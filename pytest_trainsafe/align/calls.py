@@ -7,8 +7,9 @@ not replicas.  Called by the ladder before a rung is judged.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
@@ -72,9 +73,10 @@ def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Nu
         if len(stages) > 1
         and len(due[calls]) == sum(map(len, stages.values())) > max(map(len, stages.values()))
     }
+    followed = _followed_by(candidate, order, {c for c, stages in made.items() if len(stages) > 1})
     for calls, stages in shared.items():
         placed = sorted(
-            (_followed_by(candidate, calls, stage, call, order, made), stage, call)
+            (followed.get((stage, calls, call), math.inf), stage, call)
             for stage, each in stages.items()
             for call in each
         )
@@ -84,29 +86,28 @@ def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Nu
 
 
 def _followed_by(
-    candidate: Trace,
-    calls: _Calls,
-    stage: int,
-    call: int,
-    order: dict[TensorId, int],
-    made: defaultdict[_Calls, defaultdict[int, set[int]]],
-) -> float:
-    """The place in the reference of the output that comes next after a call on its stage."""
-    step, microbatch, module = calls
-    rank = next(
-        rank
-        for rank in candidate.ranks
-        if rank.coordinates["pp"] == stage
-        and any(_calls(id) == calls and id.call == call for id in rank.tensors)
-    )
-    passed = False
-    for id in rank.tensors:
-        if id.kind != "activation" or (id.step, id.microbatch) != (step, microbatch):
-            continue
-        passed = passed or (id.module == module and id.call == call)
-        if passed and id in order and len(made[_calls(id)]) == 1:
-            return order[id]
-    return float("inf")
+    candidate: Trace, order: Mapping[TensorId, int], on_several: Collection[_Calls]
+) -> dict[tuple[int, _Calls, int], int]:
+    """The place in the reference of the output that comes next on its stage, by stage and call."""
+    followed: dict[tuple[int, _Calls, int], int] = {}
+    seen: set[tuple[int, int, int | None]] = set()
+    for rank in candidate.ranks:
+        stage, following = rank.coordinates["pp"], dict[tuple[int, int | None], int]()
+        flows = [id for id in rank.tensors if id.kind == "activation"]
+        fresh = {(id.step, id.microbatch) for id in flows} - {
+            (step, microbatch) for other, step, microbatch in seen if other == stage
+        }
+        seen |= {(stage, *when) for when in fresh}
+        for id in reversed(flows):
+            calls, when = _calls(id), (id.step, id.microbatch)
+            if when not in fresh:
+                continue
+            if calls not in on_several:
+                if id in order:
+                    following[when] = order[id]
+            elif when in following:
+                followed.setdefault((stage, calls, id.call), following[when])
+    return followed
 
 
 def _calls(id: TensorId) -> _Calls:

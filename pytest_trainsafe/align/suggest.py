@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, ZigZag
 from pytest_trainsafe.align.patterns import matches
@@ -109,21 +109,42 @@ def wanted(
             for fields, names in _grouped(named)
             for pattern in patterns(names, parameters, levels=2)
         }
-    modules = _modules([n for n in needs if n.section == "modules"], sources, sp)
+    of_modules = [n for n in needs if n.section == "modules"]
+    modules = _modules(of_modules, sources, _sequence_dim(of_modules) if sp else None)
     if modules:
         result["modules"] = modules
     return result
 
 
-def _modules(needs: Sequence[Need], sources: Mapping[str, str], sp: bool) -> Wanted:
+def _sequence_dim(needs: Iterable[Need]) -> int:
+    """The dimension that sp cuts, as far as cuts over tp tell: the most frequent but the last."""
+    dims = [
+        placement.dim
+        for need in needs
+        for placement in need.layout
+        if _may_be_sequence(placement, need.ndim)
+    ]
+    return max(dims, key=dims.count, default=0)
+
+
+def _may_be_sequence(placement: Placement, ndim: int) -> TypeGuard[Shard]:
+    return (
+        isinstance(placement, Shard)
+        and placement.axis == "tp"
+        and placement.dim != ndim - 1
+        and not placement.blocks
+    )
+
+
+def _modules(needs: Sequence[Need], sources: Mapping[str, str], sequence: int | None) -> Wanted:
     entries: dict[str, Wanted] = {}
     additions: dict[str, Wanted] = {}
     governed: dict[str, str] = {}
     for need in needs:
-        entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sp)
+        entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sequence)
         # A key beside "output" takes nothing from it.
         more_of = need.added if need.place == "output" else need.layout
-        additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sp)
+        additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sequence)
         governed[need.name] = need.source.removeprefix("modules: ")
     result: Wanted = {}
     # An entry that all its modules want more of is completed where it stands.
@@ -176,13 +197,15 @@ def _suffix_patterns(name: str, levels: int) -> Iterator[str]:
             yield ".".join("#" if s.isdigit() else s for s in steps[start:])
 
 
-def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
+def _output(layout: Layout, need: Need, sequence: int | None) -> Wanted:
+    """The fields of an entry; `sequence` is the dimension that sp cuts, None without sp."""
     fields: Wanted = {}
     cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
     for placement in layout:
         if isinstance(placement, Partial):
             # A gradient that is a term where the sequence is cut is whole where it is not.
-            of_sp = sp and placement.axis == "tp" and need.place.startswith("output_grad")
+            of_sp = sequence is not None and placement.axis == "tp"
+            of_sp = of_sp and need.place.startswith("output_grad")
             fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
         elif isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
             fields["cp_dim"] = placement.dim
@@ -190,8 +213,8 @@ def _output(layout: Layout, need: Need, sp: bool) -> Wanted:
             fields["dp_dim"] = placement.dim
         elif isinstance(placement, Shard):
             last = placement.dim == need.ndim - 1
-            sequence = cut.get("cp", placement.dim) == placement.dim and not last
-            if sp and sequence and not placement.blocks:
+            of_sp = sequence is not None and _may_be_sequence(placement, need.ndim)
+            if of_sp and placement.dim == cut.get("cp", sequence):
                 fields["sp_dim"] = placement.dim
             else:
                 fields["tp_dim"] = -1 if last else placement.dim

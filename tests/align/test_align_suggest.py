@@ -113,6 +113,20 @@ def test_what_is_suggested_is_read_back_as_the_layout(
     assert Annotations.of(data).module("a", "output", point, 3) == (layout, "modules: a")
 
 
+def test_without_cp_the_sequence_is_the_dimension_that_most_outputs_are_cut_in() -> None:
+    """A head dimension that tp cuts is no sequence, though sp is on."""
+    cuts = {"norm": 0, "mlp": 0, "softmax": 1, "qkv": 2}
+    needs = [need(name, (Shard(dim, "tp"),)) for name, dim in cuts.items()]
+    sources = dict.fromkeys([*cuts, "other"], "default")
+    found = wanted(needs, sources, (), order="", sp=True)["modules"]
+    assert found == {
+        "norm": {"output": {"sp_dim": 0}},
+        "mlp": {"output": {"sp_dim": 0}},
+        "softmax": {"output": {"tp_dim": 1}},
+        "qkv": {"output": {"tp_dim": -1}},
+    }
+
+
 @pytest.mark.parametrize(
     ("place", "sp", "key"),
     [

@@ -102,24 +102,41 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
 
 
 def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
-    """The comparison with the factor that main gradients share, led by what that leaves wrong."""
+    """The comparison with the factor that main gradients share, led by what that leaves wrong.
+
+    Programs report the norm before or after the optimizer's step: it follows from the gradients.
+    """
     factor = common_factor(rung, comparison)
-    return comparison if factor is None else led_by_cause(rung, comparison, factor)
+    if factor is None or not factor.clips:
+        return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
+    return led_by_cause(rung, comparison, factor)
+
+
+def _norm_after_gradients(comparison: Comparison) -> Comparison:
+    """The comparison with a wrong norm behind the wrong main gradients of its step."""
+    wrong = {*_wrong_gradients(comparison)}
+    places = [n for n, f in enumerate(comparison.findings) if f.where in wrong]
+    if not places:
+        return comparison
+    step = next(iter(wrong)).step
+    before, after = comparison.findings[: places[-1] + 1], comparison.findings[places[-1] + 1 :]
+    norms = [f for f in before if _is_norm(f, step)]
+    kept = [f for f in before if not _is_norm(f, step)]
+    return dataclasses.replace(comparison, findings=[*kept, *norms, *after])
 
 
 def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
-    """The comparison with findings first that a common factor does not explain.
+    """The comparison with findings first that a factor of clipping does not explain.
 
-    What is wrong beside a factor of clipping leads, explained with the factor taken out; where
-    nothing is, the norm leads.  A factor of anything else is the fault itself, and moves nothing.
+    What is wrong beside the factor leads, explained with the factor taken out; where nothing is,
+    the norm leads.
     """
-    if not factor.clips:
-        return dataclasses.replace(comparison, factor=factor)
     findings = [_explained(rung, f, factor) for f in comparison.findings]
     failing = [f for f in findings if f.verdict == "fail"]
     after = [f for f in failing if f.where in factor.scaled]
     if factor.apart:
         first = [f for f in failing if f.where in factor.apart]
+        after += [f for f in failing if _is_norm(f, factor.step)]
     else:
         first = [f for f in failing if _is_norm(f, factor.step)]
         if not first:

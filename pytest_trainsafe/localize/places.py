@@ -28,7 +28,6 @@ NOWHERE: Place = ("", "")
 #: What makes a tensor of a kind that no module makes.
 _MADE_BY: dict[str, Phase] = {
     "loss": "loss",
-    "main_grad": "reduction",
     "grad_norm": "norm",
     "param": "optimizer",
     "master_param": "optimizer",
@@ -85,6 +84,8 @@ class Places:
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
         """The line of what makes a wrong tensor, where that is no module."""
         phase = _MADE_BY.get(id.kind)
+        if id.microbatch is None and id.kind.endswith("_grad"):
+            phase = "reduction"
         if phase is None:
             return NOWHERE
         factor = comparison.factor

@@ -165,11 +165,13 @@ class _Words:
         names = [f.target or "the root module" for f in group]
         of = told_names(names, "module")
         cls = module_code(self.modules, fault.target)[0]
+        if fault.uncalled and fault.target in self.modules:
+            cls = self.modules[fault.target].cls  # also one of torch's: who calls it is at fault
         named = f"{of} (class {cls})" if cls else of
         one = len(group) == 1
         its = "its" if one else "their"
         if fault.uncalled == "never":
-            return f"{named} {'is' if one else 'are'} never called, though the reference does it"
+            return f"{named} {'is' if one else 'are'} never called; the reference calls {'it' if one else 'them'}"
         if fault.uncalled:
             return f"{named} {'is' if one else 'are'} called less often than in the reference"
         if fault.between:

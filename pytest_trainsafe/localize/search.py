@@ -117,13 +117,12 @@ def _family(case: Case, rung: Rung, first: Finding) -> Family:
 
 
 def _as_known(known: Known) -> Located:
-    """What was found of another failure of the same family, and that nothing was run for this."""
+    """What was found of another failure of the same family; nothing was run for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
-    rows = (
-        ("faulty", text),
-        ("localised", f"not again: {known.nodeid or 'an earlier test'} starts at the same tensor"),
-    )
-    return replace(known.located, rows=rows)
+    test = known.nodeid or "an earlier test"
+    told = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    what = f"{known.located.what}; as in that test" if known.located.source else ""
+    return Located((("localised", told),), known.located.source, what)
 
 
 def _all_spent(budget: Budget, most: float) -> str:

@@ -53,7 +53,7 @@ def localize(
     if first.where.step == INITIAL:
         return initial(failed, rung.candidate)
     case = candidate.case
-    family = _family(case, rung, first)
+    family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:
         return _as_known(known)
     most = case.settings.localize
@@ -99,7 +99,7 @@ def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) ->
     return Located(rows, *places.of_tensor(first.where, failed))
 
 
-def _family(case: Case, rung: Rung, first: Finding) -> Family:
+def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     """What failures have in common that most likely have one cause."""
     assert first.where is not None
     where, pattern = first.where, first.pattern

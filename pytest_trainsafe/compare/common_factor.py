@@ -11,27 +11,30 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import torch
 
-from pytest_trainsafe.align.indices import LayoutError, extract
 from pytest_trainsafe.align.logical import free_axes, logical_tensor, parts_of
-from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.errors import finite, norm
+from pytest_trainsafe.compare.errors import norm
 from pytest_trainsafe.compare.evidence import explain_tensor
 from pytest_trainsafe.compare.factor_words import Clips, Factor, factor_pattern
+from pytest_trainsafe.compare.part_ratio import (
+    SIGNIFICANT,
+    Ratio,
+    Ratios,
+    ratio,
+    ratios_of,
+    reference_of,
+)
 from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.tensor import TensorJudgement, allowance_by
+from pytest_trainsafe.compare.tensor import TensorJudgement
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.trace.schema import TensorId
-
-#: A part must be this many times larger than its rounding, or it tells no factor.
-SIGNIFICANT = 10.0
 
 #: Right tensors that must have the same factor before it counts as common.
 LEAST = 2
@@ -41,37 +44,6 @@ FEW = 4
 
 #: The relative blur of numbers that are reported once, such as norms.
 BLUR = 1e-5
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """How a rank's part relates to the reference's: `factor` times it, up to `left` (a norm).
-
-    `size` is the norm of the reference's part, `allowed` what rounding explains of the tensor.
-    """
-
-    factor: float
-    left: float
-    size: float
-    allowed: float
-
-    @property
-    def blur(self) -> float:
-        """How far rounding may move the factor."""
-        return self.allowed / self.size if self.size else math.inf
-
-    @property
-    def telling(self) -> bool:
-        """Whether the part is a multiple of the reference's, and large enough to say which."""
-        return self.size > SIGNIFICANT * self.allowed and self.left <= self.allowed
-
-    def fits(self, factor: float) -> bool:
-        """Whether the part is `factor` times the reference's, up to rounding."""
-        off = math.hypot(self.left, (self.factor - factor) * self.size)
-        return off <= 2 * self.allowed * max(1.0, abs(factor))
-
-
-Ratios = dict[TensorId, dict[int, Ratio]]
 
 
 def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
@@ -102,24 +74,41 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
 
 
 def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
-    """The comparison with the factor that main gradients share, led by what that leaves wrong."""
+    """The comparison with the factor that main gradients share, led by what that leaves wrong.
+
+    Programs report the norm before or after the optimizer's step: it follows from the gradients.
+    """
     factor = common_factor(rung, comparison)
-    return comparison if factor is None else led_by_cause(rung, comparison, factor)
+    if factor is None or not factor.clips:
+        return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
+    return led_by_cause(rung, comparison, factor)
+
+
+def _norm_after_gradients(comparison: Comparison) -> Comparison:
+    """The comparison with a wrong norm behind the wrong main gradients of its step."""
+    wrong = {*_wrong_gradients(comparison)}
+    places = [n for n, f in enumerate(comparison.findings) if f.where in wrong]
+    if not places:
+        return comparison
+    step = next(iter(wrong)).step
+    before, after = comparison.findings[: places[-1] + 1], comparison.findings[places[-1] + 1 :]
+    norms = [f for f in before if _is_norm(f, step)]
+    kept = [f for f in before if not _is_norm(f, step)]
+    return dataclasses.replace(comparison, findings=[*kept, *norms, *after])
 
 
 def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
-    """The comparison with findings first that a common factor does not explain.
+    """The comparison with findings first that a factor of clipping does not explain.
 
-    What is wrong beside a factor of clipping leads, explained with the factor taken out; where
-    nothing is, the norm leads.  A factor of anything else is the fault itself, and moves nothing.
+    What is wrong beside the factor leads, explained with the factor taken out; where nothing is,
+    the norm leads.
     """
-    if not factor.clips:
-        return dataclasses.replace(comparison, factor=factor)
     findings = [_explained(rung, f, factor) for f in comparison.findings]
     failing = [f for f in findings if f.verdict == "fail"]
     after = [f for f in failing if f.where in factor.scaled]
     if factor.apart:
         first = [f for f in failing if f.where in factor.apart]
+        after += [f for f in failing if _is_norm(f, factor.step)]
     else:
         first = [f for f in failing if _is_norm(f, factor.step)]
         if not first:
@@ -133,37 +122,6 @@ def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparis
     before = [f for f in findings[:place] if id(f) not in moved]
     rest = [f for f in findings[place:] if id(f) not in moved]
     return dataclasses.replace(comparison, findings=[*before, *first, *after, *rest], factor=factor)
-
-
-def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
-    """By rank, how its part of a tensor relates to the reference's; None where nobody can say."""
-    found = _reference(rung, id)
-    if found is None or not is_whole(rung.candidate, id):
-        return None
-    reference, allowed = found
-    ratios = {}
-    for part in parts_of(rung.candidate, id):
-        its = part_of_reference(rung, part, reference)
-        if its is None:
-            return None
-        ratios[part.rank] = ratio(part.tensor.to(its.dtype), its, allowed)
-    return ratios
-
-
-def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
-    """How a value relates to a basis of its shape."""
-    size = norm(basis.numpy())
-    factor = float((value * basis).sum()) / size**2 if size else 0.0
-    return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)
-
-
-def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.Tensor | None:
-    """What a rank would hold of the reference's tensor; None where its part has another shape."""
-    try:
-        its = extract(reference, part.layout, part.coordinates, rung.candidate.sizes)
-    except (LayoutError, IndexError, RuntimeError):
-        return None
-    return its if its.shape == part.tensor.shape else None
 
 
 def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
@@ -209,34 +167,6 @@ def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
     return list(dict.fromkeys(id for id in wrong if id.step == wrong[0].step))
 
 
-def _reference(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
-    """The reference's tensor and the norm that rounding explains of it."""
-    if not is_whole(rung.reference, id):
-        return None
-    merged = logical_tensor(rung.reference, id)
-    if merged.tensor is None or merged.findings or not merged.tensor.is_floating_point():
-        return None
-    reference = merged.tensor.to(torch.float64)
-    if not finite(reference.numpy()):
-        return None
-    return reference, allowed_of(rung, id, reference)
-
-
-def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
-    """The norm that rounding explains of a tensor of the reference."""
-    others = [
-        tensor.to(torch.float64).numpy()
-        for trace in rung.measures()
-        if trace.holders(id)
-        and is_whole(trace, id)
-        and (tensor := logical_tensor(trace, id).tensor) is not None
-        and tensor.shape == reference.shape
-    ]
-    if not others:
-        return SIGNIFICANT * EPSILON[rung.dtype] * norm(reference.numpy())
-    return allowance_by(reference.numpy(), others, rung.dtype, loosened=1.0, least=0.0).norm
-
-
 def _others_allow(
     rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
 ) -> bool:
@@ -245,7 +175,7 @@ def _others_allow(
     for id in rung.reference.ids():
         if id.kind != "main_grad" or id.step != step or id in wrong:
             continue
-        found = _reference(rung, id)
+        found = reference_of(rung, id)
         if found is None or not rung.candidate.holders(id):
             continue
         reference, allowed = found
@@ -317,7 +247,7 @@ def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
     """A finding of one of the first tensors that are wrong beside the factor, explained anew."""
     if finding.where not in factor.apart[:FEW] or finding.error is None:
         return finding
-    found = _reference(rung, finding.where)
+    found = reference_of(rung, finding.where)
     if found is None:
         return finding
     reference, allowed = found

@@ -14,8 +14,8 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.sketched import is_whole
-from pytest_trainsafe.compare.common_factor import (
-    LEAST,
+from pytest_trainsafe.compare.common_factor import LEAST
+from pytest_trainsafe.compare.part_ratio import (
     SIGNIFICANT,
     Ratio,
     Ratios,

@@ -125,6 +125,7 @@ class _Judge:
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
+        self.called = {id.module for id in self.held if id.kind in ("activation", "decision")}
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
         self.compiled = compiled_modules(rung.candidate)
         self.failed_step: int | None = None
@@ -220,11 +221,12 @@ class _Judge:
             self.result.uncovered[id.kind] += 1
             return
         self.count(id)
-        message = (
-            "the reference has this tensor and no rank of the candidate recorded it: the "
-            + ("module was not called" if called else "parameter has none")
-            + ", or it has another name"
-        )
+        why = "the parameter has none, or it has another name"
+        if called:
+            why = "the module is never called"
+            if id.module in self.called:
+                why = "the module is called less often, or returns something else"
+        message = f"the reference has this tensor and no rank of the candidate recorded it: {why}"
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:

@@ -28,7 +28,6 @@ NOWHERE: Place = ("", "")
 #: What makes a tensor of a kind that no module makes.
 _MADE_BY: dict[str, Phase] = {
     "loss": "loss",
-    "main_grad": "reduction",
     "grad_norm": "norm",
     "param": "optimizer",
     "master_param": "optimizer",
@@ -85,6 +84,8 @@ class Places:
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
         """The line of what makes a wrong tensor, where that is no module."""
         phase = _MADE_BY.get(id.kind)
+        if id.microbatch is None and id.kind.endswith("_grad"):
+            phase = "reduction"
         if phase is None:
             return NOWHERE
         factor = comparison.factor
@@ -154,15 +155,24 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions of tensors as large as these parameters are on some rank."""
+        """The reductions of tensors as large as these parameters are on some rank.
+
+        What is as large as no parameter is a bucket of several, and may hold any.
+        """
         paths = {*targets}
-        sizes = {
-            math.prod(event.shape)
-            for rank in self.candidate.ranks
-            for id, event in rank.tensors.items()
-            if id.kind == "param" and id.path in paths
-        }
-        return [made for made in self.reductions if made.numel is None or made.numel in sizes]
+        every: set[int] = set()
+        sizes: set[int] = set()
+        for rank in self.candidate.ranks:
+            for id, event in rank.tensors.items():
+                if id.kind == "param":
+                    every.add(math.prod(event.shape))
+                    if id.path in paths:
+                        sizes.add(math.prod(event.shape))
+        return [
+            made
+            for made in self.reductions
+            if made.numel is None or made.numel in sizes or made.numel not in every
+        ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         made = ranked[0]

@@ -57,7 +57,7 @@ def localize(
     if has_whole_steps_only(rung.reference):
         return whole_steps(failed)
     case = candidate.case
-    family = _family(case, rung, first)
+    family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:
         return _as_known(known)
     most = case.settings.localize
@@ -103,7 +103,7 @@ def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) ->
     return Located(rows, *places.of_tensor(first.where, failed))
 
 
-def _family(case: Case, rung: Rung, first: Finding) -> Family:
+def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     """What failures have in common that most likely have one cause."""
     assert first.where is not None
     where, pattern = first.where, first.pattern
@@ -121,13 +121,12 @@ def _family(case: Case, rung: Rung, first: Finding) -> Family:
 
 
 def _as_known(known: Known) -> Located:
-    """What was found of another failure of the same family, and that nothing was run for this."""
+    """What was found of another failure of the same family; nothing was run for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
-    rows = (
-        ("faulty", text),
-        ("localised", f"not again: {known.nodeid or 'an earlier test'} starts at the same tensor"),
-    )
-    return replace(known.located, rows=rows)
+    test = known.nodeid or "an earlier test"
+    told = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    what = f"{known.located.what}; as in that test" if known.located.source else ""
+    return Located((("localised", told),), known.located.source, what)
 
 
 def _all_spent(budget: Budget, most: float) -> str:

@@ -173,13 +173,15 @@ class _Words:
         names = [f.target or "the root module" for f in group]
         of = told_names(names, "module")
         cls = module_code(self.modules, fault.target)[0]
+        if fault.uncalled and fault.target in self.modules:
+            cls = self.modules[fault.target].cls  # also one of torch's: who calls it is at fault
         named = f"{of} (class {cls})" if cls else of
         one = len(group) == 1
-        its = "its" if one else "their"
+        its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
         if fault.uncalled == "never":
-            return f"{named} {'is' if one else 'are'} never called, though the reference does it"
+            return f"{named} {are} never called; the reference calls {them}"
         if fault.uncalled:
-            return f"{named} {'is' if one else 'are'} called less often than in the reference"
+            return f"{named} {are} called less often than in the reference"
         if fault.between:
             return (
                 f"the {fault.phase} of the code in {named} between the modules that it runs: "

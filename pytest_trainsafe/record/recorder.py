@@ -153,7 +153,8 @@ class Recorder:
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)
-            self.written = GradientWrites(self.clock, self.sites, parameters.values())
+            if not self.spec.at.get("compile", False):  # torch compiles nothing within such a mode
+                self.written = GradientWrites(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
             self.spec,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,28 @@ def test_without_a_norm_the_clipping_of_the_reference_tells(tmp_path: Path) -> N
     found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))
     assert found.factor is not None
     assert found.factor.clips == "reference"
+
+
+def reported_first(comparison: Comparison) -> Comparison:
+    """As a program has it that reports the norm before the optimizer's step."""
+    norms = [f for f in comparison.findings if f.where == NORM]
+    others = [f for f in comparison.findings if f.where != NORM]
+    return dataclasses.replace(comparison, findings=[*norms, *others])
+
+
+@pytest.mark.parametrize("limit", [1.0, 0.0])
+def test_a_norm_that_is_reported_before_the_gradients_does_not_lead(
+    tmp_path: Path, limit: float
+) -> None:
+    unreduced = only("main_grad", "fc1.bias", terms)
+    times = 1.5 if limit else 1.0
+    larger = only("grad_norm", "grad_norm", lambda record, at, part: part * 1.01)
+    edit = both(both(norm_wrong({0: times, 1: times}), unreduced), larger)
+    rung_ = rung(tmp_path, Point.of(dp=2), edit, limit=limit)
+    found = with_factor(rung_, reported_first(compare(rung_)))
+    first = lead(found)
+    assert first.where is not None
+    assert first.where.path == "fc1.bias"
 
 
 def test_a_factor_of_some_gradients_is_no_common_one(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_first_failing_step_is_the_last_that_is_judged(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("kind", "path", "words"),
     [
-        ("activation", "fc1.output", "the module was not called, or it has another name"),
+        ("activation", "fc1.output", "the module is never called"),
         ("param_grad", "norm.weight", "the parameter has none, or it has another name"),
         ("main_grad", "norm.weight", "the parameter has none, or it has another name"),
     ],

@@ -16,7 +16,9 @@ from compare_faults import (
 )
 
 from pytest_trainsafe.align.layout import Shard
+from pytest_trainsafe.compare.pattern_scale import scaled
 from pytest_trainsafe.compare.patterns import PATTERNS, explain
+from pytest_trainsafe.compare.wrong import Wrong
 from pytest_trainsafe.record.perturb import EPSILON
 from pytest_trainsafe.sweep.point import Point
 
@@ -396,3 +398,14 @@ def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
     found = explain(wrong)
     assert found is not None
     assert (found.text, found.axis) == ("wrong only in rows 3-8 of dimension 0, of 24", "")
+
+
+@pytest.mark.parametrize("kind", ["update", "optimizer_state"])
+def test_a_factor_of_an_optimizers_step_is_not_blamed_on_a_reduction(kind: str) -> None:
+    """A beta of 0.8 in place of 0.9 doubles the first moment, whatever there are two of."""
+    reference = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64)
+    wrong = Wrong(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
+    found = scaled(wrong)
+    assert found is not None
+    assert "its learning rate or a beta" in found.cause
+    assert "counts replicas" not in found.cause

@@ -50,7 +50,7 @@ def test_too_little_time_is_said_and_the_line_all_the_same(
     localizing.take(6000.0 - 1e-6)
     text = failure(candidate_trace, reference_trace)
 
-    assert "not localised stopped for want of time after 0.0 s" in text
+    assert "not localised stopped for want of time after" in text
     assert "stack_program.py:" in text.partition("look at")[2]
 
 
@@ -64,8 +64,9 @@ def test_a_failure_of_a_family_that_was_localised_refers_to_it(
 
     assert f"localised in {spent:.1f} s" in first
     assert "localised not again: " in again
-    assert "starts at the same tensor" in again
-    assert "faulty the forward of the code in blocks.1 (class Block)" in again
+    known = "starts at the same tensor, and was localised: the forward of the code in blocks.1"
+    assert known in again
+    assert "as in that test" in again
     assert localizing.spent == spent
 
 

@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.sites import Reduction, Site
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
-OTHERS = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:14", 64)
+OTHERS = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:14", 128)
 NORM = Reduction("all_reduce(SUM)", ("tp",), "/me/norm.py:5", "", 1)
 STEP = Site("step", "/me/fit.py:40")
 ADAM = Site("optimizer", "/me/fit.py:20", name="AdamW")
@@ -56,6 +56,11 @@ def test_a_reduction_that_does_not_add_up_comes_first(wrong) -> None:
 
 def test_without_one_of_its_size_any_reduction_is_named(wrong) -> None:
     assert place(wrong, OTHERS)[0] == "/me/grads.py:14"
+
+
+def test_a_bucket_may_hold_any_parameter(wrong) -> None:
+    bucket = Reduction("reduce_scatter_tensor(SUM)", ("dp",), "/me/buckets.py:8", "", 500)
+    assert place(wrong, OTHERS, bucket)[0] == "/me/buckets.py:8"
 
 
 def test_of_a_wrapper_the_line_that_constructs_it_is_named(wrong) -> None:

@@ -105,7 +105,7 @@ WHOLE = {"", "layers.0", "layers.1", "norm"}
         (norm_wrapped, same, set()),
         (norm_in_place, same, set()),
         (same, norm_in_place, set()),
-        (same, wrapped, WHOLE),
+        (same, wrapped, WHOLE - {""}),
         (same, a_function, WHOLE),
     ],
     ids=[
@@ -205,5 +205,5 @@ def test_modules_that_share_a_region_and_break_graphs_are_all_accounted_for(reco
 
     recorded = {id.module for id in run.rank.tensors if id.kind == "activation"}
     inside = set(run.rank.note("compiled"))
-    assert inside >= {"0", "1.first", "2.first", "3"}
+    assert inside >= {"1.first", "1.second", "2.first", "2.second"}
     assert recorded | inside == {name for name, _ in model.named_modules()}

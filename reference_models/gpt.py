@@ -64,8 +64,8 @@ def train(
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, compile, microbatches and dtype.  `clip` is the largest gradient norm let through
     (0 lets all through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of
-    the embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for pipelines.
-    `cp_method` ("all_gather" or "ring") and the arguments after it are those of
+    the embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for
+    pipelines.  `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations

@@ -66,8 +66,8 @@ def train(
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
     compile, microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of
-    queries; `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
-    all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
+    queries; `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through
+    (0 lets all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
     ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.
     `bug` plants one of `bugs.NAMES`.
     """

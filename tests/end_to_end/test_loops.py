@@ -5,7 +5,6 @@ import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
-
 #: Logic shows in float64.
 AT = {"dp": 2, "dtype": ["float64"]}
 

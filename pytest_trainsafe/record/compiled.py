@@ -157,8 +157,9 @@ def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
     Where a graph ends at the call of a module, Python runs the module's hooks, and the compiler
     would begin a graph in each of them.
     """
-    code: Any = getattr(function, "__code__")  # noqa: B009 - callables in general have none
-    torch._dynamo.decorators.skip_code(code)
+    given: Any = function
+    decorators: Any = torch._dynamo.decorators
+    decorators.skip_code(given.__code__)
     return function
 
 

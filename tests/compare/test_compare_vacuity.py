@@ -247,6 +247,7 @@ def test_dp_ranks_whose_inputs_nobody_saw_are_told_apart_by_what_they_computed(
     # Gradients of whole steps alone tell nothing of one rank's data.
     found = doubts(pair(bench, whole_steps(), Point.of(dp=2), inputs=None))
     assert "dp=2 had no effect" in found["in-effect"]
+    assert "level='step'" not in found["in-effect"]  # it did enter micro-batches
 
 
 def whole_steps() -> list[Record]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.reference_models.rules import only_data_parallel
+from pytest_trainsafe.reference_models.rules import compiled_alone, only_data_parallel
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
@@ -31,7 +31,12 @@ def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str
     return None
 
 
-@requires(divides("microbatches", "dp"), only_data_parallel, _normalised_in_groups)
+@requires(
+    divides("microbatches", "dp"),
+    only_data_parallel("compile"),
+    compiled_alone,
+    _normalised_in_groups,
+)
 def train(
     ctx: Context,
     channels: int = 8,
@@ -45,13 +50,15 @@ def train(
     bucket: int = 0,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
+    compile_backend: str = "inductor",
     bug: str = "",
 ) -> None:
     """Train a CNN for `steps` optimizer steps of `microbatches` micro-batches each.
 
     `channels` is even; pictures are `size` by `size`.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, zero, microbatches and dtype.
+    On one rank it is the single-device model, unchanged.  Axes: dp, zero, compile, microbatches and
+    dtype.
     `clip` is the largest gradient norm let through (0 lets all through).  `bucket` and the
     arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
     that concerns them.
@@ -69,6 +76,7 @@ def train(
         bucket=bucket,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
+        compile_backend=compile_backend,
     )
     total = microbatches_of(ctx, microbatches)
     plan = Plan(batch_size, total, steps, learning_rate, clip)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.reference_models.config import VOCABULARY, GPTConfig
 from pytest_trainsafe.reference_models.rules import (
+    compiled_alone,
     layers_for_stages,
     microbatches_interleave,
     sequence_in_chunks,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     layers_for_stages,
     microbatches_interleave,
     torch_schedules_fit,
+    compiled_alone,
     sizes_of(GPTConfig),
 )
 def train(
@@ -54,15 +56,16 @@ def train(
     bucket: int = 0,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
+    compile_backend: str = "inductor",
     bug: str = "",
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
-    recompute, microbatches and dtype.  `clip` is the largest gradient norm let through (0 lets all
-    through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of the
-    embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for pipelines.
-    `cp_method` ("all_gather" or "ring") and the arguments after it are those of
+    recompute, compile, microbatches and dtype.  `clip` is the largest gradient norm let through
+    (0 lets all through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of
+    the embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for
+    pipelines.  `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.annotations import activation_annotations
@@ -84,6 +87,7 @@ def train(
         bucket=bucket,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
+        compile_backend=compile_backend,
     )
     axes = Axes.of(ctx, bug, techniques)
     if tied:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.reference_models.config import VOCABULARY, LlamaConfig
 from pytest_trainsafe.reference_models.rules import (
+    compiled_alone,
     layers_for_stages,
     microbatches_interleave,
     sequence_in_chunks,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     layers_for_stages,
     microbatches_interleave,
     torch_schedules_fit,
+    compiled_alone,
     sizes_of(LlamaConfig),
 )
 def train(
@@ -57,14 +59,15 @@ def train(
     bucket: int = 0,
     overlap_grad_reduce: bool = False,
     overlap_param_gather: bool = False,
+    compile_backend: str = "inductor",
     bug: str = "",
 ) -> None:
     """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
 
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
-    microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of queries;
-    `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through (0 lets
-    all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
+    compile, microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of
+    queries; `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through
+    (0 lets all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
     ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.
     `bug` plants one of `bugs.NAMES`.
     """
@@ -86,6 +89,7 @@ def train(
         bucket=bucket,
         overlap_grad_reduce=overlap_grad_reduce,
         overlap_param_gather=overlap_param_gather,
+        compile_backend=compile_backend,
     )
     axes = Axes.of(ctx, bug, techniques)
     total = microbatches_of(ctx, microbatches)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-@requires(divides("microbatches", "dp"), only_data_parallel, known_vocabulary)
+@requires(divides("microbatches", "dp"), only_data_parallel(), known_vocabulary)
 def train(
     ctx: Context,
     layers: int = 2,

@@ -19,14 +19,36 @@ _TRIVIAL: dict[str, tuple[object, ...]] = {
 }
 
 
-def only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """Of the ways to train in parallel there are dp and ZeRO-1."""
-    for axis, value in point:
-        if value not in _TRIVIAL.get(axis, (value,)):
-            return f"this program has no {axis}; its parallel axes are dp and zero"
-    if int(point.get("zero", 0)) > 1:
-        return f"this program has no zero={point.get('zero', 0)}; it has zero=1"
-    return None
+def only_data_parallel(*others: str) -> Rule:
+    """A rule: of the ways to train in parallel there are dp and ZeRO-1, and the axes `others`."""
+
+    *first, last = ("dp", "zero", *others)
+
+    def rule(point: Point, _arguments: Mapping[str, object]) -> str | None:
+        for axis, value in point:
+            if value not in _TRIVIAL.get(axis, (value,)) and axis not in others:
+                known = f"{', '.join(first)} and {last}"
+                return f"this program has no {axis}; its parallel axes are {known}"
+        if int(point.get("zero", 0)) > 1:
+            return f"this program has no zero={point.get('zero', 0)}; it has zero=1"
+        return None
+
+    return rule
+
+
+def compiled_alone(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """A compiled model is one graph, or breaks at its own collectives; nothing else is mixed in."""
+    if not point.get("compile", False):
+        return None
+    recompute = point.get("recompute", "none")
+    others = {
+        f"pp={point.size('pp')}": point.size("pp") > 1,
+        f"recompute={recompute}": recompute not in (False, "none"),
+        "fp8=True": bool(arguments.get("fp8")),
+        "overlap_param_gather=True": bool(arguments.get("overlap_param_gather")),
+    }
+    odd = next((name for name, on in others.items() if on), None)
+    return f"this program has no compile=True together with {odd}" if odd else None
 
 
 def sizes_of(config: type[TransformerConfig]) -> Rule:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
+from pytest_trainsafe.reference_models.parallel.techniques import compiled
 from pytest_trainsafe.reference_models.parallel.update import Update
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def train_supervised(
     ctx.initialize(model)
     numbers = ctx.microbatches(plan.microbatches)
     update = Update(model, axes, plan.learning_rate, backwards=len(numbers))
+    compiled(model, axes)
     ctx.watch(model, update.optimizer, annotations=update.annotated({}))
     for step in range(plan.steps):
         with ctx.step():

@@ -19,6 +19,7 @@ from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiat
 from pytest_trainsafe.reference_models.parallel.pipeline import Pipeline
 from pytest_trainsafe.reference_models.parallel.schedules import TORCHS, require_known
 from pytest_trainsafe.reference_models.parallel.stages import Stage, cut_into_stages
+from pytest_trainsafe.reference_models.parallel.techniques import compiled
 from pytest_trainsafe.reference_models.parallel.update import Update
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
 
@@ -67,6 +68,7 @@ def train_language_model(
     ctx.initialize(held)
     numbers = ctx.microbatches(recipe.microbatches)
     update = Update(held, axes, recipe.learning_rate, backwards=len(numbers))
+    compiled(model, axes)
     ctx.watch(held, update.optimizer, annotations=update.annotated(annotations))
     if axes.pp.size > 1:
         pipeline = _pipeline(ctx, stages, axes, recipe)

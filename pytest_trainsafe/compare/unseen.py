@@ -24,7 +24,7 @@ MOST_TOLD = 4
 
 def unseen(rung: Rung, comparison: Comparison) -> list[str]:
     """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
-    told = [*_whole_steps(rung.candidate), *_compiled(rung.candidate, comparison)]
+    told = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
     told += _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
     patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
@@ -129,16 +129,18 @@ def _whole_steps(candidate: Trace) -> list[str]:
     ]
 
 
-def _compiled(candidate: Trace, comparison: Comparison) -> list[str]:
+def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
     """The modules whose activations nobody saw, since torch.compile compiled their calls."""
-    names = sorted(compiled_modules(candidate))
-    if not names or not comparison.compiled.total():
+    compiled, held = compiled_modules(rung.candidate), set(rung.candidate.ids())
+    lacking = (id for id in rung.reference.ids() if id not in held and is_compiled(id, compiled))
+    names = list(dict.fromkeys(id.module for id in lacking))
+    if not names:
         return []
     named = ", ".join(name or "the root module" for name in names[:MOST_NAMED])
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     text = (
-        f"not compared: what flows between {len(names)} modules inside torch.compile "
-        f"({named}{more}); {comparison.compiled.total()} tensors of the reference are theirs"
+        f"not compared: the activations of {len(names)} module{'s' * (len(names) > 1)} inside "
+        f"torch.compile ({named}{more})"
     )
     if not comparison.compared["activation"]:
         text += ". Give ctx.watch the compiled model, so that its output is compared"

@@ -248,6 +248,11 @@ def _in_effect(candidate: Trace) -> Guard:
             f"{axis}={size} had no effect: no tensor is split, summed or distributed over {axis}. "
             "Either the program ignores the axis, or annotations are missing"
         )
+        if axis == "dp" and not any(s.microbatches for rank in candidate.ranks for s in rank.steps):
+            text += (
+                ". The program entered no micro-batch: enter ctx.microbatch, or give ctx.watch "
+                "level='step'"
+            )
         yield "in-effect", text
     asked = {axis for rank in candidate.ranks for axis in rank.note("asked")}
     for axis, value in candidate.point:

@@ -17,8 +17,8 @@ _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
 
 def has_whole_steps_only(trace: Trace) -> bool:
-    """Whether a trace has nothing of a micro-batch."""
-    return not any(id.microbatch is not None for id in trace.ids())
+    """Whether the program marked no micro-batch."""
+    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
 
 
 def whole_steps(failed: Comparison) -> Located:

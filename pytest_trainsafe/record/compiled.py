@@ -39,9 +39,9 @@ class ModuleHooks:
     """The hooks on the modules of one model, and which modules the compiler took in."""
 
     def __init__(self) -> None:
-        #: Modules that were compiled as part of a region, which is when the region first runs.
-        self._met: dict[str, None] = {}
-        #: Those of them whose calls are seen all the same, from outside of the region.
+        #: Modules that the compiler met, when it compiled the region of which they are part.
+        self._met: set[str] = set()
+        #: Modules with a hook that was called.
         self._seen: set[str] = set()
         self._hooks: dict[nn.Module, _Hooks] = {}
         self._names: dict[nn.Module, str] = {}
@@ -52,8 +52,18 @@ class ModuleHooks:
 
     @property
     def inside(self) -> list[str]:
-        """The names of the modules that run inside compiled regions, where no hook is called."""
-        return [name for name in self._met if name not in self._seen]
+        """The names of the modules that run inside compiled regions, where no hook is called.
+
+        A region that was compiled for one module may run for others of its class, without the
+        compiler meeting them.  So where there are regions, these are all that no hook saw.
+        """
+        if not (self._met or self._surrounded or any(map(is_compiled_wrapper, self._hooks))):
+            return []
+        return [
+            name
+            for module, name in self._names.items()
+            if name not in self._seen and type(module).forward is not nn.Module.forward
+        ]
 
     def before(self, module: nn.Module, name: str, hook: PreHook) -> None:
         """Call `hook(module, args, kwargs)` before each call of a module."""
@@ -91,10 +101,10 @@ class ModuleHooks:
         self, module: nn.Module, name: str, eager: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The hook, where Python runs the module; where the compiler traces it, only a note."""
-        met, running = self._met, self._running
+        met, seen, running = self._met, self._seen, self._running
 
         def meet() -> None:
-            met[name] = None
+            met.add(name)
 
         # The compiler itself calls it, while it compiles; it leaves no trace in the graph.
         note = torch.compiler.assume_constant_result(meet)  # type: ignore[no-untyped-call]
@@ -103,9 +113,12 @@ class ModuleHooks:
             if torch.compiler.is_compiling():
                 note()
                 return None
-            return None if module in running else eager(*args, **kwargs)
+            if module in running:
+                return None
+            seen.add(name)
+            return eager(*args, **kwargs)
 
-        return called
+        return _never_by_itself(called)
 
     def _around(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled call between its module's hooks, which the region itself leaves out."""
@@ -129,13 +142,25 @@ class ModuleHooks:
                 output = output if changed is None else changed
             return output
 
-        return call
+        return _never_by_itself(call)
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that the compiler leaves alone also where a region has ended around it."""
     eager: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return eager
+
+
+def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that the compiler traces where it traces the caller, and nowhere else.
+
+    Where a graph ends at the call of a module, Python runs the module's hooks, and the compiler
+    would begin a graph in each of them.
+    """
+    given: Any = function
+    decorators: Any = torch._dynamo.decorators
+    decorators.skip_code(given.__code__)
+    return function
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:

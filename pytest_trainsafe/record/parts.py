@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.compiled import is_compiled_wrapper
@@ -64,10 +65,12 @@ def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The module that `torch.compile` wrapped; any other one is itself."""
+    """The model's own module inside what `torch.compile(module)` returned; else the module."""
     inner: Any = module
     while is_compiled_wrapper(inner):
         inner = inner._orig_mod
+        while isinstance(inner, DistributedDataParallel):
+            inner = inner.module
     found: nn.Module = inner
     return found
 

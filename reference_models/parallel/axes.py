@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 ABSENT: dict[str, tuple[object, ...]] = {
     "ep": (1,),
     "zero": (0, 1),
-    "compile": (False,),
 }
 
 
@@ -77,17 +76,20 @@ class Axes:
     ) -> Axes:
         """Read the axes from a context.  An unknown bug or axis raises ValueError.
 
-        A model with `experts` knows the axis ep.
+        A model with `experts` knows the axis ep, and not compile: how many tokens an expert gets
+        depends on their values, which no graph can hold.
         """
         refused = [
             f"{axis}={value}"
             for axis, value in ctx.point
-            if value not in ABSENT.get(axis, (value,)) and not (experts and axis == "ep")
+            if (value not in ABSENT.get(axis, (value,)) and not (experts and axis == "ep"))
+            or (experts and axis == "compile" and value)
         ]
         if refused:
             raise ValueError(
-                f"this reference model has no {', '.join(refused)}; its parallel axes are "
-                "dp, tp, cp, pp, vpp, sp, zero and recompute. Take the axis out of the sweep"
+                f"this reference model has no {', '.join(refused)}; its parallel axes are dp, tp, "
+                "cp, pp, vpp, sp, zero, recompute and, without experts, compile. Take the axis out "
+                "of the sweep"
             )
         if bug:
             find(bug)
@@ -100,7 +102,8 @@ class Axes:
         # Without tensor parallelism there is nobody to share a sequence with.
         sp = bool(ctx.point.get("sp", False)) and tp.size > 1
         recompute = recompute_of(ctx.point.get("recompute", "none"))
-        techniques = replace(techniques or Techniques(), recompute=recompute)
+        compile = bool(ctx.point.get("compile", False))
+        techniques = replace(techniques or Techniques(), recompute=recompute, compile=compile)
         return cls(
             dp=dp,
             tp=tp,

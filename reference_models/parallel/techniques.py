@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.reference_models.parallel.axes import Axes
 
 CP_METHODS = ("all_gather", "ring")
+COMPILE_BACKENDS = ("inductor", "aot_eager")
 RECOMPUTE = ("none", "full", "selective")
 
 
@@ -31,6 +35,9 @@ class Techniques:
     of some size where `bucket` gives none.  ZeRO has buckets too, and with `overlap_param_gather`
     a module waits for its updated parameters when it needs them.
 
+    With `compile` the model is compiled, by torch.compile's `compile_backend`: "inductor", which
+    needs a C++ compiler on CPUs, or "aot_eager", which needs none.
+
     An unknown choice raises ValueError.
     """
 
@@ -42,9 +49,15 @@ class Techniques:
     bucket: int = 0
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
+    compile: bool = False
+    compile_backend: str = "inductor"
 
     def __post_init__(self) -> None:
-        for name, known in (("cp_method", CP_METHODS), ("recompute", RECOMPUTE)):
+        for name, known in (
+            ("cp_method", CP_METHODS),
+            ("recompute", RECOMPUTE),
+            ("compile_backend", COMPILE_BACKENDS),
+        ):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
@@ -61,6 +74,17 @@ class Techniques:
 def recompute_of(value: object) -> str:
     """The name of a value of the axis `recompute`, which may also be a plain yes or no."""
     return {True: "full", False: "none"}[value] if isinstance(value, bool) else str(value)
+
+
+def compiled(model: nn.Module, axes: Axes) -> None:
+    """Compile the calls of a model, where that is asked for.
+
+    As one graph, unless the model has collectives of its own.
+    """
+    techniques = axes.techniques
+    if techniques.compile:
+        alone = axes.tp.size == axes.cp.size == 1
+        model.compile(backend=techniques.compile_backend, fullgraph=alone)
 
 
 def microbatches_of(ctx: Context, default: int) -> int:

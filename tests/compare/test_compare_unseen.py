@@ -8,6 +8,7 @@ from compare_traces import Bench, Record, healthy, training
 
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.unseen import unseen
+from pytest_trainsafe.compare.vacuity import guard
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.schema import NoteEvent
 
@@ -73,3 +74,48 @@ def test_a_module_that_one_rank_skipped_fails_by_that_rank(bench: Bench) -> None
     found = compare(bench.rung(POINT, edit))
     assert found.findings[0].check == "missing"
     assert "rank 1 ought to hold a replica and recorded none" in found.findings[0].message
+
+
+def test_modules_inside_a_compiled_region_are_named_and_owe_nothing(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        flows = record.id.kind in ("activation", "activation_grad")
+        return None if flows and record.id.module in ("fc1", "norm") else part
+
+    notes = [NoteEvent("compiled", name) for name in ("fc1", "norm", "never.called")]
+    rung = bench.rung(POINT, edit, notes=notes)
+    found = compare(rung)
+
+    assert not found.failed
+    assert [finding.check for finding in guard(rung, found)] == []
+    [told] = unseen(rung, found)
+    text = "not compared: the activations of 2 modules inside torch.compile (norm, fc1)"
+    assert told == text
+
+
+def test_a_compiled_model_of_which_nothing_was_seen_may_be_watched_itself(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind in ("activation", "activation_grad") else part
+
+    notes = [NoteEvent("compiled", name) for name in ("fc1", "fc2", "norm")]
+    rung = bench.rung(POINT, edit, notes=notes)
+    found = compare(rung)
+
+    assert [finding.check for finding in guard(rung, found)] == []
+    [told] = unseen(rung, found)
+    assert told.endswith("Give ctx.watch the compiled model, so that its output is compared")
+
+
+def test_a_module_that_is_not_compiled_is_still_owed(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind == "activation" and record.id.module == "fc1" else part
+
+    found = compare(bench.rung(POINT, edit, notes=[NoteEvent("compiled", "norm")]))
+
+    assert found.findings[0].check == "missing"
+
+
+def test_a_program_of_whole_steps_is_told_as_one(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("level", "step")])
+    [told] = unseen(rung, compare(rung))
+    assert told.startswith("only whole steps were compared, no activations and no gradients of")
+    assert told.endswith("ctx.watch has level='step'")

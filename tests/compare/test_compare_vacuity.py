@@ -266,6 +266,28 @@ def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:
     assert doubts(rung) == {}
 
 
+def test_a_candidate_that_compiled_nothing(bench: Bench) -> None:
+    point = Point.of(tp=2, compile=True)
+    asked = [NoteEvent("asked", "compile")]
+    said = "compile=True had no effect: torch.compile compiled nothing on any rank"
+    assert doubts(bench.rung(point, notes=asked)) == {"in-effect": said}
+    assert doubts(bench.rung(point, notes=[*asked, NoteEvent("compiler", "2 regions")])) == {}
+
+
+def test_dp_ranks_whose_inputs_nobody_saw_are_told_apart_by_what_they_computed(
+    bench: Bench,
+) -> None:
+    assert doubts(bench.rung(Point.of(dp=2), inputs=None)) == {}
+    # Gradients of whole steps alone tell nothing of one rank's data.
+    found = doubts(pair(bench, whole_steps(), Point.of(dp=2), inputs=None))
+    assert "dp=2 had no effect" in found["in-effect"]
+    assert "level='step'" not in found["in-effect"]  # it did enter micro-batches
+
+
+def whole_steps() -> list[Record]:
+    return [record for record in training() if record.id.microbatch is None]
+
+
 def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
     notes = [NoteEvent("dropout", "0.1")]
     assert doubts(bench.rung(POINT, notes=notes)) == {}

@@ -92,6 +92,7 @@ def plain(record: Any) -> Iterator[tuple[nn.Module, Any]]:
     torch.compiler.reset()
 
 
+#: All that have a forward of their own.
 WHOLE = {"", "layers.0", "layers.1", "norm"}
 
 
@@ -104,7 +105,7 @@ WHOLE = {"", "layers.0", "layers.1", "norm"}
         (norm_wrapped, same, set()),
         (norm_in_place, same, set()),
         (same, norm_in_place, set()),
-        (same, wrapped, WHOLE),
+        (same, wrapped, WHOLE - {""}),
         (same, a_function, WHOLE),
     ],
     ids=[
@@ -173,3 +174,36 @@ def test_a_perturbed_eager_run_has_noise_inside_what_it_would_compile(
     run = record(training(model, wrapped), perturbation=2.0**-20, eager=True)
 
     assert run.hashes() == noisy.hashes()
+
+
+class Broken(nn.Module):
+    """Two layers between which no graph goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        torch._dynamo.graph_break()
+        return self.second(x)
+
+
+def test_modules_that_share_a_region_and_break_graphs_are_all_accounted_for(record: Any) -> None:
+    """Code compiled for one module runs for others of its class, which the compiler never met."""
+    model = nn.Sequential(nn.Linear(3, 3), Broken(), Broken(), nn.LayerNorm(3))
+    called = torch.compile(model, backend="aot_eager")
+
+    def train(ctx: Context) -> None:
+        ctx.watch(model)
+        for _ in range(2):
+            with ctx.step(), ctx.microbatch(0):
+                called(X[0]).square().sum().backward()
+
+    run = record(train)
+    torch.compiler.reset()
+
+    recorded = {id.module for id in run.rank.tensors if id.kind == "activation"}
+    inside = set(run.rank.note("compiled"))
+    assert inside >= {"1.first", "1.second", "2.first", "2.second"}
+    assert recorded | inside == {name for name, _ in model.named_modules()}

@@ -1,0 +1,34 @@
+"""The reference models train compiled as they do on one device in plain Python."""
+
+import shutil
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.reference_models import cnn, gpt
+
+# What torch.compile builds C++ with on CPUs, unless CXX names another.
+COMPILER = shutil.which("g++") or shutil.which("clang++")
+
+# Small: what takes time is compiling.
+SMALL = {"layers": 1, "hidden": 16, "heads": 2, "seq_len": 8, "vocabulary": 32}
+
+
+@pytest.mark.skipif(COMPILER is None, reason="torch.compile on CPUs needs a C++ compiler (g++)")
+@pytest.mark.trainsafe(gpt.train, compile=True, dtype=["float32"], args=SMALL)
+def test_the_gpt_compiled_by_inductor_trains_like_one_device(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(
+    cnn.train,
+    dp=2,
+    compile=True,
+    dtype=["float64"],
+    args={"blocks": 1, "microbatches": 2},
+    candidate_args={"compile_backend": "aot_eager"},
+)
+def test_the_cnn_compiled_without_a_compiler_trains_like_one_device(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)

@@ -1,0 +1,76 @@
+"""Loops that are not micro-batches in runs: clean ones pass, and faults in them are found."""
+
+import loop_programs
+import pytest
+
+from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+
+#: Logic shows in float64.
+AT = {"dp": 2, "dtype": ["float64"]}
+
+
+def report(candidate_trace, reference_trace):
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+    return " ".join(str(failure.value).split())
+
+
+@pytest.mark.trainsafe(loop_programs.split, **AT)
+def test_a_batch_may_be_cut_over_dp(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(loop_programs.split, **AT, candidate_args={"fault": "statistics"})
+def test_statistics_of_a_slice_alone_are_found(candidate_trace, reference_trace):
+    text = report(candidate_trace, reference_trace)
+
+    assert "starts at norm.output · activation · step 0 · micro-batch 0" in text
+
+
+@pytest.mark.trainsafe(loop_programs.split, **AT, args={"annotated": False})
+def test_the_dimension_that_is_cut_is_proposed(candidate_trace, reference_trace):
+    text = report(candidate_trace, reference_trace)
+
+    assert 'modules: "*": {output: {dp_dim: 0}}' in text
+
+
+@pytest.mark.trainsafe(loop_programs.split, **AT, args={"annotated": False, "declared": False})
+def test_numbers_that_all_ranks_use_for_their_own_data_are_named(candidate_trace, reference_trace):
+    text = report(candidate_trace, reference_trace)
+
+    assert "ranks 0 and 1 of dp computed micro-batches 0, 1 of step 0 from different data" in text
+    assert "order='split'" in text
+    assert "level='step'" in text
+
+
+@pytest.mark.trainsafe(loop_programs.whole_steps, **AT)
+def test_whole_steps_are_compared_without_micro_batches(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(loop_programs.whole_steps, **AT, candidate_args={"fault": "reduction"})
+def test_a_missing_reduction_is_found_in_whole_steps(candidate_trace, reference_trace):
+    text = report(candidate_trace, reference_trace)
+
+    assert "starts at 0.bias · main_grad · step 0" in text
+    assert "only whole steps were compared" in text
+
+
+@pytest.mark.trainsafe(loop_programs.whole_steps, **AT, candidate_args={"fault": "rate"})
+def test_a_wrong_rate_is_found_in_whole_steps(candidate_trace, reference_trace, localizing):
+    text = report(candidate_trace, reference_trace)
+
+    assert "starts at 0.weight · update · step 0" in text
+    assert "faulty every gradient that the optimizer is given agrees; the optimizer's step" in text
+
+
+@pytest.mark.trainsafe(loop_programs.strided, **AT)
+def test_micro_batches_may_be_dealt_out_in_turn(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(loop_programs.strided, **AT, candidate_args={"order": "contiguous"})
+def test_numbers_in_another_order_than_the_data_are_found(candidate_trace, reference_trace):
+    text = report(candidate_trace, reference_trace)
+
+    assert "starts at output · activation · step 0 · micro-batch 1" in text

@@ -1,7 +1,7 @@
 """The Points at which mutants of the parallel models are judged, and the lines that each runs.
 
 Small models, since every mutant is run at some of them, and with awkward sizes where they are
-allowed: a vocabulary of which every token occurs, numbers of layers that stages cannot share evenly.
+allowed: a vocabulary of which every token occurs, and layers that stages cannot share evenly.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CNN = {"channels": 4, "blocks": 1, "size": 6, "batch_size": 2, "microbatches": 
 _SIZES = {"gpt": _SMALL, "llama": _LLAMA, "moe": _MOE, "cnn": _CNN}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Place:
     """A program at a Point, with arguments."""
 
@@ -54,9 +54,13 @@ class Place:
         return Point.of(dict(self.axes))
 
     def __str__(self) -> str:
-        return " ".join([self.program, str(self.point), *(f"{k}={v}" for k, v in self.more.items())])
+        return " ".join(
+            [self.program, str(self.point), *(f"{k}={v}" for k, v in self.more.items())]
+        )
 
-    def case(self, packages: Packages, settings: Settings, package: Path | None, dtype: str) -> Case:
+    def case(
+        self, packages: Packages, settings: Settings, package: Path | None, dtype: str
+    ) -> Case:
         """The Case of the clean package, or of a mutated one."""
         program = (
             packages.program_of(package, self.program)

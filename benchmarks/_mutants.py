@@ -20,8 +20,11 @@ FEW = 2
 #: Calls that talk to other ranks or cut what they hold, and return their first argument where
 #: nothing is to be done.
 COLLECTIVES = frozenset(
-    "all_reduce all_gather reduce_scatter split all_to_all pass_on copy_into reduce_out gather_into "
-    "scatter_out split_into_shards join_shards exchange take_part put_in_order".split()
+    {
+        *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "split", "pass_on"),
+        *("copy_into", "reduce_out", "gather_into", "scatter_out", "exchange"),
+        *("split_into_shards", "join_shards", "take_part", "put_in_order"),
+    }
 )
 
 #: Methods that give their object in another form.
@@ -184,7 +187,9 @@ class _File:
         start, end = self.span(node)
         return self.source[start:end]
 
-    def visit(self, node: ast.AST, where: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Change]]:
+    def visit(
+        self, node: ast.AST, where: tuple[str, ...]
+    ) -> Iterator[tuple[tuple[str, ...], Change]]:
         """The changes of a node and what is in it, with the names of what they stand in."""
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Assert | ast.Raise):
             return
@@ -260,9 +265,12 @@ def _slices(node: ast.AST, text: Text) -> Iterator[Change]:
                 yield "slice", bound, f"{text(bound)} + 1"
         if node.lower is not None and node.upper is not None:
             yield "slice", node, f":{text(node.upper)}"
-    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Constant):
-        if isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Attribute):
-            yield "offset", node.slice, f"{text(node.slice)} - 1"
+    if (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.ctx, ast.Load)
+        and isinstance(node.slice, ast.Attribute)
+    ):
+        yield "offset", node.slice, f"{text(node.slice)} - 1"
 
 
 def _operations(node: ast.AST, text: Text) -> Iterator[Change]:

@@ -164,9 +164,7 @@ class Workplace:
     def ways(self, mutation: Mutation, most: int) -> Iterator[tuple[Place, tuple[str, ...]]]:
         """Points and dtypes at which a mutant may be noticed, the cheapest first."""
         reached = [
-            place
-            for place in PLACES
-            if self.covered[place].runs(mutation.file, mutation.lines)
+            place for place in PLACES if self.covered[place].runs(mutation.file, mutation.lines)
         ]
         chosen = spread(reached, most)
         for place in chosen:
@@ -262,7 +260,9 @@ def only(asked: argparse.Namespace) -> int:
     """Judge one mutant and print its report; whether it survives."""
     wanted = [each for each in mutations(MODELS / MUTATED) if each.id == asked.only]
     if not wanted:
-        raise SystemExit(f"there is no mutation {asked.only!r}; rows have the names of those judged")
+        raise SystemExit(
+            f"there is no mutation {asked.only!r}; rows have the names of those judged"
+        )
     with Workplace(not asked.no_localize) as place:
         place.measure(asked.rows.with_suffix(".lines.json"))
         row = place.judge(wanted[0], "mutant", asked.places)

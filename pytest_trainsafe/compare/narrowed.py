@@ -28,9 +28,7 @@ LEAST = 4
 HEAD = 64
 
 
-def narrowed(
-    rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor
-) -> str | None:
+def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
     """The narrower dtype that a passing tensor's values went through; None for none.
 
     Both sides must store it in a wider dtype, and the reference must use that.  Of a main gradient

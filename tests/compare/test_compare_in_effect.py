@@ -46,7 +46,9 @@ def rank(
 ) -> RankTrace:
     """A rank whose modules have a weight each; a tensor is its kind, module, shape and layout."""
     made = RankTrace(number, point.coordinates(number))
-    made.modules = {name: ModuleEvent(name, "Linear", "model.py:1", ("weight",)) for name in modules}
+    made.modules = {
+        name: ModuleEvent(name, "Linear", "model.py:1", ("weight",)) for name in modules
+    }
     made.notes = [NoteEvent(RAN, axis) for axis in notes]
     for seq, (kind, module, shape, layout) in enumerate(tensors):
         step, microbatch = (INITIAL, None) if kind == "param" else (0, 0)

@@ -53,8 +53,8 @@ def updated(kind: str, clip: float) -> list[Tensor]:
 def lost(kind: str) -> float:
     """The gradient that a loss scale gives to the first of several losses."""
     losses = torch.arange(1.0, 9, dtype=torch.float64, requires_grad=True)
-    total = plain_loss(losses, 4) if kind == "plain" else loss.loss_to_differentiate(
-        losses, 32, Axes()
+    total = (
+        plain_loss(losses, 4) if kind == "plain" else loss.loss_to_differentiate(losses, 32, Axes())
     )
     (gradient,) = torch.autograd.grad(total, losses)
     return float(gradient[0])
@@ -156,7 +156,9 @@ def test_an_error_of_the_parallel_models_is_not_in_the_plain_ones(
     right = shows("plain")
     monkeypatch.setattr(owner, name, wrong)
     if name == "clip_gradients":
-        monkeypatch.setattr("pytest_trainsafe.reference_models.parallel.update.clip_gradients", wrong)
+        monkeypatch.setattr(
+            "pytest_trainsafe.reference_models.parallel.update.clip_gradients", wrong
+        )
 
     assert agree(shows("plain"), right)
     assert not agree(shows("parallel"), right)

@@ -73,7 +73,8 @@ class PlainFp8:
         given = _replaced(hidden, self.of_input(hidden))
         product = F.linear(given, _replaced(self.linear.weight, self.weight))
         product = cast(Tensor, _RoundGradient.apply(product, self.of_gradient))  # type: ignore[no-untyped-call]
-        return product if self.linear.bias is None else product + self.linear.bias
+        bias: Tensor | None = self.linear.bias
+        return product if bias is None else product + bias
 
     def finish_step(self) -> None:
         """The optimizer has made new weights."""

@@ -28,11 +28,15 @@ _OWN = re.compile(r"\bpytest_trainsafe\.reference_models\b(\.[\w.]+)?(?= import 
 
 
 class Packages:
-    """Packages below a folder that is on the module search path."""
+    """Packages below a folder that is on the module search path, the clean one among them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.clean = folder / "subject"
+
+    def make(self) -> None:
+        """Make the clean package from the models as they are now, and remove all others."""
+        shutil.rmtree(self.folder, ignore_errors=True)
         for part in _FOLDERS:
             (self.clean / part).mkdir(parents=True, exist_ok=True)
             for file in (MODELS / part).iterdir():

@@ -19,7 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import queue
+import shutil
 import sys
 import tempfile
 import time
@@ -80,7 +82,11 @@ def run(asked: argparse.Namespace) -> None:
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     if not asked.resume:
         asked.rows.write_text("")
-    done = {row["id"] for row in read(asked.rows)}
+    done = {
+        row["id"]
+        for row in read(asked.rows)
+        if row["outcome"] in NOTICED or row.get("most", 0) >= asked.places
+    }
     context = multiprocessing.get_context("spawn")
     waiting: Any = context.Queue()
     for mutation in chosen:
@@ -88,8 +94,8 @@ def run(asked: argparse.Namespace) -> None:
             waiting.put(mutation)
     until = time.time() + asked.minutes * 60
     given = (waiting, str(asked.rows), until, asked.places, not asked.no_localize)
-    with Workplace() as place:
-        place.measure(asked.rows.with_suffix(".lines.json"))
+    with Workplace(asked.rows) as place:
+        place.measure()
     workers = [context.Process(target=work, args=given) for _ in range(asked.jobs)]
     for worker in workers:
         worker.start()
@@ -103,14 +109,14 @@ def run(asked: argparse.Namespace) -> None:
 def work(waiting: Any, rows: str, until: float, most: int, localize: bool) -> None:
     """Judge mutants until there are none left."""
     while time.time() < until:
-        with Workplace(localize) as place:
-            place.measure(Path(rows).with_suffix(".lines.json"))
-            for number in range(OF_A_SESSION):
+        with Workplace(Path(rows), localize, fresh=False) as place:
+            place.measure()
+            for _ in range(OF_A_SESSION):
                 try:
                     mutation = waiting.get(timeout=0.5)
                 except queue.Empty:
                     return
-                row = place.judge(mutation, f"mutant{number}", most)
+                row = place.judge(mutation, most)
                 with open(rows, "a", encoding="utf-8") as file:
                     file.write(json.dumps(row) + "\n")
                 print(f"{row['outcome']:12} {row['seconds']:6.1f} s  {row['id']}", file=sys.stderr)
@@ -119,16 +125,23 @@ def work(waiting: Any, rows: str, until: float, most: int, localize: bool) -> No
 
 
 class Workplace:
-    """A session, and a folder of packages on the module search path."""
+    """A session, and a folder of packages on the module search path.
 
-    def __init__(self, localize: bool = True) -> None:
+    Beside the rows lie what all workplaces share: the packages, which a `fresh` one makes anew, the
+    references that were run, and the lines that each Point runs.
+    """
+
+    def __init__(self, rows: Path, localize: bool = True, *, fresh: bool = True) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="trainsafe-mutants-")
-        folder = Path(self._temporary.name)
-        (folder / "packages").mkdir()
-        sys.path.insert(0, str(folder / "packages"))
+        self._lines = rows.with_suffix(".lines.json")
+        self._count = 0
         self.settings = SETTINGS if localize else replace(SETTINGS, localize=0.0)
-        self.packages = Packages(folder / "packages")
-        self.session = Session(self.settings, folder)
+        self.packages = Packages(rows.resolve().with_suffix(".packages"))
+        if fresh:
+            self.packages.make()
+        sys.path.insert(0, str(self.packages.folder))
+        cache = rows.resolve().with_suffix(".references")
+        self.session = Session(self.settings, Path(self._temporary.name), cache)
         self.covered: dict[Place, Covered] = {}
 
     def __enter__(self) -> Workplace:
@@ -137,19 +150,19 @@ class Workplace:
     def __exit__(self, *_: object) -> None:
         self.session.close()
         sys.path.remove(str(self.packages.folder))
-        for name in [n for n in sys.modules if n.partition(".")[0] == self.packages.clean.name]:
-            del sys.modules[name]
         self._temporary.cleanup()
 
-    def measure(self, memory: Path) -> None:
+    def measure(self) -> None:
         """Find which lines each Point runs, or read what was found before."""
-        self.covered = covered(self.session, self.packages, memory)
+        self.covered = covered(self.session, self.packages, self._lines)
 
-    def judge(self, mutation: Mutation, name: str, most: int) -> Row:
+    def judge(self, mutation: Mutation, most: int) -> Row:
         """The row of a mutant, judged at up to `most` Points until it is noticed."""
         began = time.perf_counter()
-        package = self.packages.mutant(mutation, name)
-        row: Row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind, "places": []}
+        self._count += 1
+        package = self.packages.mutant(mutation, f"mutant_{os.getpid()}_{self._count}")
+        row: Row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
+        row |= {"places": [], "most": most}
         row |= {"outcome": "survived", "named": "", "first": "", "report": ""}
         for place, dtypes in self.ways(mutation, most):
             row["places"].append(f"{place} {dtypes[-1]}")
@@ -159,6 +172,7 @@ class Workplace:
         else:
             if not row["places"]:
                 row["outcome"] = "unreached"
+        shutil.rmtree(package)
         return {**row, "seconds": round(time.perf_counter() - began, 2)}
 
     def ways(self, mutation: Mutation, most: int) -> Iterator[tuple[Place, tuple[str, ...]]]:
@@ -166,12 +180,12 @@ class Workplace:
         reached = [
             place for place in PLACES if self.covered[place].runs(mutation.file, mutation.lines)
         ]
-        chosen = spread(reached, most)
+        chosen = diverse(reached, most)
         for place in chosen:
             yield place, ("float64",)
         # In models of this size the rounding of FP8 below float64 hides everything.
         wide = [place for place in chosen if not place.more.get("fp8")]
-        for place in spread(wide, max(1, most // 3)):
+        for place in diverse(wide, max(1, most // 3)):
             yield place, ("float64", "bfloat16")
 
     def verdict(
@@ -209,12 +223,15 @@ class Workplace:
         }
 
 
-def spread(places: Sequence[Place], most: int) -> list[Place]:
-    """So many places, the first among them and the others evenly spread."""
-    if len(places) <= most:
-        return list(places)
-    step = len(places) / most
-    return [places[int(number * step)] for number in range(most)]
+def diverse(places: Sequence[Place], most: int) -> list[Place]:
+    """So many places: the first, and then each that has most that those before it have not."""
+    left, chosen, seen = list(places), list[Place](), set[str]()
+    while left and len(chosen) < most:
+        best = max(left, key=lambda place: len(place.words - seen)) if chosen else left[0]
+        left.remove(best)
+        chosen.append(best)
+        seen |= best.words
+    return chosen
 
 
 def show_rows(rows: Sequence[Row]) -> list[str]:
@@ -265,23 +282,24 @@ def only(asked: argparse.Namespace) -> int:
         raise SystemExit(
             f"there is no mutation {asked.only!r}; rows have the names of those judged"
         )
-    with Workplace(not asked.no_localize) as place:
-        place.measure(asked.rows.with_suffix(".lines.json"))
-        row = place.judge(wanted[0], "mutant", asked.places)
+    with Workplace(asked.rows, not asked.no_localize) as place:
+        place.measure()
+        row = place.judge(wanted[0], asked.places)
     print(row["report"])
     print(json.dumps({**row, "report": ""}))
     return int(row["outcome"] not in NOTICED)
 
 
 def read(file: Path) -> list[Row]:
-    """The rows of a file; a last one that was cut off is left out."""
-    found = []
+    """The last row of each mutant in a file; one that was cut off is left out."""
+    found: dict[str, Row] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         try:
-            found.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             continue
-    return found
+        found[row["id"]] = row
+    return list(found.values())
 
 
 def _arguments() -> argparse.Namespace:
@@ -293,7 +311,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     rows = ROOT / "build" / "mutants.jsonl"
     parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
-    parser.add_argument("--resume", action="store_true", help="Keep the rows that there are")
+    parser.add_argument(
+        "--resume", action="store_true", help="Judge what has no row, and survivors of fewer Points"
+    )
     parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
     parser.add_argument("--only", metavar="ID", help="Judge one mutant and print its report")
     parser.add_argument("--jobs", type=int, default=2)

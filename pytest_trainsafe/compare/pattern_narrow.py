@@ -20,7 +20,7 @@ def narrower(wrong: Wrong) -> Pattern | None:
     """Every value is exactly representable in a narrower dtype, unlike the reference's."""
     if wrong.value.is_complex() or _plain(wrong.value):
         return None
-    for dtype in narrower_dtypes(wrong.dtype):
+    for dtype in _NARROWER.get(wrong.dtype, ()):
         if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):
             continue
         # A sum of a few rounded terms errs a little more than one rounding.
@@ -33,11 +33,6 @@ def narrower(wrong: Wrong) -> Pattern | None:
             cause=f"the value passes through {name} on its way",
         )
     return None
-
-
-def narrower_dtypes(dtype: str) -> tuple[torch.dtype, ...]:
-    """The dtypes that hold fewer bits than the one of this name, the narrowest first."""
-    return _NARROWER.get(dtype, ())
 
 
 def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:

@@ -13,7 +13,7 @@ from pytest_trainsafe.align.layout import Layout, Owned
 from pytest_trainsafe.compare.judge import compare
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, StepEvent
+from pytest_trainsafe.trace.schema import Manifest, NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
@@ -48,6 +48,7 @@ def write(
     layout: Layout = (),
     recorded: bool = True,
     kind: str = "main_grad",
+    notes: Sequence[NoteEvent] = (),
 ) -> Trace:
     """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
     manifest = Manifest(
@@ -55,6 +56,8 @@ def write(
     )
     write_manifest(path, manifest)
     writer = RankWriter(path, 0)
+    for note in notes:
+        writer.add(note)
     for index, term in enumerate(terms if recorded else ()):
         writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term, (), "default")
     name = "fc.weight" if kind == "main_grad" else "fc.weight.exp_avg"
@@ -103,6 +106,30 @@ def test_a_gradient_stored_in_bfloat16_is_narrow_by_choice(tmp_path: Path) -> No
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms).bfloat16())
 
     assert doubts(tmp_path, candidate) == []
+
+
+def test_a_framework_that_is_configured_to_reduce_in_bfloat16_is_not_doubted(
+    tmp_path: Path,
+) -> None:
+    terms, note = terms_of(), NoteEvent("reduces_in", "bfloat16")
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), notes=[note])
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_a_sum_of_few_terms_may_fit_the_other_half_precision_dtype(tmp_path: Path) -> None:
+    """Two bfloat16 numbers of a size have a sum of at most 11 bits, as float16 has."""
+    even = [(torch.arange(128, 192).view(8, 8) / 64).bfloat16(), draw("x", (8, 8)).bfloat16()]
+    even[1] = (even[0].float() + 1 / 64).bfloat16()
+    terms = [even[0], (even[1].float() / 2).bfloat16()]
+    main = in_float32(terms)
+    assert bool((main.half().float() == main).all())
+    assert not bool((main.bfloat16().float() == main).all())
+    reference = write(tmp_path / "reference", terms, main * (1 + 2**-20))
+    candidate = write(tmp_path / "candidate", terms, main)
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+
+    assert "narrowed" not in {finding.check for finding in found}
 
 
 @pytest.mark.parametrize("how", ["owned", "no terms", "one term"])

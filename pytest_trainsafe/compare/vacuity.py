@@ -16,6 +16,7 @@ from pytest_trainsafe.align.layout import axes_of
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.in_effect import idle
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import AxisValue
@@ -66,6 +67,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _moved(comparison),
         _inputs(rung.candidate),
         _in_effect(rung.candidate),
+        _consequences(rung),
         _skipped(rung),
         _dropout(rung.candidate),
         _sensitive(comparison),
@@ -262,17 +264,21 @@ def _in_effect(candidate: Trace) -> Guard:
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
             )
             yield "in-effect", text
-    if candidate.point.get("compile", False) and "compile" in asked and not _compiles(candidate):
-        text = "compile=True had no effect: torch.compile compiled nothing on any rank"
-        yield "in-effect", text
     zero = candidate.point.get("zero", 0)
     if zero and _keep_all_states(candidate):
         text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
         yield "in-effect", text
 
 
-def _compiles(candidate: Trace) -> bool:
-    return any(rank.note("compiler") or rank.note("compiled") for rank in candidate.ranks)
+def _consequences(rung: Rung) -> Guard:
+    """An axis that the program asked for must have had its consequence."""
+    asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
+    for axis, value in rung.candidate.point:
+        if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
+            continue
+        why = idle(rung, axis)
+        if why is not None:
+            yield "in-effect", f"{axis}={value} had no effect: {why}"
 
 
 def _keep_all_states(candidate: Trace) -> bool:

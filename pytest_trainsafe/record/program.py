@@ -19,6 +19,7 @@ from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.clipping import listening
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.compiled import compiled_regions, eager
+from pytest_trainsafe.record.consequences import consequences
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
@@ -81,8 +82,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
     if watch is not None and watch.quantised:
         writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
-    if compiled_regions() > compiled:
-        writer.add(NoteEvent("compiler", f"{compiled_regions() - compiled} regions"))
+    for consequence in consequences(recorder.clock, compiled):
+        writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):
         writer.add(NoteEvent("asked", axis))
     writer.close()

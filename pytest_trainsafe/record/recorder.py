@@ -25,6 +25,7 @@ from pytest_trainsafe.record.deepspeed import (
     engine_annotations,
     holdings_of,
     is_engine,
+    reduces_in,
     separate_outputs,
 )
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
@@ -128,6 +129,7 @@ class Recorder:
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         if engine is not None:
             annotations = annotations.over(engine_annotations(names))
+            self.writer.add(NoteEvent("reduces_in", reduces_in(engine)))
         self.annotations = annotations
         if engine is None:
             Wrappers(self.spec.at, annotations, self.writer).attach(part for _, part in parts)

@@ -162,9 +162,10 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "norm_reduction": a collective that may reduce gradients, or their norm, over which axes, and
     its line; "site": another line of the program (`trace/sites.py`); "clipped": the function by
     which the program clips gradients; "averages": the wrapper that is taken to average them;
-    "compiled": a module that ran inside a compiled region, where it is not recorded; "compiler":
-    how many regions torch.compile compiled; "level": "step", where the program marks no
-    micro-batches.
+    "reduces_in": the dtype in which a framework is configured to reduce them; "compiled": a module
+    that ran inside a compiled region, where it is not recorded; "ran": an axis of which this rank
+    had the consequence, "recompute" (a backward ran a forward) or "compile" (a region); "level":
+    "step", where the program marks no micro-batches.
     """
 
     key: str

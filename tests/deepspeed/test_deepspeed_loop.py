@@ -130,9 +130,7 @@ def test_a_loop_that_deepspeed_does_not_have_is_skipped(axes: dict[str, Any], wo
 MORE = {"microbatches": 4}
 
 
-@pytest.mark.trainsafe(
-    deepspeed_programs.client_optimizer, loop="no_sync", zero=1, dp=2, args=MORE
-)
+@pytest.mark.trainsafe(deepspeed_programs.client_optimizer, loop="no_sync", zero=1, dp=2, args=MORE)
 def test_micro_batches_that_are_not_reduced_one_by_one_train_the_same(
     candidate_trace, reference_trace
 ):

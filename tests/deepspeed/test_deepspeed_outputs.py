@@ -64,7 +64,9 @@ STRUCTURES: list[tuple[str, Callable[[torch.Tensor], Any], Callable[[Any], torch
 ]
 
 
-@pytest.mark.parametrize(("wrap", "pick"), [e[1:] for e in STRUCTURES], ids=[e[0] for e in STRUCTURES])
+@pytest.mark.parametrize(
+    ("wrap", "pick"), [e[1:] for e in STRUCTURES], ids=[e[0] for e in STRUCTURES]
+)
 def test_the_gradient_is_the_one_after_the_engine_divided_it(
     wrap: Callable[[torch.Tensor], Any], pick: Callable[[Any], torch.Tensor]
 ) -> None:

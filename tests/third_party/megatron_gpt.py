@@ -87,10 +87,10 @@ def train(ctx: Context, layers: int = 2, steps: int = 2, bug: str = "") -> None:
 
         return output, loss_of
 
-    for step in range(steps):
+    for _ in range(steps):
         wrapped.zero_grad_buffer()
         optimizer.zero_grad()
-        with ctx.step():
+        with ctx.step() as step:
             numbers = ctx.microbatches(MICROBATCHES)
             schedule(
                 forward_step_func=forward_step,

@@ -115,5 +115,5 @@ _JUDGES: dict[str, Callable[[Rung], str | None]] = {
     "sp": _sequence,
     "vpp": _chunks,
     "recompute": _ran("recompute", "no backward ran a part of the forward again"),
-    "compile": _ran("compile", "torch.compile captured no graph"),
+    "compile": _ran("compile", "torch.compile compiled nothing on any rank"),
 }

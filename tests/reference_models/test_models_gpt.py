@@ -22,7 +22,7 @@ from pytest_trainsafe.sweep.point import Point
 def test_it_learns(dtype) -> None:
     run = run_here(Job(arguments={"steps": 20, "learning_rate": 1e-2}, dtype=dtype))
 
-    assert 5.3 < run.loss(0) < 6.0  # knows nothing: ln 256 is 5.55, and a little worse
+    assert 5.3 < run.loss(0) < 6.2  # knows nothing: ln 256 is 5.55, and a little worse
     assert run.loss(19) < run.loss(0) - 1.0
 
 

@@ -1,0 +1,17 @@
+"""What an event of a kind must have is checked when a trace is opened."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.trace.check import TensorCheck
+from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+
+SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
+
+
+def test_an_input_belongs_to_a_micro_batch() -> None:
+    check = TensorCheck(SIZES)
+    for microbatch, fault in ((0, None), (None, "is an input of no micro-batch")):
+        id = TensorId(0, microbatch, "input", "", "input.0")
+        found = check.fault(TensorEvent(0, id, "int64", (2,), "00"))
+        assert (found is None) == (fault is None)
+        assert fault is None or fault in str(found)

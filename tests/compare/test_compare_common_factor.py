@@ -99,6 +99,15 @@ def test_a_right_norm_leaves_the_factor_to_the_clip(tmp_path: Path) -> None:
     assert "though the reported norm is right" in first.pattern.cause
 
 
+def test_without_clipping_no_factor_is_blamed_on_it(tmp_path: Path) -> None:
+    """The reported norm is wrong by itself, and gradients are scaled as well."""
+    edit = both(scaled(2.0, "main_grad"), scaled(1.3, "grad_norm"))
+    found = judged(rung(tmp_path, TP, edit, limit=0))
+    assert found.factor is not None
+    assert found.factor.clips == ""
+    assert lead(found).where.kind == "main_grad"
+
+
 def test_without_a_norm_the_clipping_of_the_reference_tells(tmp_path: Path) -> None:
     edit = scaled(1.3, "main_grad")
     found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))

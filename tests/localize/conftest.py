@@ -28,6 +28,6 @@ def search(candidate_trace, reference_trace) -> Callable[..., Search]:
             perturbed=reference_trace.perturbed(dtype),
             shadow=None if dtype == "float64" else reference_trace.at("float64"),
         )
-        return Search(candidate_trace, reference_trace, rung, seconds=120)
+        return Search(candidate_trace, reference_trace, rung, seconds=600)
 
     return made

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.loss import loss_to_differentiate
 from pytest_trainsafe.reference_models.parallel.update import Update
+from pytest_trainsafe.reference_models.plain_update import PlainUpdate, plain_loss
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
@@ -43,12 +44,16 @@ def train_supervised(
 
     Micro-batches are numbered through the whole training.  A dp rank computes whole ones, so that
     what a model does within one (statistics over a batch, states over a sequence) is the same at
-    every Point.
+    every Point.  A single device has a loss scale and an update of its own (`plain_update.py`).
     """
     model = model.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(model)
     numbers = ctx.microbatches(plan.microbatches)
-    update = Update(model, axes, plan.learning_rate, backwards=len(numbers))
+    update: Update | PlainUpdate
+    if axes.alone:
+        update = PlainUpdate(model, plan.learning_rate)
+    else:
+        update = Update(model, axes, plan.learning_rate, backwards=len(numbers))
     ctx.watch(model, update.optimizer, annotations=update.annotated({}))
     for step in range(plan.steps):
         with ctx.step():
@@ -57,7 +62,11 @@ def train_supervised(
                 with ctx.microbatch(index):
                     losses = model(*inputs)
                     ctx.loss(losses.detach().mean(), index)
-                    loss = loss_to_differentiate(losses, plan.targets * plan.microbatches, axes)
+                    if axes.alone:
+                        loss = plain_loss(losses, plan.microbatches)
+                    else:
+                        targets = plan.targets * plan.microbatches
+                        loss = loss_to_differentiate(losses, targets, axes)
                     loss.backward()  # type: ignore[no-untyped-call]
                     update.accumulate()
             update.step(ctx, plan.clip)

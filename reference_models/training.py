@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models import text
+from pytest_trainsafe.reference_models import plain_fp8, text
 from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.reference_models.llama_model import Llama
 from pytest_trainsafe.reference_models.model import GPT
@@ -21,6 +21,7 @@ from pytest_trainsafe.reference_models.parallel.schedules import TORCHS, require
 from pytest_trainsafe.reference_models.parallel.stages import Stage, cut_into_stages
 from pytest_trainsafe.reference_models.parallel.update import Update
 from pytest_trainsafe.reference_models.parallel.zigzag import take_part
+from pytest_trainsafe.reference_models.plain_update import PlainUpdate, plain_loss
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
@@ -54,7 +55,9 @@ def train_language_model(
 ) -> None:
     """Train `model`, whose call `model(tokens, positions, targets)` is the loss of every token.
 
-    With pp, a rank trains its stages of the model.
+    With pp, a rank trains its stages of the model.  A single device has a loss scale, an update
+    and FP8 scales of its own (`plain_update.py`, `plain_fp8.py`), so that an error in those of the
+    parallel models is not in the reference as well.
     """
     require_known(recipe.schedule)
     held: nn.ModuleList = nn.ModuleList([model])
@@ -66,12 +69,18 @@ def train_language_model(
     held = held.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(held)
     numbers = ctx.microbatches(recipe.microbatches)
-    update = Update(held, axes, recipe.learning_rate, backwards=len(numbers))
+    update: Update | PlainUpdate
+    if axes.alone:
+        update = PlainUpdate(held, recipe.learning_rate)
+    else:
+        update = Update(held, axes, recipe.learning_rate, backwards=len(numbers))
     ctx.watch(held, update.optimizer, annotations=update.annotated(annotations))
     if axes.pp.size > 1:
         pipeline = _pipeline(ctx, stages, axes, recipe)
 
     def objective(losses: Tensor) -> Tensor:
+        if axes.alone:
+            return plain_loss(losses, recipe.microbatches)
         return loss_to_differentiate(losses, recipe.tokens_in_step, axes)
 
     def report(losses: Tensor, index: int) -> None:
@@ -93,7 +102,10 @@ def train_language_model(
                         objective(losses).backward()  # type: ignore[no-untyped-call]
                         update.accumulate()
             update.step(ctx, recipe.clip)
-            finish_fp8_step(held, axes)
+            if axes.alone:
+                plain_fp8.finish_step(held)
+            else:
+                finish_fp8_step(held, axes)
 
 
 def _pipeline(

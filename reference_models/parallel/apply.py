@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from pytest_trainsafe.reference_models import plain_fp8
 from pytest_trainsafe.reference_models.config import (
     AnyConfig,
     GPTConfig,
@@ -123,7 +124,10 @@ def _apply_fp8(model: GPT | Llama, axes: Axes) -> None:
         if isinstance(mlp, MLP):
             linears += [mlp.linear_fc1, mlp.linear_fc2]
         for linear in linears:
-            use_fp8(linear, axes)
+            if axes.alone:
+                plain_fp8.use_fp8(linear)
+            else:
+                use_fp8(linear, axes)
 
 
 def _apply_recomputation(model: GPT | Llama, axes: Axes) -> None:

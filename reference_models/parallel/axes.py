@@ -66,6 +66,14 @@ class Axes:
         asked = self.techniques.bucket > 0 or self.techniques.overlap_grad_reduce
         return self.zero > 0 or (asked and self.dp_cp.size > 1)
 
+    @property
+    def alone(self) -> bool:
+        """Whether this is a single device that trains in the plainest way, as a reference does."""
+        sizes = (self.dp, self.tp, self.cp, self.pp)
+        if any(axis.size > 1 for axis in sizes) or self.zero or self.bug:
+            return False
+        return self.techniques.recompute == "none"
+
     @classmethod
     def of(
         cls,

@@ -21,6 +21,7 @@ CHECKS = (
     "sensitive",
     "zeros",
     "measured",
+    "narrowed",
     "diverged",
     "sketched",
     "reference",

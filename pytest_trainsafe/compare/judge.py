@@ -24,6 +24,7 @@ from pytest_trainsafe.compare.decisions import judge_decision
 from pytest_trainsafe.compare.errors import finite, norm
 from pytest_trainsafe.compare.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.compare.narrowed import narrowed
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.compare.screen import same, screen_tensor
 from pytest_trainsafe.compare.sketches import sketch_of, update_sketch
@@ -418,9 +419,25 @@ class _Judge:
         )
         self.note(id, mark, judged, merged.tensor)
         if judged.passed:
+            self.precision(order, id, merged.tensor, reference)
             return True
         self.fail_judged(order, id, merged, reference, judged)
         return False
+
+    def precision(
+        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
+    ) -> None:
+        """Doubt a tensor that passes, but with less precision than it is stored with."""
+        dtype = narrowed(self.rung, id, value, reference)
+        if dtype is not None:
+            event = self.event(id)
+            assert event is not None, id
+            message = (
+                f"every value fits {dtype} exactly, though the tensor is stored as {event.dtype} "
+                f"and the reference's values need that: it is accumulated, reduced or copied in "
+                f"{dtype}, with an error that the rounding of {self.rung.dtype} hides"
+            )
+            self.doubt(order, id, "narrowed", message)
 
     def equal(self, id: TensorId) -> bool:
         """Whether every rank holds the reference's own bits of a tensor, by its hash."""

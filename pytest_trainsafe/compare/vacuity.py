@@ -12,6 +12,7 @@ from pytest_trainsafe.align.layout import axes_of
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.compare.comparison import Comparison
+from pytest_trainsafe.compare.in_effect import idle
 from pytest_trainsafe.compare.rung import Rung
 from pytest_trainsafe.finding import Finding
 from pytest_trainsafe.sweep.point import AxisValue
@@ -58,6 +59,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _moved(comparison),
         _inputs(rung.candidate),
         _in_effect(rung.candidate),
+        _consequences(rung),
         _skipped(rung),
         _dropout(rung.candidate),
         _sensitive(comparison),
@@ -196,6 +198,17 @@ def _in_effect(candidate: Trace) -> Guard:
     if zero and _keep_all_states(candidate):
         text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
         yield "in-effect", text
+
+
+def _consequences(rung: Rung) -> Guard:
+    """An axis that the program asked for must have had its consequence."""
+    asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
+    for axis, value in rung.candidate.point:
+        if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
+            continue
+        why = idle(rung, axis)
+        if why is not None:
+            yield "in-effect", f"{axis}={value} had no effect: {why}"
 
 
 def _keep_all_states(candidate: Trace) -> bool:

@@ -5,6 +5,7 @@ The recorder owns one; its errors are what a program sees that marks time wrongl
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -42,6 +43,7 @@ class Clock:
     micro-batch may be entered several times, and a backward belongs to the micro-batch whose
     outputs it reaches, wherever it runs.  `resumed` says that the backward that runs goes over
     ground that one before it covered: the gradients of weights, put off until later.
+    `recomputed` says that a backward has run a part of a forward again.
     """
 
     def __init__(self) -> None:
@@ -49,6 +51,8 @@ class Clock:
         self.open: int | None = None
         self.resumed = False
         self.steps_done = 0
+        self.recomputed = False
+        self._nodes: dict[int, int] = {}
         self._seen = _Step()
 
     @property
@@ -92,6 +96,7 @@ class Clock:
         if index in self._seen.finished:
             raise self._twice(index, "and its backward was over")
         self.open = index
+        self._nodes.clear()
         self._seen.entries[index] = self._seen.entries.get(index, 0) + 1
 
     def end_microbatch(self) -> bool:
@@ -117,6 +122,7 @@ class Clock:
         A backward that reaches several micro-batches belongs to none of them.
         """
         self._seen.with_backward.add(microbatch)
+        self._notice_recomputation()
         running = _backward()
         if not sure or running == -1:
             return
@@ -134,13 +140,26 @@ class Clock:
         now = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         recomputing = _backward() != -1
         if recomputing:
+            self.recomputed = True
             number = self._repeated(place)
         else:
+            self._nodes.clear()
             number = self._seen.calls[place]
             self._seen.calls[place] += 1
         if number is not None:
             self._seen.log[place].append((now, number))
         return number, recomputing
+
+    def _notice_recomputation(self) -> None:
+        """Notice a forward that ran since the last gradient of the same backward.
+
+        Autograd numbers the nodes that a thread makes.  A backward makes none, unless it runs
+        forward code: recomputed modules may be called by their `forward` alone, where no hook
+        sees them, and a checkpoint may hold plain functions.
+        """
+        thread, made = threading.get_ident(), torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        self.recomputed |= made > self._nodes.setdefault(thread, made)
+        self._nodes[thread] = made
 
     def _repeated(self, place: tuple[int, str]) -> int | None:
         """The number of the call that the running backward node repeats.

@@ -74,6 +74,12 @@ def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
     }
 
 
+def reduces_in(engine: Any) -> str:
+    """The dtype in which the engine reduces gradients over ranks; "" where it does not say."""
+    dtype = getattr(engine, "communication_data_type", None)
+    return str(dtype).removeprefix("torch.") if dtype is not None else ""
+
+
 def skipped(engine: Any) -> str:
     """Why the engine left out its last step; "" where it did not."""
     if not getattr(engine.optimizer, "overflow", False):

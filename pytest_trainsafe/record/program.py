@@ -17,6 +17,7 @@ from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.consequences import compiled_graphs, consequences
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.recorder import Recorder
@@ -50,6 +51,7 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
     writer = _writer(spec, int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)
     watch = CastWatch() if spec.watch_casts else None
+    compiled = compiled_graphs()
     began = time.perf_counter()
     try:
         with _default_dtype(getattr(torch, spec.dtype)), watch or contextlib.nullcontext():
@@ -71,6 +73,8 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
     if watch is not None and watch.quantised:
         writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
+    for consequence in consequences(recorder.clock, compiled):
+        writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):
         writer.add(NoteEvent("asked", axis))
     writer.close()

@@ -16,7 +16,12 @@ from pytest_trainsafe.align.resolve import contradictions
 from pytest_trainsafe.launch.ledger import listen
 from pytest_trainsafe.record.activations import ActivationRecorder
 from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.deepspeed import engine_annotations, holdings_of, is_engine
+from pytest_trainsafe.record.deepspeed import (
+    engine_annotations,
+    holdings_of,
+    is_engine,
+    reduces_in,
+)
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
 from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
@@ -85,6 +90,7 @@ class Recorder:
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         if engine is not None:
             annotations = annotations.over(engine_annotations(names))
+            self.writer.add(NoteEvent("reduces_in", reduces_in(engine)))
         self.annotations = annotations
         for module, name in names.items():
             self.writer.add(_describe(module, name))

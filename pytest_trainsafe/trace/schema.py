@@ -147,7 +147,9 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
     "local": by kind and path, what has no logical counterpart at the Point; "reduction": a
-    collective that may reduce gradients, over which axes, and its line.
+    collective that may reduce gradients, over which axes, and its line; "ran": an axis of which
+    this rank had the consequence, "recompute" (a backward ran a forward) or "compile" (a graph);
+    "reduces_in": the dtype in which a framework is configured to reduce gradients.
     """
 
     key: str

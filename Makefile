@@ -12,7 +12,7 @@ RANGES := tests/plugin tests/sweep tests/trace tests/align tests/compare tests/r
 NUMERICS := tests/align tests/compare tests/record tests/trace tests/reference_models \
 	tests/localize tests/end_to_end
 
-.PHONY: setup demo test test-oldest test-newest test-numerics lint types bench clean
+.PHONY: setup demo test test-oldest test-newest test-numerics lint types bench mutants clean
 
 setup: $(VENV)/.installed
 
@@ -72,6 +72,10 @@ types: setup
 bench: setup
 	@status=0; for script in benchmarks/bench_*.py; do \
 		echo "== $$script"; $(BIN)/python $$script $(ARGS) || status=1; done; exit $$status
+
+# Hours on two cores: `make mutants ARGS=--quick` for a first look, and ARGS=--resume to go on.
+mutants: setup
+	$(BIN)/python benchmarks/bench_mutants.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,188 @@
+"""The Points at which mutants of the parallel models are judged, and the lines that each runs.
+
+Small models, since every mutant is run at some of them, and with awkward sizes where they are
+allowed: a vocabulary of which every token occurs, and layers that stages cannot share evenly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from _mutant_packages import MUTATED, Packages
+
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.sweep.program import resolve
+
+_SMALL: dict[str, Any] = {
+    "layers": 2,
+    "hidden": 8,
+    "heads": 2,
+    "seq_len": 8,
+    "vocabulary": 16,
+    "batch_size": 2,
+    "microbatches": 4,
+    "learning_rate": 0.01,
+}
+_LLAMA = {**_SMALL, "heads": 4, "hidden": 16, "kv_heads": 2, "ffn": 12}
+_MOE = {**_LLAMA, "ffn": 8, "balance": 0.1}
+_CNN = {"channels": 4, "blocks": 1, "size": 6, "batch_size": 2, "microbatches": 4}
+_SIZES = {"gpt": _SMALL, "llama": _LLAMA, "moe": _MOE, "cnn": _CNN}
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A program at a Point, with arguments."""
+
+    program: str
+    axes: Mapping[str, Any]
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {**_SIZES[self.program], **self.more}
+
+    @property
+    def point(self) -> Point:
+        return Point.of(dict(self.axes))
+
+    @property
+    def words(self) -> set[str]:
+        """What is asked for here that is not asked for everywhere."""
+        given = {**self.axes, **self.more}
+        return {self.program, *(f"{name}={value}" for name, value in given.items())}
+
+    def __str__(self) -> str:
+        return " ".join(
+            [self.program, str(self.point), *(f"{k}={v}" for k, v in self.more.items())]
+        )
+
+    def case(
+        self, packages: Packages, settings: Settings, package: Path | None, dtype: str
+    ) -> Case:
+        """The Case of the clean package, or of a mutated one."""
+        program = (
+            packages.program_of(package, self.program)
+            if package is not None
+            else packages.program(self.program)
+        )
+        arguments = self.arguments
+        return Case(self.point.replace(dtype=dtype), program, settings, arguments, arguments)
+
+
+#: Fewer ranks first, and the plainest programs of as many ranks.
+PLACES = (
+    Place("gpt", {"recompute": "selective"}),
+    Place("gpt", {"recompute": "full"}, {"recompute_num_layers": 2, "layers": 3}),
+    Place("gpt", {"dp": 2}, {"clip": 0.5}),
+    Place("gpt", {"tp": 2}),
+    Place("gpt", {"tp": 2, "sp": True}, {"clip": 0.5}),
+    Place("gpt", {"cp": 2}),
+    Place("gpt", {"cp": 2}, {"cp_method": "ring"}),
+    Place("gpt", {"pp": 2}, {"layers": 3, "clip": 0.5}),
+    Place("gpt", {"pp": 2}, {"layers": 3, "tied": True, "schedule": "gpipe", "clip": 0.5}),
+    Place("gpt", {"pp": 2, "vpp": 2}, {"layers": 4}),
+    Place("gpt", {"pp": 2}, {"schedule": "torch-1f1b"}),
+    Place("gpt", {"pp": 2, "vpp": 2}, {"layers": 4, "schedule": "torch-1f1b"}),
+    Place("gpt", {"pp": 2}, {"schedule": "torch-zero-bubble"}),
+    Place("gpt", {"dp": 2}, {"bucket": 300, "overlap_grad_reduce": True}),
+    Place("gpt", {"dp": 2, "zero": 1}, {"bucket": 300, "clip": 0.5}),
+    Place("gpt", {"dp": 2, "zero": 1}, {"overlap_param_gather": True, "overlap_grad_reduce": True}),
+    Place("gpt", {"tp": 2, "sp": True}, {"tp_overlap": True}),
+    Place("gpt", {"tp": 2}, {"tp_overlap": True}),
+    Place("gpt", {"tp": 2}, {"fp8": True}),
+    Place("gpt", {"tp": 2, "sp": True}, {"fp8": True, "tp_overlap": True}),
+    Place("gpt", {"cp": 2, "recompute": "full"}, {"fp8": True}),
+    Place("gpt", {"dp": 2}, {"fp8": True}),
+    Place("llama", {"tp": 2, "sp": True}),
+    Place("llama", {"cp": 2}, {"cp_method": "ring"}),
+    Place("llama", {"pp": 2}),
+    Place("moe", {"tp": 2}),
+    Place("moe", {"dp": 2, "ep": 2}, {"clip": 0.5}),
+    Place("moe", {"cp": 2, "ep": 2}, {"capacity_factor": 0.75}),
+    Place("moe", {"dp": 2, "ep": 2, "zero": 1}, {"clip": 0.5}),
+    Place("moe", {"tp": 2, "sp": True}, {"capacity_factor": 0.75}),
+    Place("cnn", {"dp": 2, "zero": 1}, {"clip": 0.5}),
+    Place("gpt", {"dp": 2, "cp": 2}, {"bucket": 300, "clip": 0.5}),
+    Place("gpt", {"dp": 2, "cp": 2, "zero": 1}, {"bucket": 300}),
+    Place("gpt", {"dp": 2, "pp": 2, "zero": 1}, {"tied": True, "bucket": 300, "clip": 0.5}),
+    Place("gpt", {"dp": 2, "tp": 2, "sp": True, "zero": 1}, {"clip": 0.5}),
+    Place("gpt", {"tp": 2, "cp": 2}, {"clip": 0.5}),
+    Place("moe", {"dp": 2, "tp": 2, "sp": True, "ep": 2}, {"clip": 0.5}),
+    Place("moe", {"dp": 2, "cp": 2, "ep": 2}, {"capacity_factor": 0.75, "clip": 0.5}),
+)
+
+#: File name to lines.
+Lines = dict[str, set[int]]
+
+
+@dataclass(frozen=True)
+class Covered:
+    """The lines of the mutated folder that a place runs, of its candidate and of its reference."""
+
+    candidate: Lines
+    reference: Lines
+
+    def runs(self, file: str, lines: range) -> bool:
+        return bool(self.candidate.get(file, set()) & set(lines))
+
+    def shares(self, file: str, lines: range) -> bool:
+        """Whether the reference runs any of the lines, too."""
+        return bool(self.reference.get(file, set()) & set(lines))
+
+
+def covered(session: Session, packages: Packages, memory: Path) -> dict[Place, Covered]:
+    """What every place covers, measured once for each state of the sources."""
+    known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
+    state = _state(packages)
+    if known.get("state") != state:
+        known = {"state": state}
+    for place in PLACES:
+        if str(place) not in known:
+            known[str(place)] = [
+                _measured(session, packages, place, place.point),
+                _measured(session, packages, place, Point.of({})),
+            ]
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            memory.write_text(json.dumps(known))
+    return {
+        place: Covered(*({f: set(n) for f, n in each.items()} for each in known[str(place)]))
+        for place in PLACES
+    }
+
+
+def _measured(
+    session: Session, packages: Packages, place: Place, point: Point
+) -> dict[str, list[int]]:
+    folder = packages.clean / MUTATED
+    lines = session.directory("lines") / "rank"
+    arguments = {
+        "program": packages.program(place.program).path,
+        "folder": str(folder),
+        "lines": str(lines),
+        "arguments": place.arguments,
+    }
+    tracer = resolve("_mutant_lines:train")
+    case = Case(point.replace(dtype="float64"), tracer, session.settings, arguments, arguments)
+    candidate = session.candidate(case)
+    candidate.at("float64")
+    session.discard(candidate)
+    found: dict[str, set[int]] = {}
+    for file in lines.parent.glob("rank.*"):
+        for name, numbers in json.loads(file.read_text()).items():
+            found.setdefault(name, set()).update(numbers)
+    return {name: sorted(numbers) for name, numbers in found.items()}
+
+
+def _state(packages: Packages) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(packages.clean.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,330 @@
+"""Mutates the parallel reference models, one change at a time: every mutant must be noticed.
+
+Each mutant is a copy of the models in a package of its own, as a user's would be.  It is judged as
+a test judges it, first in float64 at the smallest Point that runs the changed lines, then, while it
+passes, at further ones, then in bfloat16.  Where the single device runs none of the changed lines,
+the reference is that of the unchanged package, and is run once.
+
+    python benchmarks/bench_mutants.py --sample 250 --seed 0 --rows rows.jsonl --jobs 2
+    python benchmarks/bench_mutants.py --rows rows.jsonl --resume      # goes on where it stopped
+    python benchmarks/bench_mutants.py --rows rows.jsonl --show        # the tables of what there is
+    python benchmarks/bench_mutants.py --only 'zigzag.py put_in_order: ...'   # one, with its report
+
+A mutant that passes everywhere must be equivalent, for a reason in docs/mutants.md; the exit status
+says whether all are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import queue
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from _measure import ROOT, finish, machine, show
+from _mutant_blame import named
+from _mutant_packages import MODELS, MUTATED, Packages
+from _mutant_points import PLACES, Covered, Place, covered
+from _mutants import Mutation, mutations, sample
+
+from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.session import Session
+from pytest_trainsafe.settings import Settings
+
+Row = dict[str, Any]
+
+#: Where the arguments for equivalent mutants stand.
+PAGE = ROOT / "docs" / "mutants.md"
+
+SETTINGS = Settings(max_world_size=4, device="cpu", timeout=60.0, localize=24 * 3600.0)
+
+#: Mutants for which one session keeps its references.
+OF_A_SESSION = 60
+
+NOTICED = ("reported", "inconclusive", "crashed", "hung")
+
+
+def main() -> None:
+    asked = _arguments()
+    if asked.only:
+        sys.exit(only(asked))
+    facts, began = machine(), time.perf_counter()
+    if not asked.show:
+        run(asked)
+    rows = read(asked.rows)
+    if not rows:
+        raise SystemExit(f"there are no rows in {asked.rows}")
+    unexplained = show_rows(rows)
+    if not asked.show:
+        print(f"{time.perf_counter() - began:.0f} s; rows: {asked.rows}")
+    outcomes = Counter(row["outcome"] for row in rows)
+    blame = Counter(row["named"] for row in rows if row["outcome"] == "reported")
+    figures = {"mutants": len(rows), "outcomes": outcomes, "named": blame}
+    finish("mutants", facts, {**figures, "unexplained": unexplained})
+    sys.exit(bool(unexplained))
+
+
+def run(asked: argparse.Namespace) -> None:
+    """Judge what is asked for and has no row yet, in `--jobs` processes."""
+    chosen = sample(mutations(MODELS / MUTATED), asked.sample, asked.seed)
+    asked.rows.parent.mkdir(parents=True, exist_ok=True)
+    if not asked.resume:
+        asked.rows.write_text("")
+    done = {
+        row["id"]
+        for row in read(asked.rows)
+        if row["outcome"] in NOTICED or row.get("most", 0) >= asked.places
+    }
+    context = multiprocessing.get_context("spawn")
+    waiting: Any = context.Queue()
+    for mutation in chosen:
+        if mutation.id not in done:
+            waiting.put(mutation)
+    until = time.time() + asked.minutes * 60
+    given = (waiting, str(asked.rows), until, asked.places, not asked.no_localize)
+    with Workplace(asked.rows) as place:
+        place.measure()
+    workers = [context.Process(target=work, args=given) for _ in range(asked.jobs)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    waiting.cancel_join_thread()
+    if any(worker.exitcode for worker in workers):
+        raise SystemExit("a process that judges mutants died; --resume goes on")
+
+
+def work(waiting: Any, rows: str, until: float, most: int, localize: bool) -> None:
+    """Judge mutants until there are none left."""
+    while time.time() < until:
+        with Workplace(Path(rows), localize, fresh=False) as place:
+            place.measure()
+            for _ in range(OF_A_SESSION):
+                try:
+                    mutation = waiting.get(timeout=0.5)
+                except queue.Empty:
+                    return
+                row = place.judge(mutation, most)
+                with open(rows, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(f"{row['outcome']:12} {row['seconds']:6.1f} s  {row['id']}", file=sys.stderr)
+                if time.time() >= until:
+                    return
+
+
+class Workplace:
+    """A session, and a folder of packages on the module search path.
+
+    Beside the rows lie what all workplaces share: the packages, which a `fresh` one makes anew, the
+    references that were run, and the lines that each Point runs.
+    """
+
+    def __init__(self, rows: Path, localize: bool = True, *, fresh: bool = True) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="trainsafe-mutants-")
+        self._lines = rows.with_suffix(".lines.json")
+        self._count = 0
+        self.settings = SETTINGS if localize else replace(SETTINGS, localize=0.0)
+        self.packages = Packages(rows.resolve().with_suffix(".packages"))
+        if fresh:
+            self.packages.make()
+        sys.path.insert(0, str(self.packages.folder))
+        cache = rows.resolve().with_suffix(".references")
+        self.session = Session(self.settings, Path(self._temporary.name), cache)
+        self.covered: dict[Place, Covered] = {}
+
+    def __enter__(self) -> Workplace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.session.close()
+        sys.path.remove(str(self.packages.folder))
+        self._temporary.cleanup()
+
+    def measure(self) -> None:
+        """Find which lines each Point runs, or read what was found before."""
+        self.covered = covered(self.session, self.packages, self._lines)
+
+    def judge(self, mutation: Mutation, most: int) -> Row:
+        """The row of a mutant, judged at up to `most` Points until it is noticed."""
+        began = time.perf_counter()
+        self._count += 1
+        package = self.packages.mutant(mutation, f"mutant_{os.getpid()}_{self._count}")
+        row: Row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
+        row |= {"places": [], "most": most}
+        row |= {"outcome": "survived", "named": "", "first": "", "report": ""}
+        for place, dtypes in self.ways(mutation, most):
+            row["places"].append(f"{place} {dtypes[-1]}")
+            row |= self.verdict(mutation, package, place, dtypes)
+            if row["outcome"] in NOTICED:
+                break
+        else:
+            if not row["places"]:
+                row["outcome"] = "unreached"
+        shutil.rmtree(package)
+        return {**row, "seconds": round(time.perf_counter() - began, 2)}
+
+    def ways(self, mutation: Mutation, most: int) -> Iterator[tuple[Place, tuple[str, ...]]]:
+        """Points and dtypes at which a mutant may be noticed, the cheapest first."""
+        reached = [
+            place for place in PLACES if self.covered[place].runs(mutation.file, mutation.lines)
+        ]
+        chosen = diverse(reached, most)
+        for place in chosen:
+            yield place, ("float64",)
+        # In models of this size the rounding of FP8 below float64 hides everything.
+        wide = [place for place in chosen if not place.more.get("fp8")]
+        for place in diverse(wide, max(1, most // 3)):
+            yield place, ("float64", "bfloat16")
+
+    def verdict(
+        self, mutation: Mutation, package: Path, place: Place, dtypes: tuple[str, ...]
+    ) -> Row:
+        """What a test of the mutant says at one Point."""
+        settings = replace(self.settings, dtypes=dtypes)
+        shares = self.covered[place].shares(mutation.file, mutation.lines)
+        mutated = place.case(self.packages, settings, package, dtypes[-1])
+        trusted = place.case(self.packages, settings, package if shares else None, dtypes[-1])
+        candidate, reference = self.session.candidate(mutated), self.session.reference(trusted)
+        published: list[PointSummary] = []
+        candidate.publish = published.append
+        try:
+            text = climb(candidate, reference, [], [])
+        except GroupFailure as failure:
+            result = failure.result
+            waited = any(rank.status == "hung" for rank in result.ranks) and not result.stuck
+            return {
+                "outcome": "hung" if waited and result.first_failed is None else "crashed",
+                "named": "file" if f"{MUTATED}/{mutation.file}" in str(failure) else "other",
+                "report": str(failure),
+            }
+        finally:
+            self.session.discard(candidate)
+        if not text:
+            return {}
+        first = published[0].get("first", {"where": ""}) if published else {"where": ""}
+        failed = published[0]["verdict"] == "fail" if published else True
+        return {
+            "outcome": "reported" if failed else "inconclusive",
+            "named": named(text, package, mutation) if failed else "",
+            "first": first["where"],
+            "report": text,
+        }
+
+
+def diverse(places: Sequence[Place], most: int) -> list[Place]:
+    """So many places: the first, and then each that has most that those before it have not."""
+    left, chosen, seen = list(places), list[Place](), set[str]()
+    while left and len(chosen) < most:
+        best = max(left, key=lambda place: len(place.words - seen)) if chosen else left[0]
+        left.remove(best)
+        chosen.append(best)
+        seen |= best.words
+    return chosen
+
+
+def show_rows(rows: Sequence[Row]) -> list[str]:
+    """Print the tables; the survivors for which no argument is written."""
+    arguments = argued()
+    outcomes = sorted({row["outcome"] for row in rows})
+    kinds = sorted({row["kind"] for row in rows})
+    table = [
+        [kind, *(_count(rows, kind=kind, outcome=each) for each in outcomes)] for kind in kinds
+    ]
+    table.append(["all", *(_count(rows, outcome=each) for each in outcomes)])
+    show("Mutants", ["", *outcomes], table)
+    reported = [row for row in rows if row["outcome"] == "reported"]
+    blame = Counter(row["named"] for row in reported)
+    show(
+        f"What {len(reported)} reports name",
+        ["", "mutants"],
+        [[word or "not localised", count] for word, count in sorted(blame.items())],
+    )
+    survivors = [row for row in rows if row["outcome"] in ("survived", "unreached")]
+    unexplained = [row["id"] for row in survivors if row["id"] not in arguments]
+    classes = Counter(arguments[row["id"]] for row in survivors if row["id"] in arguments)
+    show("Survivors, by what docs/mutants.md says", ["", "mutants"], sorted(classes.items()))
+    for id in unexplained:
+        print(f"  SURVIVED, no argument: {id}")
+    print(f"\n{len(rows)} mutants, {len(survivors)} survived, {len(unexplained)} unexplained")
+    return unexplained
+
+
+def _count(rows: Sequence[Row], **wanted: str) -> int:
+    return sum(all(row[key] == value for key, value in wanted.items()) for row in rows)
+
+
+def argued() -> dict[str, str]:
+    """The class of each equivalent mutant of the page, by its id."""
+    found: dict[str, str] = {}
+    for line in PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else ():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if len(cells) == 3 and cells[0].startswith("`") and cells[0].endswith("`"):
+            found[cells[0].strip("`").replace("\\|", "|")] = cells[1]
+    return found
+
+
+def only(asked: argparse.Namespace) -> int:
+    """Judge one mutant and print its report; whether it survives."""
+    wanted = [each for each in mutations(MODELS / MUTATED) if each.id == asked.only]
+    if not wanted:
+        raise SystemExit(
+            f"there is no mutation {asked.only!r}; rows have the names of those judged"
+        )
+    with Workplace(asked.rows, not asked.no_localize) as place:
+        place.measure()
+        row = place.judge(wanted[0], asked.places)
+    print(row["report"])
+    print(json.dumps({**row, "report": ""}))
+    return int(row["outcome"] not in NOTICED)
+
+
+def read(file: Path) -> list[Row]:
+    """The last row of each mutant in a file; one that was cut off is left out."""
+    found: dict[str, Row] = {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue
+        found[row["id"]] = row
+    return list(found.values())
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="A sample of 20")
+    parser.add_argument("--sample", type=int, default=250, help="How many mutants (default 250)")
+    parser.add_argument("--seed", type=int, default=0)
+    rows = ROOT / "build" / "mutants.jsonl"
+    parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
+    parser.add_argument(
+        "--resume", action="store_true", help="Judge what has no row, and survivors of fewer Points"
+    )
+    parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
+    parser.add_argument("--only", metavar="ID", help="Judge one mutant and print its report")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--minutes", type=float, default=24 * 60, help="Begin no mutant after this")
+    parser.add_argument("--places", type=int, default=6, help="Points a survivor is judged at")
+    parser.add_argument("--no-localize", action="store_true", help="Do not look for the code")
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.sample = min(asked.sample, 20)
+    return asked
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Survivors are judged at Points that differ, and every Point is one that its program accepts."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.sweep.validity import invalid
+
+
+def test_places_are_chosen_for_what_they_have_that_others_have_not() -> None:
+    from _mutant_points import PLACES
+    from bench_mutants import diverse
+
+    chosen = diverse(PLACES, 5)
+
+    assert chosen[0] is PLACES[0]
+    assert len({str(place) for place in chosen}) == 5
+    assert diverse(PLACES[:2], 5) == list(PLACES[:2])
+    assert {"dp", "tp", "cp", "pp"} <= {axis for each in diverse(PLACES, 8) for axis in each.axes}
+
+
+def test_every_place_is_valid() -> None:
+    import importlib
+
+    from _mutant_points import PLACES
+
+    from pytest_trainsafe.sweep.program import resolve
+
+    for place in PLACES:
+        module = importlib.import_module(f"pytest_trainsafe.reference_models.{place.program}")
+        program = resolve(module.train)
+        arguments = program.complete(place.arguments)
+        assert invalid(place.point, arguments, program.rules, 8) is None, place

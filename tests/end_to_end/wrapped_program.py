@@ -1,4 +1,4 @@
-"""A small network under torch's data parallel wrappers, with clipping, as most programs use them."""
+"""A small network under torch's data parallel wrappers, with clipping, as most programs have it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module of Lightning, trained by its Trainer with the DDP strategy, accumulation and clipping."""
+"""A module of Lightning, trained by its Trainer with DDP, accumulation and clipping."""
 
 from __future__ import annotations
 

@@ -21,7 +21,9 @@ def stage_of(network: Any, rank: int, fault: str) -> nn.Module:
     """Every second block; torchtitan's model runs without what is None."""
     if fault == "no residual" and rank:
         block = network.layers["1"]
-        block.forward = lambda x, *args: block.attention(block.attention_norm(x), *args)
+        block.forward = lambda x, *args, **named: block.attention(
+            block.attention_norm(x), *args, **named
+        )
     for name in list(network.layers):
         if int(name) % 2 != rank:
             del network.layers[name]

@@ -13,6 +13,7 @@ from lane import failure, flat, judge, needs_packages
 pytestmark = [needs_packages, pytest.mark.slow]
 
 MOE = {"model": "qwen2_moe"}
+GROUPED = {"model": "qwen2_moe, grouped"}
 
 #: What is said of a loss that is divided for the whole step, where the wrapper averages too.
 TWICE = "the value is 0.5 times the reference, which is 1/dp so it is divided by dp once too often"
@@ -54,6 +55,11 @@ def test_a_missing_reduction_names_the_wrapper(candidate_trace, reference_trace,
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args=MOE)
 def test_qwen2_moe_passes(candidate_trace, reference_trace):
+    judge(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args=GROUPED)
+def test_qwen2_moe_with_grouped_matrix_products_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 

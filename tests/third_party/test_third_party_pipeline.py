@@ -24,4 +24,4 @@ def test_gradients_that_the_schedule_divides_again(candidate_trace, reference_tr
 @pytest.mark.trainsafe(titan_pipeline.train, pp=2, dtype="float64")
 def test_a_block_without_its_residual_connections(candidate_trace, reference_trace):
     text = flat(failure(candidate_trace, reference_trace, fault="no residual"))
-    assert "starts at layers.1.output · activation · step 0 · micro-batch 0" in text
+    assert "starts at layers.1.ffn_norm.output · activation · step 0 · micro-batch 0" in text

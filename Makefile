@@ -12,7 +12,8 @@ RANGES := tests/plugin tests/sweep tests/trace tests/align tests/compare tests/r
 NUMERICS := tests/align tests/compare tests/record tests/trace tests/reference_models \
 	tests/localize tests/end_to_end
 
-.PHONY: setup demo test test-oldest test-newest test-numerics lint types bench mutants clean
+.PHONY: setup demo test test-oldest test-newest test-numerics test-third-party lint types bench \
+	mutants clean
 
 setup: $(VENV)/.installed
 
@@ -53,6 +54,16 @@ $(VENV)-newest/.installed: pyproject.toml
 		--upgrade-strategy eager -e ".[xdist]" hypothesis
 	@touch $@
 
+# Programs of other projects, in an environment of their own; its folder's tests skip elsewhere.
+test-third-party: $(VENV)-third-party/.installed
+	$(VENV)-third-party/bin/pytest tests/third_party
+
+$(VENV)-third-party/.installed: pyproject.toml constraints.txt tests/third_party/requirements.txt
+	$(PYTHON) -m venv $(VENV)-third-party
+	$(VENV)-third-party/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e ".[xdist]" hypothesis -r tests/third_party/requirements.txt
+	@touch $@
+
 # `make test-numerics ATEN_CPU_CAPABILITY=default`: as a CPU without vector instructions rounds.
 test-numerics: setup
 	$(BIN)/pytest $(SPREAD) $(NUMERICS)
@@ -78,4 +89,4 @@ mutants: setup
 	$(BIN)/python benchmarks/bench_mutants.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache

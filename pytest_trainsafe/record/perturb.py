@@ -30,6 +30,10 @@ EPSILON = {
 T = TypeVar("T")
 
 
+#: Nodes of the graph behind a module's outputs that are looked at; a leaf module has few.
+MOST_NODES = 1000
+
+
 class Noise:
     """Multiplies floating tensors by 1 + eps * u.
 
@@ -60,8 +64,11 @@ class Noise:
         """A module's output with noise on every tensor, and on the gradients that reach them.
 
         Beside what the module computed, an input that it was `given` and hands back stays the
-        same tensor: the program may go on with either, and gradients must reach both.
+        same tensor: the program may go on with either, and gradients must reach both.  So does an
+        output that others are computed from (the logits beside a router's weights): what reaches
+        it through them would not reach a copy with noise.
         """
+        behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}
         if all(id(tensor) in inputs for _, tensor in tensors_in(value)):
             inputs.clear()
@@ -74,6 +81,12 @@ class Noise:
             if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
                 return tensor
             key = f"{name}/{place}"
+            if id(tensor) in behind:
+                if not any(stride == 0 for stride in tensor.stride()):  # no memory of its own
+                    # Not counted as a change: what the others saved of it is off by rounding.
+                    tensor.data.copy_(self(key, tensor))
+                on_gradient(tensor, lambda grad: self(f"{key}/grad", grad))
+                return tensor
             # Added rather than replaced, so that the graph behind the output stays; of infinities
             # the difference is no number.
             difference = self(key, tensor) - tensor.detach()
@@ -84,3 +97,22 @@ class Noise:
 
         result: T = replace_tensors(value, perturbed)
         return result
+
+
+def _behind(value: object, given: object) -> set[int]:
+    """The ids of the output's tensors that others of them are computed from."""
+    outputs = {t.grad_fn: id(t) for _, t in tensors_in(value) if t.grad_fn is not None}
+    if len(outputs) < 2:
+        return set()
+    seen = {t.grad_fn for _, t in tensors_in(given)}
+    found: set[int] = set()
+    todo = [before for node in outputs for before, _ in node.next_functions]
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in outputs:
+            found.add(outputs[node])
+        todo += [before for before, _ in node.next_functions]
+    return found

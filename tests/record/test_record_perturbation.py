@@ -181,6 +181,34 @@ def test_an_input_that_is_handed_back_beside_a_result_stays_the_same_tensor() ->
     assert not torch.equal(noise.output("identity", given, [given]), given)
 
 
+def test_gradients_reach_an_output_that_another_is_computed_from(record: Any) -> None:
+    """As a router does, a module returns its logits and what it makes of them."""
+
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.linspace(-1, 1, 36).reshape(3, 12))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits = F.linear(x, self.weight)
+            return logits, logits.softmax(-1)
+
+    def train(ctx: Context) -> None:
+        model = nn.Sequential(Router())
+        ctx.watch(model)
+        with ctx.step(), ctx.microbatch(0):
+            _, weights = model(X[0])
+            weights.square().sum().backward()
+
+    plain, noisy = record(train), record(train, perturbation=EPSILON["float32"])
+    assert plain.paths("activation_grad") == noisy.paths("activation_grad")
+    for kind in ("activation", "activation_grad"):
+        for place in ("0.output.0", "0.output.1"):
+            expected, found = plain.get(kind, place), noisy.get(kind, place)
+            assert not torch.equal(found, expected)
+            assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_packed_sequences_survive_noise(record: Any) -> None:
     from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 

@@ -36,11 +36,13 @@ def train(ctx: Any, fault: str = "") -> None:
                     ids = next(data)
                     loss = model(input_ids=ids, labels=ids).loss
                     ctx.loss(loss)
-                    accelerator.backward(loss * (2 if fault == "doubled" and rank else 1))
+                    if fault == "divided twice":
+                        loss = loss / accelerator.gradient_accumulation_steps
+                    accelerator.backward(loss)
                     if accelerator.sync_gradients:
                         norm = accelerator.clip_grad_norm_(network.parameters(), 0.5)
                         ctx.grad_norm(norm)
-                    if fault == "early" and rank == 0:
-                        optimizer.step_was_skipped
+                    if fault == "every micro-batch" and not accelerator.sync_gradients:
+                        optimizer.optimizer.step()
                     optimizer.step()
                     optimizer.zero_grad()

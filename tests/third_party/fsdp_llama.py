@@ -20,6 +20,12 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
         for block in network.model.layers:  # type: ignore[union-attr]
             fully_shard(block, mesh=ctx.mesh["dp"])
         fully_shard(network, mesh=ctx.mesh["dp"])
+        if fault == "summed":
+            network.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+            for block in network.model.layers:  # type: ignore[union-attr]
+                block.set_gradient_divide_factor(1.0)
+            for module in (network, *network.model.layers):  # type: ignore[union-attr]
+                module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     ctx.initialize(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer)
@@ -31,7 +37,8 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
                     ids = tokens(step, index)
                     loss = network(input_ids=ids, labels=ids).loss
                     ctx.loss(loss)
-                    (loss / len(mine)).backward()
-            norm = nn.utils.clip_grad_norm_(network.parameters(), 0.5)
+                    divisor = MICROBATCHES if fault == "divided twice" else len(mine)
+                    (loss / divisor).backward()
+            nn.utils.clip_grad_norm_(network.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()

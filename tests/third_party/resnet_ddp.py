@@ -35,6 +35,8 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
     wrapped: nn.Module = network
     if ctx.point.size("dp") > 1:
         wrapped = DistributedDataParallel(network, process_group=ctx.group("dp"))
+    if fault == "evaluation" and ctx.coordinates["dp"]:
+        network.resnet.encoder.stages[1].eval()  # type: ignore[union-attr, index]
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     ctx.watch(network, optimizer)
     mine = ctx.microbatches(MICROBATCHES)
@@ -46,6 +48,7 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
                     logits = wrapped(pixel_values=pixels.to(ctx.dtype)).logits
                     loss = cross_entropy(logits, labels)
                     ctx.loss(loss)
-                    (loss / len(mine)).backward()
+                    divisor = MICROBATCHES if fault == "divided twice" else len(mine)
+                    (loss / divisor).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -46,13 +46,19 @@ def train(ctx: Any, steps: int = 2, annotations: Any = None, fault: str = "") ->
     ctx.initialize(network, annotations=annotations)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer, annotations)
+    if fault == "unequal" and ctx.coordinates["tp"]:
+        with torch.no_grad():  # this rank's replica of a norm's scale is another
+            network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)
+    mine = ctx.microbatches(MICROBATCHES)
     for step in range(steps):
         with ctx.step():
-            for index in ctx.microbatches(MICROBATCHES):
+            for index in mine:
                 with ctx.microbatch(index):
                     ids = tokens(step, index)
                     logits = network(ids)
-                    loss = cross_entropy(logits.flatten(0, 1), ids.flatten()) / MICROBATCHES
+                    # torchtitan switches FSDP2's division off, so this is of the whole step.
+                    divisor = len(mine) if fault == "averaged" else MICROBATCHES
+                    loss = cross_entropy(logits.flatten(0, 1), ids.flatten()) / divisor
                     ctx.loss(loss)
                     loss.backward()
             norm = nn.utils.clip_grad_norm_(network.parameters(), 0.5)

@@ -17,8 +17,13 @@ def mean_loss(logits: Tensor, ids: Tensor) -> Tensor:
     return cross_entropy(logits.flatten(0, 1), ids.flatten()) / MICROBATCHES
 
 
-def stage_of(network: Any, rank: int) -> nn.Module:
+def stage_of(network: Any, rank: int, fault: str) -> nn.Module:
     """Every second block; torchtitan's model runs without what is None."""
+    if fault == "no residual" and rank:
+        block = network.layers["1"]
+        block.forward = lambda x, *args, **named: block.attention(
+            block.attention_norm(x), *args, **named
+        )
     for name in list(network.layers):
         if int(name) % 2 != rank:
             del network.layers[name]
@@ -34,7 +39,7 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
 
     network, pipelined = build(ctx), ctx.point.size("pp") > 1
     if pipelined:
-        network = stage_of(network, ctx.coordinates["pp"])
+        network = stage_of(network, ctx.coordinates["pp"], fault)
     ctx.initialize(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer)
@@ -42,7 +47,9 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
         group = ctx.group("pp")
         stage = PipelineStage(network, group.rank(), group.size(), ctx.device, group=group)
         numbers = ctx.follow(stage, MICROBATCHES)
-        schedule = Schedule1F1B(stage, MICROBATCHES, loss_fn=mean_loss, scale_grads=False)
+        schedule = Schedule1F1B(
+            stage, MICROBATCHES, loss_fn=mean_loss, scale_grads=fault == "scaled"
+        )
     for step in range(steps):
         with ctx.step():
             batches = [tokens(step, index) for index in range(MICROBATCHES)]

@@ -1,0 +1,60 @@
+"""A network whose batch normalisation takes its statistics over all dp ranks, by small all-reduces.
+
+torch's own SyncBatchNorm needs a GPU.  Every micro-batch is cut over dp: a rank has its part of
+the samples, and all ranks work on the same micro-batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from resnet_ddp import BATCH, MICROBATCHES, images
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Synchronised(nn.BatchNorm2d):
+    """Means and variances of the samples of all ranks."""
+
+    group: dist.ProcessGroup
+
+    def forward(self, x: Tensor) -> Tensor:
+        of_samples = torch.stack([x.mean((0, 2, 3)), x.square().mean((0, 2, 3))])
+        mean, square = all_reduce(of_samples, group=self.group) / self.group.size()
+        variance = square - mean.square()
+        scale = self.weight * (variance + self.eps).rsqrt()
+        return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
+
+
+def build() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False), Synchronised(8), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5)
+    )
+
+
+def train(ctx: Any, steps: int = 2, annotations: Any = None) -> None:
+    model = build()
+    group = ctx.group("dp")
+    model[1].group = group  # type: ignore[index]
+    model(images(0, 0)[0].float())  # which gives the lazy layer its shape
+    model.to(ctx.device, ctx.dtype)
+    ctx.initialize(model)
+    wrapped = DistributedDataParallel(model, process_group=group)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    ctx.watch(model, optimizer, annotations)
+    share = BATCH // group.size()
+    mine = slice(group.rank() * share, (group.rank() + 1) * share)
+    for step in range(steps):
+        with ctx.step():
+            for index in range(MICROBATCHES):
+                with ctx.microbatch(index):
+                    pixels, labels = images(step, index)
+                    loss = cross_entropy(wrapped(pixels[mine].to(ctx.dtype)), labels[mine])
+                    ctx.loss(loss)
+                    (loss / MICROBATCHES).backward()
+            optimizer.step()
+            optimizer.zero_grad()

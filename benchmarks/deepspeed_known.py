@@ -56,7 +56,7 @@ KNOWN = (
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "ds-8154: a pipeline divides gradients by the accumulation once more at each stage boundary",
+        "ds-8154: a pipeline divides gradients by the accumulation again at each stage boundary",
         "0.18.3",
         "0.19.2",
         {"pp": 2},

@@ -74,7 +74,7 @@ BUGS = (
         number=6597,
         area="schedule",
         what="the first step is taken at the optimizer's own rate, before a warm-up begins",
-        wrong="0.15.1",
+        wrong="0.14.4 to 0.15.1",
         right="0.15.4",
         release="0.15.1",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupLR", "steps": 4},
@@ -88,7 +88,7 @@ BUGS = (
         area="model",
         what="ZeRO-3 writes its own number into the attribute `id` of every module, which the "
         "model computes with (report #6772, by the authors of TrainCheck)",
-        wrong="0.15.1 to 0.16.2",
+        wrong="0.14.4 to 0.16.2",
         right="0.16.9",
         release="0.16.2",
         triggers={"dp": 2, "zero": 3},

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
 from pytest_trainsafe.fixtures.deepspeed_loop import LOOPS, loss_annotations, train_steps
 from pytest_trainsafe.fixtures.deepspeed_rules import rules
-from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.sweep.point import Point
 
@@ -130,9 +130,7 @@ def test_a_loop_that_deepspeed_does_not_have_is_skipped(axes: dict[str, Any], wo
 MORE = {"microbatches": 4}
 
 
-@pytest.mark.trainsafe(
-    deepspeed_programs.client_optimizer, loop="no_sync", zero=1, dp=2, args=MORE
-)
+@pytest.mark.trainsafe(deepspeed_programs.client_optimizer, loop="no_sync", zero=1, dp=2, args=MORE)
 def test_micro_batches_that_are_not_reduced_one_by_one_train_the_same(
     candidate_trace, reference_trace
 ):
@@ -154,5 +152,5 @@ def test_annotations_of_a_file_cannot_be_changed_for_the_documented_loss() -> No
         "cp_order": "contiguous",
         "gradients": {"mean": ["dp", "cp"]},
     }
-    with pytest.raises(ProgramError, match="'layouts.yaml' is a file"):
+    with pytest.raises(ProgramError, match=r"'layouts\.yaml' is a file"):
         loss_annotations("layouts.yaml", "documented")

@@ -43,7 +43,7 @@ class Known:
 KNOWN = (
     Known(
         "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
-        "0.18.2",
+        "0.17.6",
         "0.19.8",
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
@@ -93,6 +93,32 @@ KNOWN = (
 )
 
 
+_WARM_UP = {"dp": 2, "zero": 1, "groups": True, "steps": 4}
+
+#: What the catalogue's Points show of other bugs than theirs, or of what was documented once.
+KNOWN_THERE = (
+    *(
+        Known(
+            "ds-6597: the first step is taken at the optimizer's own rate, before a warm-up begins",
+            "0.14.4",
+            "0.15.2",
+            {**_WARM_UP, "schedule": schedule},
+            ("enter.weight · update · step 0",),
+            catalogued=True,
+        )
+        for schedule in ("WarmupLR", "WarmupCosineLR")
+    ),
+    Known(
+        "no bug: the default of WarmupLR's warmup_max_lr is 0.001, later each group's own rate",
+        "0.15.3",
+        "0.17.2",
+        {**_WARM_UP, "schedule": "WarmupLR"},
+        ("· update · step 2",),
+        catalogued=True,
+    ),
+)
+
+
 def catalogued_points() -> list[dict[str, object]]:
     """Where the catalogue's bugs act that were in a supported release, each Point once."""
     points = [
@@ -114,5 +140,5 @@ def _catalogued(bug: DeepSpeedBug) -> Known:
 def known_by(case: Case, report: str) -> str:
     """The name of the bug by which a Case fails, UNEXPLAINED where none is known."""
     catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
-    found = [bug.name for bug in (*KNOWN, *catalogued) if bug.explains(case, report)]
+    found = [bug.name for bug in (*KNOWN, *KNOWN_THERE, *catalogued) if bug.explains(case, report)]
     return found[0] if found else UNEXPLAINED

@@ -68,6 +68,8 @@ class ActivationRecorder:
         self._looked_at: set[str] = set()
         self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def attach(self, names: dict[nn.Module, str]) -> None:
         """Install the hooks.  Must happen before the first call of a compiled module."""
@@ -191,7 +193,7 @@ class ActivationRecorder:
             held = self._held[microbatch]
             if where in held and self.clock.resumed:
                 return
-            values, layout, source = self._local(where, grad)
+            values, layout, source = self._local(where, self.unscaled(grad))
             taken = self.writer.take(where, values, layout)
             if where in held:
                 taken = held[where][0] + taken

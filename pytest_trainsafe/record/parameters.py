@@ -64,6 +64,8 @@ class ParameterRecorder:
         self._main_written = False
         self._hooked: set[str] = set()
         self._noted: set[str] = set()
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def attach(self) -> None:
         """Listen to the parameters' gradients and to the optimizer."""
@@ -140,7 +142,7 @@ class ParameterRecorder:
             where = self._where("param_grad", name, microbatch=microbatch)
             layout, source = self._layout(name, grad, self.partial_axes[name])
             layout += self.unreduced
-            part = self.writer.take(where, local_values(grad), layout)
+            part = self.writer.take(where, local_values(self.unscaled(grad)), layout)
             parts = self._contributions[microbatch]
             if name in parts:
                 part = parts[name][1] + part

@@ -143,7 +143,7 @@ BUGS = (
         area="schedule",
         what="WarmupCosineLR sets the rate of the first parameter group only: the others take "
         "their first step at full rate",
-        wrong="0.18.9",
+        wrong="0.16.2 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupCosineLR", "groups": True, "steps": 4},
@@ -186,7 +186,7 @@ BUGS = (
         area="schedule",
         what="WarmupLR without a warmup_max_lr warms every parameter group up to the rate of the "
         "first",
-        wrong="0.18.9",
+        wrong="0.17.6 to 0.18.9",
         right="0.19.8",
         release="0.18.9",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupLR", "groups": True, "steps": 4},

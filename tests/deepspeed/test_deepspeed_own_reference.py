@@ -9,8 +9,10 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
+from pytest_trainsafe.fixtures.deepspeed_reference import train_plainly
+from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.errors import SweepError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import Cell, cells
 
@@ -29,8 +31,11 @@ def swept(**axes: Any) -> list[Cell]:
 
 
 def test_an_optimizer_of_deepspeed_alone_asks_for_deepspeed_as_reference() -> None:
-    with pytest.raises(SweepError, match=r"'Muon' has no counterpart .* 'framework': 'deepspeed'"):
-        swept(zero=[2])
+    nothing: Any = None
+    with pytest.raises(ProgramError, match=r"'Muon' has no counterpart .* 'deepspeed'"):
+        train_plainly(
+            nothing, nothing, nothing, DeepSpeedConfig(MUON), None, None, 1, 1, True, resized=""
+        )
 
 
 def test_with_deepspeed_as_reference_it_is_taken() -> None:

@@ -109,6 +109,14 @@ KNOWN_THERE = (
         for schedule in ("WarmupLR", "WarmupCosineLR")
     ),
     Known(
+        "#8588: without ZeRO in half precision, the norm that is reported has the loss scale in it",
+        "0.17.6",
+        "0.18.2",
+        {"dp": 2, "zero": 0, "dtype": "bfloat16"},
+        ("starts at     grad_norm · grad_norm · step 0",),
+        catalogued=True,
+    ),
+    Known(
         "no bug: the default of WarmupLR's warmup_max_lr is 0.001, later each group's own rate",
         "0.15.3",
         "0.17.2",

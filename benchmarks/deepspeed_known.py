@@ -119,7 +119,7 @@ KNOWN_THERE = (
     Known(
         "no bug: the default of WarmupLR's warmup_max_lr is 0.001, later each group's own rate",
         "0.15.3",
-        "0.17.2",
+        "0.17.1",
         {**_WARM_UP, "schedule": "WarmupLR"},
         ("· update · step 2",),
         catalogued=True,

@@ -115,7 +115,7 @@ BUGS = (
         area="optimizer",
         what="without ZeRO in bfloat16, gradients are divided by a loss scale that no loss was "
         "multiplied by, and are never cleared",
-        wrong="0.18.2 to 0.18.5",
+        wrong="0.18.3 to 0.18.5",
         right="0.18.9",
         release="0.18.5",
         triggers={"dp": 2, "zero": 0, "dtype": "bfloat16"},
@@ -186,7 +186,7 @@ BUGS = (
         area="schedule",
         what="WarmupLR without a warmup_max_lr warms every parameter group up to the rate of the "
         "first",
-        wrong="0.17.6 to 0.18.9",
+        wrong="0.17.6 to 0.19.3",
         right="0.19.8",
         release="0.18.9",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupLR", "groups": True, "steps": 4},

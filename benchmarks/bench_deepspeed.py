@@ -114,6 +114,8 @@ def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
     yield from _cells(deepspeed_gpt.moe, expert, settings)
     told = {"ulysses": ["mpu", "mesh"]}
     yield from _cells(deepspeed_gpt.ulysses, {"cp": 2, "zero": [0, 1, 2, 3], **told}, settings)
+    documented = {"cp": 2, "zero": [0, 1, 2, 3], "ulysses_loss": "documented"}
+    yield from _cells(deepspeed_gpt.ulysses, documented, settings)
 
 
 def _small(settings: Settings) -> Iterator[Case]:

@@ -77,6 +77,13 @@ KNOWN = (
         ("main_grad · step 0", "0.5 times the reference"),
     ),
     Known(
+        "under Ulysses stages 0 to 2 add up gradients that the documented loss asks to average",
+        "0.19.8",
+        "0.19.8",
+        {"cp": 2, "ulysses_loss": "documented"},
+        ("main_grad · step 0", "2 times the reference"),
+    ),
+    Known(
         "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
         "0.19.8",
         "0.19.8",

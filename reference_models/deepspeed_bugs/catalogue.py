@@ -171,7 +171,7 @@ BUGS = (
         area="reduction",
         what="BF16_Optimizer adds the last micro-batch of a step after the all-reduce, so each "
         "rank uses its own",
-        wrong="0.18.5 to 0.18.9",
+        wrong="0.18.3 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         planted=True,

@@ -2,7 +2,7 @@
 
 A release is put into a folder of its own by pip, without what it depends on: torch and all else
 are the environment's.  It is then found before the installed DeepSpeed, as it stands, and
-`bench_deepspeed.py --small` judges it: 17 Points, in float32 or bfloat16.  A Point passes, or
+`bench_deepspeed.py --small` judges it: 13 Points, in float32 or bfloat16.  A Point passes, or
 fails as a known bug of that release does, or is counted as unexplained.
 `--write` writes the table into docs/deepspeed.md.
 """

@@ -43,7 +43,7 @@ class Known:
 KNOWN = (
     Known(
         "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
-        "0.18.2",
+        "0.17.6",
         "0.19.8",
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
@@ -56,7 +56,7 @@ KNOWN = (
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "ds-8154: a pipeline divides gradients by the accumulation once more at each stage boundary",
+        "ds-8154: a pipeline divides gradients by the accumulation again at each stage boundary",
         "0.18.3",
         "0.19.2",
         {"pp": 2},
@@ -77,6 +77,13 @@ KNOWN = (
         ("main_grad · step 0", "0.5 times the reference"),
     ),
     Known(
+        "under Ulysses stages 0 to 2 add up gradients that the documented loss asks to average",
+        "0.19.8",
+        "0.19.8",
+        {"cp": 2, "ulysses_loss": "documented"},
+        ("main_grad · step 0", "2 times the reference"),
+    ),
+    Known(
         "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
         "0.19.8",
         "0.19.8",
@@ -89,6 +96,40 @@ KNOWN = (
         "0.18.2",
         {"zero": 2},
         ("main_grad · step 0", "of 4 are not in it"),
+    ),
+)
+
+
+_WARM_UP = {"dp": 2, "zero": 1, "groups": True, "steps": 4}
+
+#: What the catalogue's Points show of other bugs than theirs, or of what was documented once.
+KNOWN_THERE = (
+    *(
+        Known(
+            "ds-6597: the first step is taken at the optimizer's own rate, before a warm-up begins",
+            "0.14.4",
+            "0.15.2",
+            {**_WARM_UP, "schedule": schedule},
+            ("enter.weight · update · step 0",),
+            catalogued=True,
+        )
+        for schedule in ("WarmupLR", "WarmupCosineLR")
+    ),
+    Known(
+        "#8588: without ZeRO in half precision, the norm that is reported has the loss scale in it",
+        "0.17.6",
+        "0.18.2",
+        {"dp": 2, "zero": 0, "dtype": "bfloat16"},
+        ("starts at     grad_norm · grad_norm · step 0",),
+        catalogued=True,
+    ),
+    Known(
+        "no bug: the default of WarmupLR's warmup_max_lr is 0.001, later each group's own rate",
+        "0.15.3",
+        "0.17.1",
+        {**_WARM_UP, "schedule": "WarmupLR"},
+        ("· update · step 2",),
+        catalogued=True,
     ),
 )
 
@@ -114,5 +155,5 @@ def _catalogued(bug: DeepSpeedBug) -> Known:
 def known_by(case: Case, report: str) -> str:
     """The name of the bug by which a Case fails, UNEXPLAINED where none is known."""
     catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
-    found = [bug.name for bug in (*KNOWN, *catalogued) if bug.explains(case, report)]
+    found = [bug.name for bug in (*KNOWN, *KNOWN_THERE, *catalogued) if bug.explains(case, report)]
     return found[0] if found else UNEXPLAINED

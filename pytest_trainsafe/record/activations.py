@@ -82,6 +82,8 @@ class ActivationRecorder:
         self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
         self._device = torch.device(spec.device).type
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def perturb(self, names: dict[nn.Module, str]) -> None:
         """Install the hooks that add noise to the outputs of leaf modules."""
@@ -269,7 +271,7 @@ class ActivationRecorder:
             held = self._held[microbatch]
             if where in held and self.clock.resumed:
                 return
-            values, layout, source = self._local(where, grad)
+            values, layout, source = self._local(where, self.unscaled(grad))
             taken = self.writer.take(where, values, layout)
             if where in held:
                 taken = held[where][0] + taken

@@ -75,7 +75,8 @@ def separate_outputs(engine: Any) -> None:
     below see it afterwards.  On a copy the engine's hook runs first, whatever it does.
     Called after the recorder's hooks are installed.
     """
-    engine.module.register_forward_hook(torch.compiler.disable(_copied))
+    hook: Any = torch.compiler.disable(_copied)  # type: ignore[no-untyped-call]
+    engine.module.register_forward_hook(hook)
 
 
 def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:

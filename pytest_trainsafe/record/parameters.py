@@ -73,6 +73,8 @@ class ParameterRecorder:
         self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def attach(self) -> None:
         """Listen to the parameters' gradients and to the optimizer."""
@@ -178,7 +180,7 @@ class ParameterRecorder:
             terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
             layout, source = self._layout(name, grad, terms, whole=unsharded)
             layout += self.annotations.unreduced(self.spec.at)
-            part = self.writer.take(where, local_values(grad), layout)
+            part = self.writer.take(where, local_values(self.unscaled(grad)), layout)
             parts = self._contributions[microbatch]
             if name in parts:
                 part = parts[name][1] + part

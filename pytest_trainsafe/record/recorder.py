@@ -29,6 +29,7 @@ from pytest_trainsafe.record.deepspeed import (
     separate_outputs,
 )
 from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
+from pytest_trainsafe.record.deepspeed_scale import LossScale
 from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.outputs import tensors_in
 from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
@@ -195,6 +196,8 @@ class Recorder:
         if engine is None:  # one that cuts parameters itself says so only now
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
+        if engine is not None:
+            self.activations.unscaled = self.parameters.unscaled = LossScale(engine).undone
         self.parameters.attach()
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()

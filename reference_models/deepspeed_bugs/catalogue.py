@@ -74,7 +74,7 @@ BUGS = (
         number=6597,
         area="schedule",
         what="the first step is taken at the optimizer's own rate, before a warm-up begins",
-        wrong="0.15.1",
+        wrong="0.14.4 to 0.15.1",
         right="0.15.4",
         release="0.15.1",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupLR", "steps": 4},
@@ -88,7 +88,7 @@ BUGS = (
         area="model",
         what="ZeRO-3 writes its own number into the attribute `id` of every module, which the "
         "model computes with (report #6772, by the authors of TrainCheck)",
-        wrong="0.15.1 to 0.16.2",
+        wrong="0.14.4 to 0.16.2",
         right="0.16.9",
         release="0.16.2",
         triggers={"dp": 2, "zero": 3},
@@ -115,7 +115,7 @@ BUGS = (
         area="optimizer",
         what="without ZeRO in bfloat16, gradients are divided by a loss scale that no loss was "
         "multiplied by, and are never cleared",
-        wrong="0.18.2 to 0.18.5",
+        wrong="0.18.3 to 0.18.5",
         right="0.18.9",
         release="0.18.5",
         triggers={"dp": 2, "zero": 0, "dtype": "bfloat16"},
@@ -143,7 +143,7 @@ BUGS = (
         area="schedule",
         what="WarmupCosineLR sets the rate of the first parameter group only: the others take "
         "their first step at full rate",
-        wrong="0.18.9",
+        wrong="0.16.2 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupCosineLR", "groups": True, "steps": 4},
@@ -171,7 +171,7 @@ BUGS = (
         area="reduction",
         what="BF16_Optimizer adds the last micro-batch of a step after the all-reduce, so each "
         "rank uses its own",
-        wrong="0.18.5 to 0.18.9",
+        wrong="0.18.3 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         planted=True,
@@ -186,7 +186,7 @@ BUGS = (
         area="schedule",
         what="WarmupLR without a warmup_max_lr warms every parameter group up to the rate of the "
         "first",
-        wrong="0.18.9",
+        wrong="0.17.6 to 0.19.3",
         right="0.19.8",
         release="0.18.9",
         triggers={"dp": 2, "zero": 1, "schedule": "WarmupLR", "groups": True, "steps": 4},

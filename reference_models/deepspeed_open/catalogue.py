@@ -152,6 +152,10 @@ OPEN = (
         what="clipping leaves gradients of sparse embeddings as they are",
     ),
     OpenDifference(
+        name="resized_batch",
+        what="after a change of the batch size, a step is taken before its micro-batches are done",
+    ),
+    OpenDifference(
         name="round_robin_fragments",
         what="with round_robin_gradients, what reads master weights back reads other parameters",
     ),

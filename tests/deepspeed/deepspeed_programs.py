@@ -159,15 +159,3 @@ SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
 @deepspeed_program({**SGD, "gradient_clipping": 0.01}, microbatches=4, steps=2)
 def sparse_embedding() -> Any:
     return Words(), tokens
-
-
-MUON = {"type": "Muon", "params": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.0}}
-
-
-@deepspeed_program({"optimizer": MUON}, microbatches=2, steps=2)
-def muon() -> Any:
-    """Matrices that DeepSpeed trains by Muon, whose update it makes itself."""
-    model = Net()
-    for parameter in model.parameters():
-        parameter.use_muon = parameter.ndim > 1  # type: ignore[attr-defined]
-    return model, batch

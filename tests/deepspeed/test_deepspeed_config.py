@@ -52,7 +52,7 @@ def completed(config: DeepSpeedConfig, **changes: Any) -> dict[str, Any]:
             {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, **ADAMW},
             ["train_batch_size 10", "no multiple", "change one of them"],
         ),
-        ({"optimizer": {"type": "OneBitAdam"}}, ["'OneBitAdam'", "AdamW", "optimizer=..."]),
+        ({"optimizer": {"type": "Adamm"}}, ["'Adamm'", "AdamW", "optimizer=..."]),
         ({"zero_optimization": {"stage": 4}, **ADAMW}, ["stage", "0 to 3"]),
         ({"zero_optimization": True, **ADAMW}, ["zero_optimization is True", "section"]),
         ({}, ["no optimizer", "deepspeed_program(optimizer=...)"]),

@@ -62,11 +62,10 @@ STRUCTURES: list[tuple[str, Callable[[torch.Tensor], Any], Callable[[Any], torch
     ("named tuple", lambda loss: Pair(loss, loss), lambda output: output.loss),
     ("own dict", lambda loss: Output(loss=loss, other=3), lambda output: output["loss"]),
 ]
+NAMES = [each[0] for each in STRUCTURES]
 
 
-@pytest.mark.parametrize(
-    ("wrap", "pick"), [e[1:] for e in STRUCTURES], ids=[e[0] for e in STRUCTURES]
-)
+@pytest.mark.parametrize(("wrap", "pick"), [e[1:] for e in STRUCTURES], ids=NAMES)
 def test_the_gradient_is_the_one_after_the_engine_divided_it(
     wrap: Callable[[torch.Tensor], Any], pick: Callable[[Any], torch.Tensor]
 ) -> None:
@@ -79,7 +78,7 @@ def test_on_the_same_tensor_it_would_be_the_one_before() -> None:
     assert gradients(Model(wrap), pick, separate=False) == [1.0, 0.25]
 
 
-@pytest.mark.parametrize("wrap", [e[1] for e in STRUCTURES], ids=[e[0] for e in STRUCTURES])
+@pytest.mark.parametrize("wrap", [e[1] for e in STRUCTURES], ids=NAMES)
 def test_what_the_model_returns_keeps_its_class_and_its_values(
     wrap: Callable[[torch.Tensor], Any],
 ) -> None:

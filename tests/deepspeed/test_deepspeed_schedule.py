@@ -151,8 +151,14 @@ def warming(steps: int) -> dict[str, Any]:
     return {"config": {"scheduler": {"type": "WarmupLR", "params": params}}}
 
 
-@pytest.mark.trainsafe(deepspeed_programs.odd_parameters, zero=3, args={**warming(4), "steps": 3})
-def test_a_training_with_a_warm_up_passes(candidate_trace, reference_trace):
+@pytest.mark.trainsafe(
+    deepspeed_programs.odd_parameters,
+    zero=2,
+    args={**warming(4), "steps": 3, "resized": "shrinking"},
+)
+def test_a_training_with_a_warm_up_and_a_batch_that_changes_passes(
+    candidate_trace, reference_trace
+):
     pytest.importorskip("deepspeed")
     assert_trainsafe(candidate_trace, reference_trace)
 

@@ -38,3 +38,11 @@ def test_sequence_parallel_ranks_are_those_of_cp(candidate_trace, reference_trac
 @pytest.mark.trainsafe(deepspeed_gpt.moe, dp=2, ep=2, zero=1)
 def test_experts_have_the_numbers_of_the_whole_model(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(deepspeed_gpt.ulysses, cp=2, zero=3, ulysses_loss="documented")
+def test_the_loss_that_deepspeed_documents_for_ulysses_is_right_at_stage_3(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)

@@ -187,15 +187,13 @@ class _Words:
                 f"the {fault.phase} of the code in {named} between the modules that it runs: "
                 "what these compute agrees, what it makes of it does not"
             )
-        if fault.phase == "forward" and fault.unseen:
-            return (
-                f"the forward of {named}: {its} output does not agree; not all of {its} inputs "
-                "could be compared"
-            )
         if fault.phase == "forward":
-            if any(self.compared.inputs(f.target) for f in group):
-                return f"the forward of {named}: {its} inputs agree, {its} output does not"
-            return f"the forward of {named}: {its} output differs; {its} inputs were not compared"
+            differs = f"the forward of {named}: {its} output differs"
+            if not any(self.compared.inputs(f.target) for f in group):
+                return f"{differs}; {its} inputs were not compared"
+            if fault.unseen:
+                return f"{differs}; not all of {its} inputs were compared"
+            return f"the forward of {named}: {its} inputs agree, {its} output does not"
         return (
             f"the backward of {named}: the gradients that reach {its} output agree, those that "
             f"leave {its} inputs do not"

@@ -133,7 +133,7 @@ class Recorder:
             self.writer.add(NoteEvent("reduces_in", reduces_in(engine)))
         self.annotations = annotations
         if engine is None:
-            Wrappers(self.spec.at, annotations, self.writer).attach(part for _, part in parts)
+            Wrappers(self.spec.at, annotations, self.writer).attach(parts, self.hooks)
         self._cuts = annotations.cuts_batches()
         self.level = level
         if level == "step":

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -19,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_trainsafe.align.annotations import Annotations
 from pytest_trainsafe.align.dtensor import is_dtensor
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.compiled import ModuleHooks
 from pytest_trainsafe.record.fsdp import is_flat_fsdp, is_fsdp_module
 from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -52,12 +52,12 @@ class Wrappers:
         self._replicated: dict[int, DistributedDataParallel] = {}
         self._told: set[tuple[str, ...]] = set()
 
-    def attach(self, parts: Iterable[nn.Module]) -> None:
+    def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
         """Look into the parts now, and around them whenever one begins its forward.
 
         A part may be what a wrapper holds (`ddp.module`), and may be wrapped after it is watched.
         """
-        for part in parts:
+        for name, part in parts:
             for module in part.modules():
                 if is_flat_fsdp(module) and _size(module) > 1:
                     raise _unsupported(module)
@@ -65,7 +65,7 @@ class Wrappers:
                     self._sharded.append((module, _axes_of_mesh(module, self._point)))
                 if isinstance(module, DistributedDataParallel):
                     self._replicated[id(module)] = module
-            part.register_forward_pre_hook(torch.compiler.disable(self._look))  # type: ignore[no-untyped-call]
+            hooks.before(part, name, self._look)
 
     def _look(self, *_: object) -> None:
         around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]

@@ -124,7 +124,7 @@ def test_what_crosses_the_boundary_is_recorded_and_the_graph_stays_whole(
     assert compiled_regions() == regions + 1
     assert run.rank.note("ran") == ["compile"]
     assert set(run.rank.note("compiled")) == unseen
-    flows = ("activation", "activation_grad")
+    flows = ("input", "activation", "activation_grad")
     due = {
         id: digest
         for id, digest in expected.hashes().items()

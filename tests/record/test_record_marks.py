@@ -149,4 +149,4 @@ def test_an_exception_in_an_open_step_is_the_programs_own(make_spec: Any) -> Non
         program.record(spec, train)
     rank = Trace.open(spec.trace, allow_incomplete=True).ranks[0]
     assert [event.step for event in rank.steps] == [0]
-    assert [id.kind for id in rank.tensors if id.step == 1] == ["activation"]
+    assert [id.kind for id in rank.tensors if id.step == 1] == ["input", "activation"]

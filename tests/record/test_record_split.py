@@ -35,6 +35,7 @@ def test_activations_are_cut_gradients_are_terms_and_the_loss_is_a_mean(record: 
 
     layouts = {id.kind: event.layout for id, event in run.rank.tensors.items()}
     assert layouts == {
+        "input": (),
         "param": (),
         "activation": (Shard(0, "dp"),),
         "activation_grad": (Shard(0, "dp"),),

@@ -62,6 +62,8 @@ def test_a_mean_by_hand_is_offered_where_the_norm_shows_it(candidate_trace, refe
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
-def test_clipping_without_a_norm_hides_a_mean_by_hand(candidate_trace, reference_trace):
+def test_a_mean_by_hand_shows_before_clipping_though_no_norm_is_reported(
+    candidate_trace, reference_trace
+):
     text = report(candidate_trace, reference_trace, norm=False, way="by hand")
-    assert "fit if they are means over dp, but all gradients are multiplied by" in text
+    assert "gradients: {mean: [dp]}" in text

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import inner_pytest
@@ -41,8 +42,10 @@ def test_no_rank_outlives_pytest(tmp_path: Path, ending: signal.Signals) -> None
     (tmp_path / "endless.py").write_text(PROGRAM.format(pipe=str(pipe)))
     command = inner_pytest.command(tmp_path, SOURCE, "--trainsafe-timeout=600")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    # A shell without job control has its background processes ignore Ctrl-C.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     runner = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heeds
     )
     try:
         first = _pid(reader)

@@ -28,14 +28,7 @@ def test_a_program_that_clips_passes(candidate_trace, reference_trace, request):
     assert "not compared" not in notes(request)
 
 
-@pytest.mark.trainsafe(
-    # FSDP2 leaves no gradient of a micro-batch on a rank.
-    clipped,
-    dp=2,
-    dtype="float64",
-    args={"sharded": True},
-    accept=["coverage"],
-)
+@pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"sharded": True})
 def test_fsdp2_that_clips_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 

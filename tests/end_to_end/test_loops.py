@@ -73,4 +73,5 @@ def test_micro_batches_may_be_dealt_out_in_turn(candidate_trace, reference_trace
 def test_numbers_in_another_order_than_the_data_are_found(candidate_trace, reference_trace):
     text = report(candidate_trace, reference_trace)
 
-    assert "starts at output · activation · step 0 · micro-batch 1" in text
+    assert "starts at input.0 · input · step 0 · micro-batch 1" in text
+    assert "it is what the reference is given in micro-batch 0" in text

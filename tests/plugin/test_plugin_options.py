@@ -70,7 +70,7 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("seed", "-1", "takes an integer from 0 to 2[*][*]32 - 1, not '-1'"),
         ("accept", "droput", "takes some of *, not 'droput'; did you mean 'dropout'?"),
         ("record", "all", "takes one of sketch, full, not 'all'*"),
-        ("record-kinds", "grads", "takes one of activation, *grad_norm, not 'grads'*"),
+        ("record-kinds", "grads", "takes one of input, activation, *grad_norm, not 'grads'*"),
         ("record-kinds", "loss,update", "takes kinds that are recorded*Use param and*"),
     ],
 )

@@ -50,7 +50,7 @@ def train(ctx: Any, steps: int = 2, annotations: Any = None) -> None:
     mine = slice(group.rank() * share, (group.rank() + 1) * share)
     for step in range(steps):
         with ctx.step():
-            for index in range(MICROBATCHES):
+            for index in ctx.microbatches(MICROBATCHES, order="split"):
                 with ctx.microbatch(index):
                     pixels, labels = images(step, index)
                     loss = cross_entropy(wrapped(pixels[mine].to(ctx.dtype)), labels[mine])

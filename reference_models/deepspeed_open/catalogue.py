@@ -15,8 +15,7 @@ OPEN = (
         arguments={"used": "even steps", "microbatches": 1},
         where={"zero": 3, "dp": 1},
         right={"zero": 2, "dp": 1},
-        kind="grad_norm",
-        tensor="grad_norm",
+        tensor="second.weight",
         step=1,
     ),
     OpenDifference(
@@ -38,7 +37,6 @@ OPEN = (
         arguments={"used": "even steps", "microbatches": 1},
         where={"zero": 2, "dp": 1, "offload": True},
         right={"zero": 2, "dp": 1},
-        kind="update",
         tensor="second.weight",
         step=1,
     ),

@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import launch_programs
@@ -43,7 +44,9 @@ def test_nothing_outlives_a_test_run_that_is_ended(number: signal.Signals, tmp_p
     notes = os.open(pipe, os.O_RDWR)
     here = str(Path(__file__).parent)
     command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as parent:
+    # A shell without job control has its background processes ignore Ctrl-C.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as parent:
         assert select.select([notes], [], [], 60)[0], "the rank did not start its children"
         fds = [os.pidfd_open(int(pid)) for pid in os.read(notes, 4096).split()]
         assert len(fds) == 3

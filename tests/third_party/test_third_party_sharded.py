@@ -75,6 +75,9 @@ def test_llama_with_replicas_that_differ(candidate_trace, reference_trace):
     assert "on tp rank 1: the value is 1.01 times the reference" in text
 
 
+@pytest.mark.xfail(
+    strict=True, reason="what the first report offers of tensor-parallel experts is not all"
+)
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args={"model": "qwen2_moe"})
 def test_qwen2_moe_passes_with_the_annotations_that_its_first_report_offers(
     candidate_trace, reference_trace

@@ -31,7 +31,7 @@ class Comparison:
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
     `turned_in` is the first step in which an update went the other way where rounding decides.
     `given` lists the model's inputs that differ from the reference's, with their places in dataflow
-    and what they are; `unclear` those of which that cannot be told.  `apart` says of the buffers
+    and what they are; `unclear` those whose layout is not known.  `apart` says of the buffers
     that were not compared, or not on every rank, why.
     `factor` is what all main gradients of the failing step share, None where they share nothing.
     """

@@ -38,7 +38,7 @@ class Clip:
 
 Listener = Callable[[Clip], None]
 
-#: Who is told of clips; None while nothing is recorded.
+#: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
 
 #: torch's clip functions, and by what each clips.  The public names without an underscore at the
@@ -75,7 +75,7 @@ def before_clip(
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Tell `listener` of every clip within; leaves torch as it was."""
+    """Call `listener` with every clip in this context; restore torch at its end."""
     global _listener
     before = _listener
     _listener = listener

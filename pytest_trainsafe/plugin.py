@@ -73,6 +73,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         parametrize(metafunc)
 
 
+def pytest_exception_interact(
+    call: pytest.CallInfo[Any], report: pytest.CollectReport | pytest.TestReport
+) -> None:
+    if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
+        from pytest_trainsafe.sweep.bare_marker import explanation
+
+        if text := explanation(call.excinfo.tb):
+            report.sections.append((MARKER, text))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     if _in_use(session.config):

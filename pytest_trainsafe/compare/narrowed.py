@@ -18,7 +18,8 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorId
 
 #: The kinds that recipes keep wide while parameters are narrow.
-KINDS = frozenset({"main_grad", "optimizer_state"})
+#: Clipping multiplies by a factor that no narrow dtype holds, so gradients count from before it.
+KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 
 #: The dtypes in which they are kept.
 WIDE = frozenset({"float32", "float64"})

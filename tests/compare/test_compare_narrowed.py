@@ -60,7 +60,7 @@ def write(
         writer.add(note)
     for index, term in enumerate(terms if recorded else ()):
         writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term, (), "default")
-    name = "fc.weight" if kind == "main_grad" else "fc.weight.exp_avg"
+    name = "fc.weight.exp_avg" if kind == "optimizer_state" else "fc.weight"
     writer.add_tensor(parameter(kind, name, 0), main, layout, "default")
     writer.add(StepEvent(0, MICROBATCHES, "", "", True, 0.0))
     writer.close()
@@ -84,6 +84,18 @@ def test_micro_batches_added_up_in_bfloat16_pass_and_are_doubted(tmp_path: Path)
     [message] = doubts(tmp_path, write(tmp_path / "candidate", terms, in_bfloat16(terms)))
 
     assert message.startswith("every value fits bfloat16 exactly, though the tensor is stored as")
+
+
+def test_gradients_from_before_clipping_are_doubted_alike(tmp_path: Path) -> None:
+    """Clipped ones fit no narrow dtype any more: the factor of clipping does not."""
+    terms, kind = terms_of(), "unclipped_grad"
+    reference = write(tmp_path / "exact", terms, in_float32(terms), kind=kind)
+    perturbed = write(tmp_path / "noise", terms, in_float32(noisy(terms)), kind=kind)
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), kind=kind)
+
+    [finding] = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+
+    assert (finding.check, finding.verdict) == ("narrowed", "inconclusive")
 
 
 def test_micro_batches_added_up_in_float32_are_not_doubted(tmp_path: Path) -> None:

@@ -50,3 +50,47 @@ def test_two_markers_on_one_test_are_refused(project):
     result = project.runpytest_inprocess()
 
     result.stdout.fnmatch_lines(["test_bad.py::test_it: a test takes one trainsafe marker*"])
+
+
+def test_a_program_that_pytest_took_for_the_test_is_explained(project):
+    """pytest applies a marker that is called with one function alone to that function."""
+    project.makepyfile(
+        test_bare="""
+        import pytest
+
+        def train(ctx):
+            ctx.initialize(None)
+
+        @pytest.mark.trainsafe(train)
+        def test_it(candidate_trace):
+            pass
+        """
+    )
+
+    result = project.runpytest_inprocess()
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        ["*AttributeError*", '*Name an axis, such as tp=1, *trainsafe("test_bare:train")*']
+    )
+
+
+def test_other_errors_of_a_module_are_not_explained(project):
+    project.makepyfile(
+        test_other="""
+        import pytest
+
+        def decorate(test):
+            raise ValueError(test.__name__)
+
+        @decorate
+        @pytest.mark.trainsafe("program:train", tp=1)
+        def test_it(candidate_trace):
+            pass
+        """
+    )
+
+    result = project.runpytest_inprocess()
+
+    result.assert_outcomes(errors=1)
+    result.stdout.no_fnmatch_line("*Name an axis*")

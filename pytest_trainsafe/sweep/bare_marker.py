@@ -1,0 +1,32 @@
+"""Explains the collection error of `@pytest.mark.trainsafe(program)` without any keyword.
+
+pytest takes a marker that is called with one function, and nothing else, for that function's
+decorator: it marks the program, and Python then calls the program with the test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import TracebackType
+
+from pytest_trainsafe.sweep.signature import MARKER
+
+
+def explanation(traceback: TracebackType | None) -> str | None:
+    """What to write instead, where an error came from a program that decorated a test."""
+    while traceback is not None:
+        frame = traceback.tb_frame
+        name = frame.f_code.co_name
+        program = frame.f_globals.get(name)
+        marks = getattr(program, "pytestmark", None)
+        if isinstance(marks, list) and any(getattr(m, "name", "") == MARKER for m in marks):
+            given = next(iter(inspect.getargvalues(frame).locals.values()), None)
+            if inspect.isfunction(given):
+                return (
+                    f"pytest applied the marker to {name} and then called {name} with the test "
+                    f"{given.__name__}, since @pytest.mark.{MARKER}({name}) has no keyword. Name "
+                    f"an axis, such as tp=1, or give the program as a string: "
+                    f'@pytest.mark.{MARKER}("{program.__module__}:{name}")'
+                )
+        traceback = traceback.tb_next
+    return None

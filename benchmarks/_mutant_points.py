@@ -15,10 +15,10 @@ from typing import Any
 
 from _mutant_packages import MUTATED, Packages
 
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 
 _SMALL: dict[str, Any] = {

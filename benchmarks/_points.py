@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.reference_models.bugs import Bug
-from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.sweep.validity import invalid
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.compare.errors import Wide
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.ladder import make_rung, more_samples
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import Wide
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.ladder import make_rung, more_samples
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import TensorId
 
 DTYPES = ("float64", "float32", "bfloat16")
 

@@ -19,10 +19,10 @@ from _judged import Row, judged_rows, worst_of
 from _measure import finish, machine, show
 from adversarial_program import EMPTY, VARIANTS, train
 
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")

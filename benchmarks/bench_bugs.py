@@ -18,13 +18,13 @@ from _measure import ROOT, finish, machine, median, show
 from _page import write_section
 from _rungs import session
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
 PAGE = ROOT / "docs" / "bugs.md"

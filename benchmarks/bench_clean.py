@@ -15,12 +15,12 @@ from typing import Any
 
 from _measure import finish, machine, show
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 
 
 def main() -> None:

@@ -21,11 +21,11 @@ from typing import Any
 from _measure import finish, machine, median, quick, show
 from _rungs import case, session
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.runs.session import Session
 
 POINT = Point.of(tp=2)
 

@@ -25,16 +25,16 @@ from typing import Any
 from _measure import finish, machine, show
 from deepspeed_known import catalogued_points, known_by
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.product import cells
 
 

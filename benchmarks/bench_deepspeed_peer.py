@@ -31,11 +31,11 @@ from _page import write_section
 from bench_launch import TIMEOUT, in_turns
 from bench_peers import apart, timed
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

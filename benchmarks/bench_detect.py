@@ -19,11 +19,11 @@ import programs
 from _measure import finish, machine, median, show
 from _rungs import case, session
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.point import Point
 
 BUG = "tp-embedding-mask"
 DTYPE = "bfloat16"

@@ -17,10 +17,10 @@ from _measure import finish, machine, median, options, show
 from _plot import MODEL_COLOURS, panels, plain_ticks, save
 from _rungs import DTYPES, case, relative, rungs, session, whole
 
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.rung import Rung
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 

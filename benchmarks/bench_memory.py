@@ -20,11 +20,11 @@ from typing import Any
 
 from _measure import finish, folder_size, machine, quick, show, status_kib
 
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 
 DTYPE = "float32"
@@ -71,8 +71,8 @@ def compare_alone(paths: list[str]) -> None:
     """Compare, and print how much memory that took."""
     import torch
 
-    from pytest_trainsafe.compare.judge import compare
-    from pytest_trainsafe.compare.rung import Rung
+    from pytest_trainsafe.judge.compare.judge import compare
+    from pytest_trainsafe.judge.compare.rung import Rung
     from pytest_trainsafe.trace.reader import Trace
 
     torch.set_num_threads(1)

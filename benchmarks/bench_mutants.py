@@ -37,11 +37,11 @@ from _mutant_packages import MODELS, MUTATED, Packages
 from _mutant_points import PLACES, Covered, Place, covered
 from _mutants import Mutation, mutations, sample
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 
 Row = dict[str, Any]
 

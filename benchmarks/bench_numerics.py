@@ -32,9 +32,9 @@ from _measure import ROOT, finish, machine, show
 from _random_points import DTYPES, MOST_RANKS, case_of, draw
 from numerics_probe import probe
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
 #: References are kept by their session for its life.

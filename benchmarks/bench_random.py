@@ -29,9 +29,9 @@ from _judged import Row, count, judged_rows, worst_of
 from _measure import ROOT, finish, machine, show
 from _random_points import DTYPES, MOST_RANKS, Drawn, case_of, draw
 
-from pytest_trainsafe.ladder import climb
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.runs.session import Session
 
 #: References are kept by their session for its life, so a session judges this many Points.
 POINTS_OF_A_SESSION = 50

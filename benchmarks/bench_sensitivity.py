@@ -21,16 +21,16 @@ from _measure import finish, machine, median, options, show
 from _plot import DTYPE_COLOURS, panels, save
 from _rungs import DTYPES, case, rungs, session, whole
 
-from pytest_trainsafe.align.indices import index_arrays
-from pytest_trainsafe.compare.errors import Wide, norm
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.resample import ROUNDS
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.tensor import allowance_by, judge_allowed
-from pytest_trainsafe.compare.tolerance import Allowance
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.indices import index_arrays
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import Wide, norm
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import allowance_by, judge_allowed
+from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
+from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 

@@ -17,15 +17,15 @@ import torch
 from _measure import finish, machine, median, quick, show
 
 from pytest_trainsafe.align.sketched import Sketched
-from pytest_trainsafe.compare.screen import screen_tensor
-from pytest_trainsafe.compare.tolerance import SAFETY
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.sketch.screen import screen_tensor
+from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.trace.sketch import Sketcher
 

@@ -54,7 +54,7 @@ def pytest_runtest_logreport(report):
         noted["summaries"] += [json.loads(v) for k, v in report.user_properties if k == "trainsafe"]
 
 def pytest_collection_finish(session):
-    from pytest_trainsafe.session import Session
+    from pytest_trainsafe.runs.session import Session
     record = Session._record
 
     @functools.wraps(record)

@@ -21,20 +21,20 @@ from _rungs import case, rungs, session, values, whole
 from _verdict_tables import CRITERIA, draw_margins, show_verdicts
 
 from pytest_trainsafe.align.logical import is_cut_over_stages
-from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.errors import Wide, norm
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.tensor import judge_allowed
-from pytest_trainsafe.compare.yardstick import Yardstick
-from pytest_trainsafe.finding import Finding
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.errors import Wide, norm
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import judge_allowed
+from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
 
 #: A parameter's update is derived; what is recorded of it is the parameter.
 UPDATED = frozenset({"param", "master_param", "update"})

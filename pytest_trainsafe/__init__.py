@@ -15,12 +15,12 @@ if TYPE_CHECKING:
         assert_equivalent,
         assert_trainsafe,
     )
-    from pytest_trainsafe.finding import Finding
+    from pytest_trainsafe.core.finding import Finding
+    from pytest_trainsafe.core.point import Point
     from pytest_trainsafe.launch import GroupFailure, Script
-    from pytest_trainsafe.record.consistent import consistent_tensor
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
-    from pytest_trainsafe.sweep.point import Point
+    from pytest_trainsafe.record.initial.consistent import consistent_tensor
 
 __all__ = [
     "Context",
@@ -38,15 +38,15 @@ __all__ = [
 
 _HOME = {
     "Context": "pytest_trainsafe.record.context",
-    "Finding": "pytest_trainsafe.finding",
+    "Finding": "pytest_trainsafe.core.finding",
     "GroupFailure": "pytest_trainsafe.launch",
     "Loosen": "pytest_trainsafe.assertions",
-    "Point": "pytest_trainsafe.sweep.point",
+    "Point": "pytest_trainsafe.core.point",
     "Script": "pytest_trainsafe.launch",
     "TrainsafeFailure": "pytest_trainsafe.assertions",
     "assert_equivalent": "pytest_trainsafe.assertions",
     "assert_trainsafe": "pytest_trainsafe.assertions",
-    "consistent_tensor": "pytest_trainsafe.record.consistent",
+    "consistent_tensor": "pytest_trainsafe.record.initial.consistent",
     "context": "pytest_trainsafe.record.current",
 }
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.compare.loosen import Loosen
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_trainsafe.session import Traces
+    from pytest_trainsafe.runs.session import Traces
     from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Loosen", "TrainsafeFailure", "assert_equivalent", "assert_trainsafe"]
@@ -38,7 +38,7 @@ def assert_trainsafe(
     Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.ladder import climb
+    from pytest_trainsafe.judge.ladder import climb
     from pytest_trainsafe.launch import GroupFailure
 
     for traces, role in ((candidate, "candidate"), (reference, "reference")):
@@ -73,7 +73,7 @@ def assert_equivalent(
     Raises TrainsafeFailure with the report, TraceError for a trace that cannot be read.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.ladder import judge_pair
+    from pytest_trainsafe.judge.ladder import judge_pair
 
     report = judge_pair(candidate, reference, perturbed, shadow, loosen, accept)
     if report:

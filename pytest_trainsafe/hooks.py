@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.sweep.point import Point
+    from pytest_trainsafe.core.point import Point
 
 
 @pytest.hookspec(firstresult=True)

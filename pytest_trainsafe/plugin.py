@@ -14,6 +14,14 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe import hooks
+from pytest_trainsafe.config.options import add_options, separate_sweep_words
+from pytest_trainsafe.config.settings import (
+    SETTINGS,
+    WORKER_SWEEP,
+    read_settings,
+    require_encodable_folders,
+    sweep_words,
+)
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
     candidate_trace,
@@ -21,15 +29,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
-from pytest_trainsafe.options import add_options, separate_sweep_words
 from pytest_trainsafe.report.summary import write_summary
-from pytest_trainsafe.settings import (
-    SETTINGS,
-    WORKER_SWEEP,
-    read_settings,
-    require_encodable_folders,
-    sweep_words,
-)
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE
 
 __all__ = [
@@ -95,7 +95,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if _in_use(item.config):
-        from pytest_trainsafe.ahead import look
+        from pytest_trainsafe.runs.ahead import look
 
         look(item, nextitem)
 
@@ -104,7 +104,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     yield
     if _in_use(item.config):
-        from pytest_trainsafe.idle import warn_if_idle
+        from pytest_trainsafe.runs.idle import warn_if_idle
 
         warn_if_idle(item)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.rules import compiled_alone, only_data_parallel
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.reference_models.bugs import Bug
-from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.config import VOCABULARY, MoEConfig
 from pytest_trainsafe.reference_models.rules import (
     sequence_in_chunks,
     sizes_of,
     vocabulary_over_tp,
 )
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.config import VOCABULARY, TransformerConfig
 from pytest_trainsafe.reference_models.parallel.schedules import TORCHS
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.validity import Rule
 
 #: What is no parallelism: the values of each axis that change nothing about how a model is trained.

@@ -45,7 +45,7 @@ def never_hangs() -> Iterator[None]:
 @pytest.fixture
 def localizing(candidate_trace, monkeypatch):
     """Have the code at fault looked for after a failure of this test; a budget of its own."""
-    from pytest_trainsafe.localize.budget import Budget
+    from pytest_trainsafe.judge.localize.budget import Budget
 
     case = candidate_trace.case
     candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))

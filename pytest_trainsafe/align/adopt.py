@@ -1,4 +1,4 @@
-"""A trace as it would be if some layouts had been declared.  Called by `compare/propose.py`.
+"""A trace as it would be if some layouts had been declared.  Called by `judge/compare/declarations/propose.py`.
 
 Whether a proposal is right is seen by judging the whole candidate with it.
 """
@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from pytest_trainsafe.align.layout import Layout, Partial, Scaled
-from pytest_trainsafe.align.suggest import Need, place_of
+from pytest_trainsafe.core.layout import Layout, Partial, Scaled
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.declarations.suggest import Need, place_of
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+from pytest_trainsafe.trace.schema import TensorEvent
 
 #: What says where a layout comes from that nobody declared.
 PROPOSED = "a proposal"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.align.indices import Indices, placed_runs
 from pytest_trainsafe.align.replicas import BITS
+from pytest_trainsafe.core.indices import Indices, placed_runs
 
 #: A rectangle of a tensor: its shape, and where its elements lie.
 _View = tuple[tuple[int, ...], tuple[int, ...], int]

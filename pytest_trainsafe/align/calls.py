@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from pytest_trainsafe.align.adopt import with_tensors
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import TensorId
 
 _FLOWS = frozenset({"activation", "activation_grad", "decision"})
 

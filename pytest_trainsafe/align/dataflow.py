@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 
+from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import CLIP_NORM, TensorId
 
 #: The phases of a micro-batch.  What is not named here belongs to its forward.
 _BACKWARD = {"activation_grad": 1, "param_grad": 2}

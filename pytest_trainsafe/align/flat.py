@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from pytest_trainsafe.align.indices import LayoutError, check_run, split_flat
-from pytest_trainsafe.align.layout import Flat, Layout
-from pytest_trainsafe.align.part import Part
 from pytest_trainsafe.align.replicas import replica_message
 from pytest_trainsafe.align.words import name_ranks
+from pytest_trainsafe.core.indices import LayoutError, check_run, split_flat
+from pytest_trainsafe.core.layout import Flat, Layout, Part
 
 
 @dataclass(slots=True)

@@ -11,10 +11,10 @@ from math import prod
 import msgspec
 import torch
 
-from pytest_trainsafe.align.layout import Flat, Layout, Owned, Sizes, Slices
 from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.core.layout import Flat, Layout, Owned, Sizes, Slices
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import TensorId
 
 
 def parts_of(trace: Trace, id: TensorId) -> list[Part]:

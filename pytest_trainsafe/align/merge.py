@@ -16,18 +16,16 @@ import torch
 
 from pytest_trainsafe.align.assembly import Assembly
 from pytest_trainsafe.align.flat import join_runs
-from pytest_trainsafe.align.indices import (
-    Indices,
-    LayoutError,
-    index_arrays,
-    insert,
-    logical_shape,
-)
-from pytest_trainsafe.align.layout import (
+from pytest_trainsafe.align.replicas import replica_message
+from pytest_trainsafe.align.words import describe, name_ranks, name_rows
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, insert, logical_shape
+from pytest_trainsafe.core.layout import (
     Coordinates,
     Flat,
     Layout,
     Owned,
+    Part,
     Partial,
     Scaled,
     Shard,
@@ -36,12 +34,8 @@ from pytest_trainsafe.align.layout import (
     ZigZag,
     common_form,
 )
-from pytest_trainsafe.align.part import Part
-from pytest_trainsafe.align.replicas import replica_message
-from pytest_trainsafe.align.words import describe, name_ranks, name_rows
-from pytest_trainsafe.finding import Finding
-from pytest_trainsafe.sweep.point import MESH_AXES
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.point import MESH_AXES
+from pytest_trainsafe.core.tensor_id import TensorId
 
 __all__ = ["Merged", "Part", "merge"]
 

@@ -13,19 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_trainsafe.align.indices import scale, split_flat
-from pytest_trainsafe.align.layout import (
-    Flat,
-    Owned,
-    Partial,
-    Scaled,
-    Slices,
-    axes_of,
-    common_form,
-)
 from pytest_trainsafe.align.logical import free_axes
+from pytest_trainsafe.core.indices import scale, split_flat
+from pytest_trainsafe.core.layout import Flat, Owned, Partial, Scaled, Slices, axes_of, common_form
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+from pytest_trainsafe.trace.schema import TensorEvent
 from pytest_trainsafe.trace.sketch import Sketcher, Values
 
 Held = tuple[RankTrace, TensorEvent]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.align.indices import Indices, runs
-from pytest_trainsafe.align.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
+from pytest_trainsafe.core.indices import Indices, runs
+from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
 
 
 def describe(layout: Layout) -> str:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_trainsafe.launch.data import NotDataError
     from pytest_trainsafe.launch.failure import GroupFailure
+    from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
+    from pytest_trainsafe.launch.forkserver.start import WarmServer
     from pytest_trainsafe.launch.protocol import Launcher
     from pytest_trainsafe.launch.result import GroupResult, RankResult
     from pytest_trainsafe.launch.task import Script, Task
-    from pytest_trainsafe.launch.torchrun import TorchrunLauncher
-    from pytest_trainsafe.launch.warm import WarmLauncher
-    from pytest_trainsafe.launch.warm_start import WarmServer
+    from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 __all__ = [
     "GroupFailure",

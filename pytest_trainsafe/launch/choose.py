@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from pytest_trainsafe.core.locks import wait_lock
+from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
+from pytest_trainsafe.launch.forkserver.start import WarmServer
 from pytest_trainsafe.launch.protocol import Launcher
-from pytest_trainsafe.launch.torchrun import TorchrunLauncher
-from pytest_trainsafe.launch.warm import WarmLauncher
-from pytest_trainsafe.launch.warm_start import WarmServer
-from pytest_trainsafe.locks import wait_lock
+from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 
 class Launchers:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pytest_trainsafe.untrusted import MALFORMED
+from pytest_trainsafe.core.untrusted import MALFORMED
 
 _TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _PAIRS = 1, 2, 3, 4, 5, 6
 _ALLOWED = (

@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from pytest_trainsafe.untrusted import MALFORMED, BadFileError, open_file, read_file
+from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
 
 #: Exit code of a rank that could not write its outcome (EX_IOERR of sysexits.h).
 CANNOT_WRITE = 74

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.collective import Collective, LedgerError, read_ledger
-from pytest_trainsafe.launch.deadlock import deadlock, describe
+from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
+from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
+from pytest_trainsafe.launch.collectives.flight import read_flight
+from pytest_trainsafe.launch.collectives.flight_check import check_flights, waiting
+from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers, self_talk
 from pytest_trainsafe.launch.files import CANNOT_WRITE, read_end
-from pytest_trainsafe.launch.flight import read_flight
-from pytest_trainsafe.launch.flight_check import check_flights, waiting
-from pytest_trainsafe.launch.ledger_check import check_ledgers, self_talk
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
-from pytest_trainsafe.launch.supervise import RankState, Supervision
+from pytest_trainsafe.launch.supervise.supervisor import RankState, Supervision
 from pytest_trainsafe.launch.task import Task
 
 #: What a rank raises because another one is gone: never the first failure.

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.error_text import error_text, own_text, type_name
 from pytest_trainsafe.launch.files import CANNOT_WRITE, LAST_WORDS, Outcome, RankFiles, write_whole
 from pytest_trainsafe.launch.loading import run_task
+from pytest_trainsafe.launch.supervise.error_text import error_text, own_text, type_name
 from pytest_trainsafe.launch.task import Task
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.launch.flight_save import FlightRecorder
-    from pytest_trainsafe.launch.ledger import Ledger
+    from pytest_trainsafe.launch.collectives.flight_save import FlightRecorder
+    from pytest_trainsafe.launch.collectives.ledger import Ledger
 
 _PR_SET_PDEATHSIG = 1
 
@@ -123,7 +123,8 @@ def _flush() -> None:
 def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     import torch
 
-    from pytest_trainsafe.launch import flight_save, ledger, temporary
+    from pytest_trainsafe.launch.collectives import flight_save, ledger
+    from pytest_trainsafe.launch.resources import temporary
 
     temporary.provide(files.temporary)
     # before the program is imported, lest it binds the functions that these replace

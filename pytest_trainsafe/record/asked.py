@@ -6,8 +6,8 @@ program knows of it at all.
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.sweep.point import MESH_AXES, AxisValue, Point
 
 #: The value of an axis that a Point does not name.
 _ABSENT: dict[str, AxisValue] = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.initialize import Filled
-from pytest_trainsafe.record.parts import Model
+from pytest_trainsafe.record.initial.initialize import Filled
+from pytest_trainsafe.record.initial.parts import Model
 from pytest_trainsafe.record.spec import RunSpec
 
 _current: Context | None = None

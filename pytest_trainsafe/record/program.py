@@ -15,16 +15,16 @@ import torch.distributed as dist
 
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
-from pytest_trainsafe.record.casts import CastWatch
-from pytest_trainsafe.record.clipping import listening
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.compiled import compiled_regions, eager
-from pytest_trainsafe.record.consequences import consequences
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
+from pytest_trainsafe.record.hooks.casts import CastWatch
+from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
+from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.sources import loaded_files
+from pytest_trainsafe.record.training.clipping import listening
+from pytest_trainsafe.runs.sources import loaded_files
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError

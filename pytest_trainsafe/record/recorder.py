@@ -12,52 +12,51 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial
-from pytest_trainsafe.align.resolve import contradictions
-from pytest_trainsafe.launch.ledger import listen
-from pytest_trainsafe.record.activations import ActivationRecorder
-from pytest_trainsafe.record.buffers import BufferRecorder, buffer_names
-from pytest_trainsafe.record.clipping import Clip
-from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.compiled import ModuleHooks
-from pytest_trainsafe.record.deepspeed import (
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import contradictions
+from pytest_trainsafe.core.layout import Layout, Partial
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.frameworks.deepspeed.engine import (
     engine_annotations,
     holdings_of,
     is_engine,
     reduces_in,
     separate_outputs,
 )
-from pytest_trainsafe.record.deepspeed_experts import inside_layers, renumbering
-from pytest_trainsafe.record.deepspeed_scale import LossScale
-from pytest_trainsafe.record.initialize import Filled, require_filled_as_watched
-from pytest_trainsafe.record.outputs import tensors_in
-from pytest_trainsafe.record.parameters import ParameterRecorder, unique_parameters
-from pytest_trainsafe.record.parts import (
+from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbering
+from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
+from pytest_trainsafe.frameworks.torch_native.wrappers import Wrappers
+from pytest_trainsafe.launch.collectives.ledger import listen
+from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.hooks.activations import ActivationRecorder
+from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
+from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.outputs import tensors_in
+from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.hooks.source import described_class, replaced_forward, source_of
+from pytest_trainsafe.record.initial.initialize import Filled, require_filled_as_watched
+from pytest_trainsafe.record.initial.parts import (
     Model,
     named_modules,
     named_parameters,
     parts_of,
     unwrapped,
 )
-from pytest_trainsafe.record.perturb import Noise
-from pytest_trainsafe.record.perturb_operations import OperationNoise
-from pytest_trainsafe.record.reductions import Reductions
-from pytest_trainsafe.record.rewrite import Rewriter
-from pytest_trainsafe.record.sites import Sites
-from pytest_trainsafe.record.source import described_class, replaced_forward, source_of
+from pytest_trainsafe.record.inject.perturb import Noise
+from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
+from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash, tensor_hash
-from pytest_trainsafe.record.wrappers import Wrappers
-from pytest_trainsafe.record.written import GradientWrites
-from pytest_trainsafe.trace.schema import (
-    INITIAL,
-    InputEvent,
-    ModuleEvent,
-    NoteEvent,
-    StepEvent,
-    TensorId,
+from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
+from pytest_trainsafe.record.training.reductions import Reductions
+from pytest_trainsafe.record.training.tensors import (
+    local_values,
+    own_layout,
+    rng_hash,
+    tensor_hash,
 )
+from pytest_trainsafe.record.training.written import GradientWrites
+from pytest_trainsafe.trace.schema import InputEvent, ModuleEvent, NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: What a program marks: the micro-batches of its steps, or whole steps only.

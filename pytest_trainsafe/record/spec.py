@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from pytest_trainsafe.sweep.point import AxisValue, Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.tensor_id import TensorId
 
 #: The noise of low-precision dtypes is larger than this.
 LOW_PRECISION = 1e-5
@@ -41,7 +41,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     and to FP8.  `modules` are `fnmatch` patterns; a module that matches none leaves no
     activations.  `record` says what is kept of a tensor's values: all ("full") or, unless `keep`
     names it or it is small, a sketch.
-    `rewrite` names the activations and gradients to rewrite (`record/rewrite.py`).  `replay` is
+    `rewrite` names the activations and gradients to rewrite (`record/inject/rewrite.py`).  `replay` is
     the trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
     is set, torch.compile compiles nothing: references are trusted as Python runs them.
     """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.errors import excerpt
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.usage import excerpt
 
 
 def header(settings: Settings) -> str | None:
@@ -34,7 +34,7 @@ def header(settings: Settings) -> str | None:
 
 def network(settings: Settings) -> str:
     """`network private`, or `network host` with the reason why a private one is not available."""
-    from pytest_trainsafe.launch.namespace import is_private, why_not
+    from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):
         return "network private"

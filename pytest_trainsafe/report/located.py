@@ -1,4 +1,4 @@
-"""What a localisation adds to a failure's report.  Made by `localize.words`; plain data."""
+"""What a localisation adds to a failure's report.  Made by `report.located_words`; plain data."""
 
 from __future__ import annotations
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from pytest_trainsafe.align.extend import render
-from pytest_trainsafe.compare.averaged import Means
-from pytest_trainsafe.compare.misaveraged import Misaveraged
-from pytest_trainsafe.compare.misdeclared import Misdeclared
-from pytest_trainsafe.compare.propose import Proposal
+from pytest_trainsafe.annotations.extend import render
+from pytest_trainsafe.judge.compare.declarations.averaged import Means
+from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
+from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal
 from pytest_trainsafe.report.message import Row
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.axes import DTYPES, PARALLEL_AXES
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import DTYPES, PARALLEL_AXES
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.sweep.program import Program
 
 

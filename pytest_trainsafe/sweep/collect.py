@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pytest
 
+from pytest_trainsafe.config.grammar import OPTION
+from pytest_trainsafe.config.requirement import refused_torch
+from pytest_trainsafe.config.settings import SETTINGS, Settings
+from pytest_trainsafe.core.axes import AXES
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
 from pytest_trainsafe.report.summary import attach_summary, plural, reason_counts
-from pytest_trainsafe.requirement import refused_torch
-from pytest_trainsafe.settings import SETTINGS, Settings
-from pytest_trainsafe.sweep.axes import AXES
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
-from pytest_trainsafe.sweep.grammar import OPTION
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MOST_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER
 

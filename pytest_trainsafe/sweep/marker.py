@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_trainsafe.compare.checks import require_known
-from pytest_trainsafe.sweep.axes import AXES, MOST_SECONDS, PROBLEM_AXES, Axis, check_values
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
+from pytest_trainsafe.config.checks import require_known
+from pytest_trainsafe.core.axes import AXES, MOST_SECONDS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
 from pytest_trainsafe.sweep.plain import why_not_plain
-from pytest_trainsafe.sweep.point import AxisValue
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 

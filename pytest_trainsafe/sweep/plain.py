@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pytest_trainsafe.sweep.errors import excerpt, shown
+from pytest_trainsafe.core.usage import excerpt, shown
 
 #: The most values in all arguments together, their deepest nesting, and the most characters of
 #: text.  Arguments are printed in reports, and are part of the key of every kept reference.

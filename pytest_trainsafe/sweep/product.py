@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.config.grammar import SweepWords
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.usage import SweepError, excerpt
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.errors import SweepError, excerpt
-from pytest_trainsafe.sweep.grammar import SweepWords
 from pytest_trainsafe.sweep.marker import Declaration
-from pytest_trainsafe.sweep.point import AxisValue, Point
 from pytest_trainsafe.sweep.validity import Rule, invalid
 
 #: The fixture that carries a test's Cell; no test names it.

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_trainsafe.sweep.axes import Axis
-from pytest_trainsafe.sweep.errors import SweepError, excerpt, shown
+from pytest_trainsafe.core.axes import Axis
+from pytest_trainsafe.core.usage import SweepError, excerpt, shown
 from pytest_trainsafe.sweep.traits import Traits, traits_of
 from pytest_trainsafe.sweep.validity import Rule
 

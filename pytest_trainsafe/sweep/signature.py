@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.sweep.axes import AXES
-from pytest_trainsafe.sweep.errors import listing
+from pytest_trainsafe.core.axes import AXES
+from pytest_trainsafe.core.usage import listing
 
 MARKER = "trainsafe"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pytest_trainsafe.sweep.axes import DTYPES
+from pytest_trainsafe.core.axes import DTYPES
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from pytest_trainsafe.sweep.axes import AXES
-from pytest_trainsafe.sweep.errors import SweepError, listing, nearest, shown
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.axes import AXES
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
 
 #: Called with a Point and the program's arguments, defaults included; the reason the Point
 #: is invalid, or None.

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import torch
 
-from pytest_trainsafe.align.layout import (
+from pytest_trainsafe.core.layout import (
     Flat,
     Layout,
     Owned,
@@ -24,9 +24,9 @@ from pytest_trainsafe.align.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
 from pytest_trainsafe.trace.sites import fault_of_sites
-from pytest_trainsafe.untrusted import MALFORMED
 
 #: Every dtype that torch has, by the name it has in a trace.
 DTYPES: Mapping[str, torch.dtype] = {

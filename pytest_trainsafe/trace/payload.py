@@ -17,7 +17,7 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.untrusted import MALFORMED, open_file
+from pytest_trainsafe.core.untrusted import MALFORMED, open_file
 
 #: What is stored as itself, by the format's names; the rest is stored as bytes.
 NAMES = {

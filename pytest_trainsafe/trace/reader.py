@@ -17,7 +17,9 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.sweep.point import MESH_AXES, Point
+from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -38,13 +40,11 @@ from pytest_trainsafe.trace.schema import (
     NoteEvent,
     StepEvent,
     TensorEvent,
-    TensorId,
     manifest_hash,
     seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
 from pytest_trainsafe.trace.stand_ins import stand_ins
-from pytest_trainsafe.untrusted import MALFORMED, open_file, read_file, shown
 
 FORMAT = "pytest-trainsafe trace"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pytest_trainsafe.align.indices import Indices
+from pytest_trainsafe.core.indices import Indices
 
 Signs = npt.NDArray[np.float64]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pytest_trainsafe.untrusted import MALFORMED
+from pytest_trainsafe.core.untrusted import MALFORMED
 
 What = Literal["model", "loss", "backward", "norm", "write", "step", "optimizer", "wrapper"]
 

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pytest_trainsafe.align.indices import (
+from pytest_trainsafe.core.indices import (
     Indices,
     LayoutError,
     index_arrays,
@@ -31,7 +31,7 @@ from pytest_trainsafe.align.indices import (
     scale_shape,
     split_flat,
 )
-from pytest_trainsafe.align.layout import Coordinates, Layout, Sizes
+from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.trace.signs import Signs, signs
 from pytest_trainsafe.trace.taken import NUMPY
 

@@ -18,21 +18,20 @@ import numpy.typing as npt
 import torch
 import xxhash
 
-from pytest_trainsafe.align.layout import REPLICATED, Layout
+from pytest_trainsafe.core.layout import REPLICATED, Layout
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.trace.payload import SKETCHES, Held, encode
 from pytest_trainsafe.trace.schema import (
-    INITIAL,
     MOST_MANIFEST,
     Event,
     Manifest,
     TensorEvent,
-    TensorId,
     manifest_hash,
     seal,
 )
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, SIZE, Sketcher
 from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
-from pytest_trainsafe.untrusted import read_file
 
 #: Bytes of tensors held back before a payload file is written.  Writing copies them once more, to
 #: memory that the allocator has at hand if it is little: of 16 MiB, recording a step of width 256

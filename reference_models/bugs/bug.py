@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import Kind
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import Kind
 
 
 @dataclass(frozen=True, slots=True)

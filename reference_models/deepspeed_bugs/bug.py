@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pytest_trainsafe.trace.schema import Kind
+from pytest_trainsafe.core.tensor_id import Kind
 
 #: A Point: axes and arguments of the program, which both Runs are given.
 Where = Mapping[str, object]

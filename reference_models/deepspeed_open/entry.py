@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.trace.schema import Kind
+from pytest_trainsafe.core.tensor_id import Kind
 
 #: A Point: axes of the program.
 Where = Mapping[str, object]

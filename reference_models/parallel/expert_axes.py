@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
-from pytest_trainsafe.sweep.point import Point
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.align.indices import extract, index_arrays, local_shape, logical_shape
-from pytest_trainsafe.align.layout import Layout, Partial, Placement, Shard, Slices, ZigZag
 from pytest_trainsafe.align.merge import Part, merge
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract, index_arrays, local_shape, logical_shape
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Slices, ZigZag
+from pytest_trainsafe.core.point import Point
 
 Case = tuple[Point, Layout, tuple[int, ...]]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial, Scaled, Shard, ZigZag
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.core.layout import Layout, Partial, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.point import Point
 
 TEXT = """
 cp_order: zigzag

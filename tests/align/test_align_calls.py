@@ -10,8 +10,9 @@ import torch
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Kind, Manifest, ModuleEvent, TensorId
+from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 #: What a rank runs in a micro-batch: modules, with the value that each returns.

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL, Kind, Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 #: What a rank writes of one step of two micro-batches, as it happens under 1F1B.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial, Shard
-from pytest_trainsafe.align.local_places import is_local, note_of
-from pytest_trainsafe.align.patterns import matches
-from pytest_trainsafe.align.resolve import gradient_partial_axes
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import Kind, TensorId
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.annotations.patterns import matches
+from pytest_trainsafe.annotations.resolve import gradient_partial_axes
+from pytest_trainsafe.core.layout import Layout, Partial, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.trace.local_places import is_local, note_of
 
 
 @pytest.mark.parametrize(

@@ -22,11 +22,11 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pytest_trainsafe.align import layout as ours
-from pytest_trainsafe.align.dtensor import dtensor_layout
-from pytest_trainsafe.align.indices import LayoutError, index_arrays
 from pytest_trainsafe.align.merge import Part, merge
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core import layout as ours
+from pytest_trainsafe.core.dtensor import dtensor_layout
+from pytest_trainsafe.core.indices import LayoutError, index_arrays
+from pytest_trainsafe.core.point import Point
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

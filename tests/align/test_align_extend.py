@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.extend import extend, render
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.extend import extend, render
 
 WANTED: dict[str, Any] = {
     "cp_order": "zigzag",

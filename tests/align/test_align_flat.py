@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.align.indices import (
+from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.core.indices import (
     LayoutError,
     extract,
     index_arrays,
@@ -17,10 +18,9 @@ from pytest_trainsafe.align.indices import (
     logical_shape,
     scale_shape,
 )
-from pytest_trainsafe.align.layout import Flat, Layout, Partial, Placement, Scaled, Shard, ZigZag
-from pytest_trainsafe.align.merge import Merged, Part, merge
-from pytest_trainsafe.record.consistent import consistent_tensor
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.layout import Flat, Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.record.initial.consistent import consistent_tensor
 
 SOURCE = "attribute"
 DP2 = Point.of(dp=2)

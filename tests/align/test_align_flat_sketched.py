@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Flat, Layout, Partial, Scaled, Shard
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Flat, Layout, Partial, Scaled, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import (
+from pytest_trainsafe.core.indices import (
     LayoutError,
     extract,
     index_arrays,
@@ -13,8 +13,8 @@ from pytest_trainsafe.align.indices import (
     logical_shape,
     scale_shape,
 )
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, Slices, ZigZag
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag
+from pytest_trainsafe.core.point import Point
 
 
 def rows(layout: Layout, point: Point, length: int) -> list[list[int]]:

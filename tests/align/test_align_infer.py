@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.infer import Inferred, Sample, infer, infer_all
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, ZigZag
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.declarations.infer import Inferred, Sample, infer, infer_all
 
 POINT = Point.of(tp=2, cp=2)
 WHOLE = torch.randn(4, 16, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

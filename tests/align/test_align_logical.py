@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Shard
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 POINT = Point.of(tp=2, dp=2)

@@ -7,12 +7,12 @@ import math
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, Slices, ZigZag
 from pytest_trainsafe.align.merge import Merged, Part, merge
-from pytest_trainsafe.finding import Finding
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 
 POINT = Point.of(tp=2, cp=2)
 FULL = torch.arange(24.0).view(8, 3)

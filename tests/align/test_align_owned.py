@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.align.layout import Layout, Owned, Shard
 from pytest_trainsafe.align.merge import Part, merge
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.layout import Layout, Owned, Shard
+from pytest_trainsafe.core.point import Point
 
 FULL = torch.arange(12.0, dtype=torch.float64).view(4, 3)
 OWNED = Owned(("cp", "dp"), 2)

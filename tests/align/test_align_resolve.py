@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.indices import LayoutError
-from pytest_trainsafe.align.layout import Owned, Shard
-from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import Owned, Shard
+from pytest_trainsafe.core.point import Point
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 ANNOTATIONS = Annotations.of(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
-from pytest_trainsafe.align.resolve import gradient_partial_axes
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import gradient_partial_axes
+from pytest_trainsafe.core.layout import Layout, Partial
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Kind, Manifest, ModuleEvent, TensorId
+from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 #: Three stages of a model: what each holds.

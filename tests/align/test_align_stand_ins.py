@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, ModuleEvent, TensorId
+from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
 from pytest_trainsafe.trace.stand_ins import stand_ins
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, ZigZag
-from pytest_trainsafe.align.suggest import Need, cp_order, inexpressible, patterns, wanted
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.declarations.suggest import (
+    Need,
+    cp_order,
+    inexpressible,
+    patterns,
+    wanted,
+)
 
 LAYERS = [f"decoder.layers.{i}.{name}" for i in range(12) for name in ("fc1", "fc2", "norm")]
 EVERY = ["", "decoder", *(f"decoder.layers.{i}" for i in range(12)), *LAYERS, "norm", "head.fc1"]

@@ -13,13 +13,13 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.align.annotation_entries import MOST_GLOBS, AnnotationError, Entries, parse
-from pytest_trainsafe.align.annotation_text import MOST_BYTES, MOST_NODES, load
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.extend import extend
-from pytest_trainsafe.align.patterns import LastMatch, matches
-from pytest_trainsafe.annotate import write_annotations
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.entries import MOST_GLOBS, AnnotationError, Entries, parse
+from pytest_trainsafe.annotations.extend import extend
+from pytest_trainsafe.annotations.patterns import LastMatch, matches
+from pytest_trainsafe.annotations.text import MOST_BYTES, MOST_NODES, load
+from pytest_trainsafe.annotations.write import write_annotations
+from pytest_trainsafe.core.point import Point
 
 #: No message is longer, whatever it quotes.
 LONGEST_MESSAGE = 1500

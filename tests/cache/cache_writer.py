@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from pytest_trainsafe.cache import ReferenceCache
-from pytest_trainsafe.fingerprint import Key
-from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.runs.cache import ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 

@@ -14,10 +14,11 @@ import pytest
 import torch
 from cache_writer import record
 
-from pytest_trainsafe.cache import Entry, ReferenceCache
-from pytest_trainsafe.fingerprint import Key
-from pytest_trainsafe.locks import Stopped, try_lock
-from pytest_trainsafe.trace.schema import SCHEMA_VERSION, TensorId
+from pytest_trainsafe.core.locks import Stopped, try_lock
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.runs.cache import Entry, ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.trace.schema import SCHEMA_VERSION
 
 KEY = Key("0123", {"seed": 0})
 OTHER = Key("4567", {"seed": 1})

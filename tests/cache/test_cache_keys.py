@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe import fingerprint
-from pytest_trainsafe.fingerprint import Key, make_key
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch.surroundings import Surroundings
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sources import sources
+from pytest_trainsafe.runs import fingerprint
+from pytest_trainsafe.runs.fingerprint import Key, make_key
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.runs.sources import sources
 
 PROGRAM = """
 import os, json

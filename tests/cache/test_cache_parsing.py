@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from pytest_trainsafe import sources
+from pytest_trainsafe.runs import sources
 
 
 def test_a_parse_that_another_thread_upset_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

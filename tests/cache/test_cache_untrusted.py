@@ -14,11 +14,11 @@ from cache_writer import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.cache import Entry, ReferenceCache
-from pytest_trainsafe.fingerprint import Key
-from pytest_trainsafe.locks import is_locked, try_lock
-from pytest_trainsafe.trace.schema import TensorId
-from pytest_trainsafe.untrusted import BadFileError
+from pytest_trainsafe.core.locks import is_locked, try_lock
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.untrusted import BadFileError
+from pytest_trainsafe.runs.cache import Entry, ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key
 
 KEY = Key("0123", {"seed": 0})
 LOSS = TensorId(0, None, "loss", "", "loss")
@@ -108,7 +108,7 @@ def test_in_a_folder_that_takes_no_lock_a_reference_is_made_and_not_kept(
     def refuse(path: Path, _stop: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("pytest_trainsafe.cache.wait_lock", refuse)
+    monkeypatch.setattr("pytest_trainsafe.runs.cache.wait_lock", refuse)
     entry = get(tmp_path / "cache", 1.0)
     assert (value(entry), entry.trace.path) == (1.0, tmp_path / "cache-own")
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 from compare_traces import SINGLE, Edit, Record, healthy, training, write
 
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.record.perturb import EPSILON
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import NoteEvent, TensorId
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.trace.schema import NoteEvent
 
 #: The largest norm that is let through, and a part of what every gradient has.
 LIMIT = 1.0

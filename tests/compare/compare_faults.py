@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 import xxhash
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Layout, Shard
 from pytest_trainsafe.align.merge import Part, merge
-from pytest_trainsafe.compare.wrong import Wrong, norm
-from pytest_trainsafe.record.perturb import EPSILON
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Layout, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.record.inject.perturb import EPSILON
 
 #: Sizes that can be told apart: tp*dp is 8, and there are 6 micro-batches.
 POINT = Point.of(tp=4, dp=2)

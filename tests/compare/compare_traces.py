@@ -12,21 +12,20 @@ from pathlib import Path
 import torch
 import xxhash
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Layout, Partial, Shard
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.record.perturb import EPSILON
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Layout, Partial, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import (
-    INITIAL,
     Event,
     InputEvent,
     Manifest,
     ModuleEvent,
     NoteEvent,
     StepEvent,
-    TensorId,
 )
 from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest

@@ -11,7 +11,7 @@ from compare_traces import Bench, Edit, healthy, only, training, write
 
 from pytest_trainsafe import assert_equivalent
 from pytest_trainsafe.assertions import Loosen, TrainsafeFailure
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 POINT = Point.of(tp=2, dp=2)

@@ -10,14 +10,15 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, Record, training, write
 
-from pytest_trainsafe.align.layout import Layout, Partial, Scaled
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.propose import lacks, propose
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.layout import Layout, Partial, Scaled
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.declarations.propose import lacks, propose
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import NoteEvent, TensorId
+from pytest_trainsafe.trace.schema import NoteEvent
 
 BEFORE = ("activation_grad", "param_grad")
 

@@ -10,12 +10,12 @@ import torch
 from clipped_traces import NORM, both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
-from pytest_trainsafe.compare.common_factor import with_factor
-from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.message import lead_of
-from pytest_trainsafe.sweep.point import Point
 
 TP = Point.of(tp=2)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.compare.decisions import judge_decision
-from pytest_trainsafe.compare.tolerance import SAFETY
+from pytest_trainsafe.judge.compare.decisions import judge_decision
+from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
 
 #: Two rows of four options: the first is a close call between options 1 and 2.
 SCORES = torch.tensor([[0.5, 0.2, 0.199, 0.101], [0.6, 0.3, 0.06, 0.04]], dtype=torch.float64)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from compare_traces import Record, parameter, write
 
-from pytest_trainsafe.compare.gradient_norm import response_of_norm
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.values import Values
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
+from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import TensorId
 
 NAMES = ("norm.weight", "fc1.weight", "fc1.bias")
 NORM = TensorId(0, None, "grad_norm", "", "grad_norm")

@@ -7,20 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.align.layout import Layout, Owned, Partial, Shard, Slices
-from pytest_trainsafe.compare.in_effect import RAN, idle
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.sweep.point import AxisValue, Point
+from pytest_trainsafe.core.layout import Layout, Owned, Partial, Shard, Slices
+from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judge.compare.guards.in_effect import RAN, idle
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import (
-    INITIAL,
-    Kind,
-    Manifest,
-    ModuleEvent,
-    NoteEvent,
-    TensorEvent,
-    TensorId,
-)
+from pytest_trainsafe.trace.schema import Manifest, ModuleEvent, NoteEvent, TensorEvent
 
 
 def trace(point: Point, *ranks: RankTrace) -> Trace:

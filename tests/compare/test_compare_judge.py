@@ -9,15 +9,16 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, Record, draw, only, parameter, training, write
 
-from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.judge import MOST_EXPLAINED, compare
-from pytest_trainsafe.compare.loosen import Loosen
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.unseen import unseen
-from pytest_trainsafe.finding import Finding
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.judge import MOST_EXPLAINED, compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL, NoteEvent, StepEvent, TensorId
+from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 
 POINT = Point.of(tp=2, dp=2)
 DTYPES = ("float64", "float32", "bfloat16")

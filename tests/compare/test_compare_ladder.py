@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from compare_traces import Bench, Edit, healthy, only
 
-from pytest_trainsafe.compare.loosen import Loosen
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.summary import PointSummary
-from pytest_trainsafe.session import REPEATED, Traces
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.runs.session import REPEATED, Traces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 

@@ -8,12 +8,16 @@ import msgspec
 import torch
 from compare_traces import Bench, Edit, Record, healthy
 
-from pytest_trainsafe.align.layout import Layout, Scaled
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.misaveraged import Misaveraged, may_be_misaveraged, misaveraged
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.layout import Layout, Scaled
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.declarations.misaveraged import (
+    Misaveraged,
+    may_be_misaveraged,
+    misaveraged,
+)
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import misaveraged_rows
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
 
 POINT = Point.of(dp=2, cp=2)

@@ -9,14 +9,18 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, Record, healthy
 
-from pytest_trainsafe.align.layout import Layout, Shard
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.misdeclared import Misdeclared, misdeclared, misfits
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.layout import Layout, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.judge.compare.declarations.misdeclared import (
+    Misdeclared,
+    misdeclared,
+    misfits,
+)
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import misdeclared_rows
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL
 
 POINT = Point.of(tp=2)
 

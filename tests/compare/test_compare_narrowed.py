@@ -9,9 +9,9 @@ import pytest
 import torch
 from compare_traces import draw, parameter
 
-from pytest_trainsafe.align.layout import Layout, Owned
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.layout import Layout, Owned
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import Manifest, NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest

@@ -7,10 +7,10 @@ import torch
 from compare_faults import drawn, like, term, wrong_tensor
 from compare_traces import Bench
 
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.patterns import explain
-from pytest_trainsafe.compare.vacuity import guard
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.guards.vacuity import guard
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.patterns.catalogue import explain
 from pytest_trainsafe.trace.schema import NoteEvent
 
 BIAS = drawn("bias", 16)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from compare_traces import Bench, Record, training
 
-from pytest_trainsafe.align.layout import Partial
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.numbering import misnumbered
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.layout import Partial
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.explain.numbering import misnumbered
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 
 DP = Point.of(dp=2)
 

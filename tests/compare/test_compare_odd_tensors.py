@@ -9,11 +9,11 @@ import pytest
 import torch
 from compare_traces import MICROBATCHES, Edit, Record, draw, healthy, training, write
 
-from pytest_trainsafe.align.layout import Layout, Partial, Shard
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.layout import Layout, Partial, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 
 POINT = Point.of(tp=2)
 CUT: Layout = (Shard(0, "tp"),)

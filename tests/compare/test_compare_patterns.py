@@ -15,12 +15,12 @@ from compare_faults import (
     wrong_tensor,
 )
 
-from pytest_trainsafe.align.layout import Shard
-from pytest_trainsafe.compare.pattern_scale import scaled
-from pytest_trainsafe.compare.patterns import PATTERNS, explain
-from pytest_trainsafe.compare.wrong import Wrong
-from pytest_trainsafe.record.perturb import EPSILON
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.layout import Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.patterns.catalogue import PATTERNS, explain
+from pytest_trainsafe.judge.compare.patterns.scale import scaled
+from pytest_trainsafe.record.inject.perturb import EPSILON
 
 DTYPES = ("float64", "float32", "bfloat16")
 

@@ -10,12 +10,12 @@ import torch
 from compare_traces import Bench, Edit, Record
 
 from pytest_trainsafe.align.adopt import with_tensors
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.misdeclared import misdeclared
-from pytest_trainsafe.compare.propose import propose
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared
+from pytest_trainsafe.judge.compare.declarations.propose import propose
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 
 
 def transposed(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -11,14 +11,15 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, Record, healthy, training
 
-from pytest_trainsafe.align.layout import Layout, Partial, Placement, axes_of
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.propose import Proposal, lacks, propose
-from pytest_trainsafe.compare.rung import Rung
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL, NoteEvent, TensorId
+from pytest_trainsafe.trace.schema import NoteEvent
 
 POINT = Point.of(tp=2, cp=2)
 ALL = {

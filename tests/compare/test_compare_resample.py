@@ -7,15 +7,15 @@ from typing import Any
 from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, training, write
 from test_compare_ladder import POINT, Runs
 
-from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.resample import undecided
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.finding import Finding
-from pytest_trainsafe.ladder import climb
-from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tolerance.resample import undecided
+from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
 #: The tensor whose first sample of rounding is small.
 GRADIENT = "norm.weight"

@@ -10,12 +10,12 @@ import torch
 from compare_traces import SINGLE, Bench, Edit, Record, draw, only, write
 
 from pytest_trainsafe.align.sketched import is_whole
-from pytest_trainsafe.compare.again import to_keep
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.vacuity import guard
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import TensorId
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.guards.vacuity import guard
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.sketch.again import to_keep
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.compare.errors import measure, norm, spread
-from pytest_trainsafe.compare.tensor import TensorJudgement, judge_tensor
-from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.judge.compare.errors import measure, norm, spread
+from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.record.inject.perturb import EPSILON
 
 DTYPES = ("float64", "float32", "bfloat16")
 

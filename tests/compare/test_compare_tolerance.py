@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.compare.errors import Errors, measure
-from pytest_trainsafe.compare.tolerance import FLOOR, SAFETY, Allowance, allowance
-from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.judge.compare.errors import Errors, measure
+from pytest_trainsafe.judge.compare.tolerance.allowance import FLOOR, SAFETY, Allowance, allowance
+from pytest_trainsafe.record.inject.perturb import EPSILON
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

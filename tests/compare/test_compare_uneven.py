@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_trainsafe.compare.pattern_uneven import _multiple
+from pytest_trainsafe.judge.compare.patterns.uneven import _multiple
 
 
 @pytest.fixture

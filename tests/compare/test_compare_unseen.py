@@ -6,10 +6,10 @@ import msgspec
 import torch
 from compare_traces import Bench, Record, healthy, training
 
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.unseen import unseen
-from pytest_trainsafe.compare.vacuity import guard
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.guards.vacuity import guard
+from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.trace.schema import NoteEvent
 
 POINT = Point.of(tp=2)

@@ -10,13 +10,14 @@ import pytest
 import torch
 from compare_traces import STEPS, Bench, Edit, Record, only, training, write
 
-from pytest_trainsafe.align.layout import Layout, Shard
-from pytest_trainsafe.compare.checks import CHECKS, is_accepted, require_known
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.compare.vacuity import _in_effect, guard
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import INITIAL, NoteEvent
+from pytest_trainsafe.config.checks import CHECKS, is_accepted, require_known
+from pytest_trainsafe.core.layout import Layout, Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.judge.compare.guards.vacuity import _in_effect, guard
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.schema import NoteEvent
 
 POINT = Point.of(tp=2, dp=2)
 

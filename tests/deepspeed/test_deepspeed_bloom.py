@@ -62,10 +62,10 @@ def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_
     """The check of replicas compares the two ranks, and the other each rank with the reference."""
     from pytest_trainsafe.align.logical import parts_of
     from pytest_trainsafe.align.merge import merge
-    from pytest_trainsafe.compare.judge import compare
-    from pytest_trainsafe.compare.tensor import judge_tensor
-    from pytest_trainsafe.compare.yardstick import Yardstick
-    from pytest_trainsafe.ladder import make_rung
+    from pytest_trainsafe.judge.compare.judge import compare
+    from pytest_trainsafe.judge.compare.tensor import judge_tensor
+    from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
+    from pytest_trainsafe.judge.ladder import make_rung
 
     rung = make_rung("bfloat16", candidate_trace, reference_trace, shadowed=True)
     found = compare(rung)

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.assertions import TrainsafeFailure, assert_equivalent
-from pytest_trainsafe.record.perturb import EPSILON
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.record.program import run
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import INITIAL, Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
 
 pytest.importorskip("deepspeed")

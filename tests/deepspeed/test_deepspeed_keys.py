@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
 from pytest_trainsafe.fixtures.deepspeed_engine import _require_known
 from pytest_trainsafe.fixtures.deepspeed_keys import ACCEPTED, REFUSED, check_keys
 from pytest_trainsafe.fixtures.deepspeed_rules import rules
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.sweep.errors import SweepError
-from pytest_trainsafe.sweep.point import Point
 
 
 def refusal(config: dict[str, Any]) -> str:

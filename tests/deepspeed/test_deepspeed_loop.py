@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
 from pytest_trainsafe.fixtures.deepspeed_loop import LOOPS, loss_annotations, train_steps
 from pytest_trainsafe.fixtures.deepspeed_rules import rules
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.sweep.point import Point
 
 
 class Marks:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.deepspeed import separate_outputs
+from pytest_trainsafe.frameworks.deepspeed.engine import separate_outputs
 
 
 class Pair(NamedTuple):

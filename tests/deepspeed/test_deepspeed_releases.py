@@ -6,13 +6,13 @@ import os
 
 import pytest
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models import deepspeed_bugs
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install, reachable
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 

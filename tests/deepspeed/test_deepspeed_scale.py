@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from pytest_trainsafe.record.deepspeed_scale import LossScale
+from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
 
 
 class Engine:

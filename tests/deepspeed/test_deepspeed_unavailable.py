@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.fixtures import deepspeed_rules
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
-from pytest_trainsafe.settings import Settings
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import resolve
 
 ADAMW: dict[str, Any] = {"type": "AdamW", "params": {"lr": 1e-3}}

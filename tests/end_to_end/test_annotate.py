@@ -9,9 +9,9 @@ import inner_pytest
 import pytest
 import yaml
 
-from pytest_trainsafe.align.annotations import Annotations
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt as reference
-from pytest_trainsafe.sweep.point import Point
 
 TEST = """
 import pytest

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_trainsafe.ladder import climb
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models.bugs import find
 from pytest_trainsafe.reference_models.corpus import planted
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.runs.session import Session
 
 SETTINGS = Settings(max_world_size=4, localize=0.0)
 

@@ -83,7 +83,7 @@ def silent_mismatches() -> None:
     dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM, group=groups[0])
     dist.all_reduce(torch.ones(4), op=[dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank], group=groups[0])
     dist.all_reduce(torch.ones(4, dtype=[torch.float32, torch.int32][rank]), group=groups[1])
-    from pytest_trainsafe.launch.ledger import name_tensor
+    from pytest_trainsafe.launch.collectives.ledger import name_tensor
 
     weights = {name: torch.ones(4) for name in ("first.weight", "second.weight")}
     for name, weight in weights.items():
@@ -137,7 +137,7 @@ def rank_0_is_early(folder: str) -> str:
 def full_ledger() -> None:
     """The disk is full when rank 1 writes its next collective down."""
     if join() == 1:
-        from pytest_trainsafe.launch import ledger
+        from pytest_trainsafe.launch.collectives import ledger
 
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, ledger.current().fd)
@@ -147,7 +147,7 @@ def full_ledger() -> None:
 def full_result() -> str:
     """The disk is full when rank 1 writes its outcome."""
     if join() == 1:
-        from pytest_trainsafe.launch import ledger
+        from pytest_trainsafe.launch.collectives import ledger
 
         (ledger.current().path.parent / "result.msgpack.unfinished").symlink_to("/dev/full")
     return "fine"

@@ -16,7 +16,7 @@ import pytest
 from fault_catalogue import DOCS, FAULTS, Fault, headline_pattern, written
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task
-from pytest_trainsafe.launch.torchrun import TorchrunLauncher
+from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 #: A group that fails early is far from its timeout on any machine; one that must not, waits.
 LONG, SHORT = 240.0, 2.0

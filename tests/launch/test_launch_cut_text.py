@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_trainsafe.launch.cut_text import ERROR_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, cut
-from pytest_trainsafe.launch.error_text import error_text, own_text, type_name
+from pytest_trainsafe.core.cut_text import ERROR_LIMIT, MESSAGE_LIMIT, TRACEBACK_LIMIT, cut
 from pytest_trainsafe.launch.failure import message, signal_name
 from pytest_trainsafe.launch.files import read_end
 from pytest_trainsafe.launch.result import GroupResult, RankResult
+from pytest_trainsafe.launch.supervise.error_text import error_text, own_text, type_name
 
 HUGE = 3_000_000
 

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.launch.blocked import NOWHERE, UNKNOWN, Blocked, Standing, read_standing
-from pytest_trainsafe.launch.collective import Collective
-from pytest_trainsafe.launch.deadlock import deadlock, describe
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
+from pytest_trainsafe.launch.supervise.blocked import (
+    NOWHERE,
+    UNKNOWN,
+    Blocked,
+    Standing,
+    read_standing,
+)
 
 WORLD = (0, 1, 2)
 

@@ -10,8 +10,8 @@ import launch_programs
 import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
-from pytest_trainsafe.launch.early import Early
 from pytest_trainsafe.launch.files import RankFiles
+from pytest_trainsafe.launch.forkserver.early import Early
 
 
 def at_the_gate(workdir: Path, ranks: int) -> list[int]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
-from pytest_trainsafe.launch.error_text import error_text, own_text
+from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.launch.failure import message, raised, reason
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
+from pytest_trainsafe.launch.supervise.error_text import error_text, own_text
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context, ProgramError
 from pytest_trainsafe.record.spec import RunSpec

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from pytest_trainsafe.launch import Task
-from pytest_trainsafe.launch.flight import Flight, GroupKey, Issued, read_flight
-from pytest_trainsafe.launch.flight_check import check_flights, waiting
-from pytest_trainsafe.launch.torchrun import environment
+from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued, read_flight
+from pytest_trainsafe.launch.collectives.flight_check import check_flights, waiting
+from pytest_trainsafe.launch.torchrun.launcher import environment
 
 DONE, STOPPED = [True, True], [False, False]
 RUN = ["", ""]

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from pytest_trainsafe.launch.collective import Collective, read_ledger
-from pytest_trainsafe.launch.ledger_check import check_ledgers
+from pytest_trainsafe.launch.collectives.collective import Collective, read_ledger
+from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers
 
 DONE = [True, True]
 

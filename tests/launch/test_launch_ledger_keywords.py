@@ -10,8 +10,8 @@ import pytest
 import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.launch.ledger import Ledger, _recorded
-from pytest_trainsafe.launch.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
+from pytest_trainsafe.launch.collectives.ledger import Ledger, _recorded
+from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
 
 CALLS = [
     pytest.param(getattr(module, name), describe, id=f"{module.__name__}.{name}")

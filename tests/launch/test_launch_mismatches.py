@@ -8,7 +8,7 @@ from collections.abc import Callable
 import launch_programs
 from launch_programs import Launch
 
-from pytest_trainsafe.launch.flight import read_flight
+from pytest_trainsafe.launch.collectives.flight import read_flight
 
 Failure = Callable[..., str]
 SAME = "collective mismatch: collective {} of the group of ranks [0, 1] differs"

@@ -37,9 +37,9 @@ from pytest_trainsafe.launch import (
     TorchrunLauncher,
     WarmLauncher,
     WarmServer,
-    namespace,
 )
-from pytest_trainsafe.launch.torchrun import environment
+from pytest_trainsafe.launch.resources import namespace
+from pytest_trainsafe.launch.torchrun.launcher import environment
 
 NOBODY = 65534
 

@@ -6,8 +6,8 @@ import os
 
 import torch
 
-from pytest_trainsafe.launch import ledger_check, passing
-from pytest_trainsafe.launch.stacks import place_of
+from pytest_trainsafe.launch.collectives import ledger_check, passing
+from pytest_trainsafe.launch.supervise.stacks import place_of
 
 PACKAGES = "/home/me/.venv/lib/python3.11/site-packages"
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import launch_programs
 import pytest
 
-from pytest_trainsafe.launch import Task, WarmLauncher, warm_group
+from pytest_trainsafe.launch import Task, WarmLauncher
+from pytest_trainsafe.launch.forkserver import group as warm_group
 
 
 @pytest.fixture

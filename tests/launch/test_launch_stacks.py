@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.launch import ledger_check
-from pytest_trainsafe.launch.stacks import Place, main_thread, odd_ranks, place_of, without_ours
+from pytest_trainsafe.launch.collectives import ledger_check
+from pytest_trainsafe.launch.supervise.stacks import (
+    Place,
+    main_thread,
+    odd_ranks,
+    place_of,
+    without_ours,
+)
 
 DUMP = f"""\
 Thread 0x00007f01 (most recent call first):

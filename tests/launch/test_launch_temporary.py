@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.launch import temporary
+from pytest_trainsafe.launch.resources import temporary
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from pytest_trainsafe.launch import GroupFailure, Task, WarmLauncher, data
 from pytest_trainsafe.launch import files as files_module
-from pytest_trainsafe.launch.collective import Collective, LedgerError, read_ledger
+from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
+from pytest_trainsafe.launch.collectives.flight import read_flight
 from pytest_trainsafe.launch.data import MalformedDataError
 from pytest_trainsafe.launch.files import Outcome, RankFiles, read_end
-from pytest_trainsafe.launch.flight import read_flight
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 

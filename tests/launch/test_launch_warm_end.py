@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import launch_programs
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
-from pytest_trainsafe.launch.warm_start import status
+from pytest_trainsafe.launch.forkserver.start import status
 server = WarmServer.start(Path(sys.argv[3]))
 note = os.open(sys.argv[2], os.O_WRONLY)
 os.write(note, f"{server._keeper.pid}\\n{status(server.address)['server']}\\n".encode())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
-from pytest_trainsafe.launch.warm_fit import misfits
+from pytest_trainsafe.launch.forkserver.fit import misfits
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import yaml
 
-from pytest_trainsafe.launch.warm_learn import installed
+from pytest_trainsafe.launch.forkserver.preload import installed
 from pytest_trainsafe.reference_models import gpt
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_trainsafe.launch import WarmServer, warm_group
-from pytest_trainsafe.launch.warm_start import connect, status
+from pytest_trainsafe.launch import WarmServer
+from pytest_trainsafe.launch.forkserver import group as warm_group
+from pytest_trainsafe.launch.forkserver.start import connect, status
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 

@@ -22,7 +22,7 @@ from pytest_trainsafe.launch import (
     WarmLauncher,
     WarmServer,
 )
-from pytest_trainsafe.launch.warm_start import connect, status, teach
+from pytest_trainsafe.launch.forkserver.start import connect, status, teach
 
 
 @pytest.fixture(scope="module")

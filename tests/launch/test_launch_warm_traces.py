@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.launch import Launcher, Task, TorchrunLauncher, WarmLauncher
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
 
 PROGRAM = "pytest_trainsafe.reference_models.gpt:train"

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_trainsafe.launch.watching import Idle, Suspended, is_suspended, resume
+from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 
 _ATTACH, _DETACH = 16, 17  # of ptrace(2)
 

@@ -15,7 +15,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pytest_trainsafe.launch.leases import Leases
+from pytest_trainsafe.launch.resources.leases import Leases
 
 
 def main(directory: Path, slots: int, ranks: list[int], log: Path | None) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.launch.leases import (
+from pytest_trainsafe.core.locks import Stopped, try_lock
+from pytest_trainsafe.launch.resources.leases import (
     Lease,
     LeaseError,
     Leases,
@@ -23,7 +24,6 @@ from pytest_trainsafe.launch.leases import (
     cores,
     user_directory,
 )
-from pytest_trainsafe.locks import Stopped, try_lock
 
 HOLDER = str(Path(__file__).with_name("lease_holder.py"))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.align.calls import renumbered
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.localize.search import Search
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.search import Search
 
 # The traces of an imaginary training are written by the helpers of the tests of `compare`.
 sys.path.append(str(Path(__file__).parents[1] / "compare"))

@@ -9,8 +9,8 @@ from blamed_traces import blamed, said, text_of
 from clipped_traces import both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
-from pytest_trainsafe.localize.blame import PROGRAM, Fault
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault
 
 TP, DP = Point.of(tp=2), Point.of(dp=2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.localize.budget import Budget
+from pytest_trainsafe.judge.localize.budget import Budget
 from pytest_trainsafe.report.located import Located
 
 

@@ -8,11 +8,11 @@ import pytest
 from clipped_traces import rung
 from compare_traces import only
 
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.localize.search import family_of
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.localize.search import family_of
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.program import Program
 
 

@@ -9,10 +9,10 @@ import msgspec
 import torch
 from compare_traces import Record, training, write
 
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.compare.rung import Rung
-from pytest_trainsafe.localize.initial import initial
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.initial import initial
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 

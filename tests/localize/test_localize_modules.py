@@ -9,7 +9,7 @@ from blamed_traces import blamed, calling, described, noting, said, text_of
 from clipped_traces import rung
 from compare_traces import Record, only
 
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
 
 TP = Point.of(tp=2)

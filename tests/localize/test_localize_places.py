@@ -8,11 +8,12 @@ from blamed_traces import PROGRAM, noting
 from clipped_traces import rung
 from compare_traces import only
 
-from pytest_trainsafe.compare.common_factor import with_factor
-from pytest_trainsafe.compare.judge import compare
-from pytest_trainsafe.localize.places import Places
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import NoteEvent, TensorId
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.localize.places import Places
+from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Reduction, Site
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)

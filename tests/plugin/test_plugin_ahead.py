@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.ahead import NEXT, look
+from pytest_trainsafe.runs.ahead import NEXT, look
 
 HEADER = """
 import pytest

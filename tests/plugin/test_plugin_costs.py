@@ -36,7 +36,7 @@ def test_a_suite_without_trainsafe_tests_imports_nothing_heavy(pytester):
 
     assert heavy == []
     # The reader of markers and the rules load with the first marked test.
-    assert "pytest_trainsafe.settings" in ours
+    assert "pytest_trainsafe.config.settings" in ours
     assert "pytest_trainsafe.sweep.collect" not in ours
 
 

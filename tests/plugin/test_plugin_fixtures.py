@@ -1,6 +1,6 @@
 """The fixtures hand a test's Case to the one Session of the process."""
 
-#: Stands where `pytest_trainsafe.session` does, which needs torch: notes what it was asked.
+#: Stands where `pytest_trainsafe.runs.session` does, which needs torch: notes what it was asked.
 RECORDER = """
     import sys, types
 
@@ -31,8 +31,8 @@ RECORDER = """
         def close(self):
             print("closed after discarding", self.discarded)
 
-    sys.modules["pytest_trainsafe.session"] = types.ModuleType("session")
-    sys.modules["pytest_trainsafe.session"].Session = Session
+    sys.modules["pytest_trainsafe.runs.session"] = types.ModuleType("session")
+    sys.modules["pytest_trainsafe.runs.session"].Session = Session
 """
 
 TESTS = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.runs.session import Session
 
 
 def test_no_two_runs_share_a_folder(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from pytest_trainsafe.launch import namespace
-from pytest_trainsafe.session import Session
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.launch.resources import namespace
+from pytest_trainsafe.runs.session import Session
 
 #: Runs pytest where the kernel allows no more network namespaces: in a user namespace, whose root
 #: sets the limit.

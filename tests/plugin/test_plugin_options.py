@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
 
 SHOW = """
     import pytest

@@ -10,11 +10,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Kind, Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
 
 

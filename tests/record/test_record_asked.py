@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.sweep.point import Point
 
 POINT = Point.of(tp=2, sp=True, zero=1)
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.layout import Shard, ZigZag
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.core.layout import Shard, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.sweep.point import Point
-from pytest_trainsafe.trace.schema import INITIAL
 
 X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 

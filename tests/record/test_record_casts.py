@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pytest_trainsafe.record.casts import CastWatch
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.hooks.casts import CastWatch
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
 

@@ -18,8 +18,8 @@ from torch.nn.utils import (
     get_total_norm,
 )
 
-from pytest_trainsafe.record.clipping import before_clip
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.record.training.clipping import before_clip
 
 X = [torch.linspace(-1, 1, 12).reshape(4, 3), torch.linspace(0, 3, 12).reshape(4, 3)]
 LIMIT = 0.125

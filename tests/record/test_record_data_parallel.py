@@ -21,7 +21,7 @@ from torch.distributed.fsdp import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from pytest_trainsafe.align.layout import Scaled
+from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 

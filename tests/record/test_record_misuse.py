@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.align.annotation_entries import AnnotationError
+from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context, ProgramError
 from pytest_trainsafe.record.spec import RunSpec

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.perturb import EPSILON, Noise
-from pytest_trainsafe.record.perturb_operations import OperationNoise, is_rounded
+from pytest_trainsafe.record.inject.perturb import EPSILON, Noise
+from pytest_trainsafe.record.inject.perturb_operations import OperationNoise, is_rounded
 
 EPS = EPSILON["float64"]
 

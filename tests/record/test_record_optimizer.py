@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.trace.schema import INITIAL
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.optimizer import states, stepping
+from pytest_trainsafe.record.training.optimizer import states, stepping
 
 X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 

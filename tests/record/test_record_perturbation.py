@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import context
-from pytest_trainsafe.record.perturb import EPSILON, Noise
+from pytest_trainsafe.record.inject.perturb import EPSILON, Noise
 
 X = torch.linspace(-1, 1, 96).reshape(2, 4, 12)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.outputs import replace_tensors, tensors_in
+from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 
 A, B = torch.ones(2), torch.zeros(3)
 

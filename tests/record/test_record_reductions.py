@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.launch.collective import Collective
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.reductions import Reduction, Reductions
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.record.training.reductions import Reduction, Reductions
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 

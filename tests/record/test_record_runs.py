@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.align.indices import LayoutError
-from pytest_trainsafe.align.layout import Flat, Scaled, Shard
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import Flat, Scaled, Shard
+from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.trace.schema import INITIAL, TensorEvent
+from pytest_trainsafe.trace.schema import TensorEvent
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 

@@ -17,8 +17,8 @@ from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.record.source import described_class
-from pytest_trainsafe.record.source import replaced_forward as found_forward
+from pytest_trainsafe.record.hooks.source import described_class
+from pytest_trainsafe.record.hooks.source import replaced_forward as found_forward
 from pytest_trainsafe.record.spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Reduction, Site, fault_of_sites

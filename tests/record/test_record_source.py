@@ -8,8 +8,8 @@ import inspect
 import pytest
 from torch import nn
 
-from pytest_trainsafe.record import source
-from pytest_trainsafe.record.source import source_of
+from pytest_trainsafe.record.hooks import source
+from pytest_trainsafe.record.hooks.source import source_of
 
 
 def decorate(cls: type) -> type:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.align.layout import Partial
+from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 

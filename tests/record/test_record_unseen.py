@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.unseen import unseen
+from pytest_trainsafe.record.hooks.unseen import unseen
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 

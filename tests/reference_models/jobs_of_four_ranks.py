@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rank_double import Job
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
-from pytest_trainsafe.sweep.point import Point
 
 SMALL = {"layers": 1, "steps": 1}
 DROPPING = {"capacity_factor": 1.0}

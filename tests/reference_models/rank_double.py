@@ -23,19 +23,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from pytest_trainsafe.align.annotations import Annotations
-from pytest_trainsafe.align.indices import scale_shape
-from pytest_trainsafe.align.layout import Layout, Owned, Partial
 from pytest_trainsafe.align.merge import Part, merge
-from pytest_trainsafe.align.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.align.runs import optimizer_run
-from pytest_trainsafe.locks import wait_lock
-from pytest_trainsafe.record.consistent import consistent_tensor
-from pytest_trainsafe.record.outputs import tensors_in
-from pytest_trainsafe.record.parameters import unique_parameters
-from pytest_trainsafe.record.parts import named_modules, named_parameters, parts_of
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.core.indices import scale_shape
+from pytest_trainsafe.core.layout import Layout, Owned, Partial
+from pytest_trainsafe.core.locks import wait_lock
+from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.frameworks.megatron.flat_ranges import optimizer_run
+from pytest_trainsafe.record.hooks.outputs import tensors_in
+from pytest_trainsafe.record.initial.consistent import consistent_tensor
+from pytest_trainsafe.record.initial.parts import named_modules, named_parameters, parts_of
+from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
-from pytest_trainsafe.sweep.point import MESH_AXES, Point
 
 PROGRAMS = {
     "gpt": gpt.train,

@@ -8,6 +8,7 @@ import pytest
 import torch
 from rank_double import Double, Job, run_here
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import moe
 from pytest_trainsafe.reference_models.config import MoEConfig
 from pytest_trainsafe.reference_models.experts import Experts
@@ -15,7 +16,6 @@ from pytest_trainsafe.reference_models.moe_model import MoE
 from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.routing import Balance, Capacity, Selection
-from pytest_trainsafe.sweep.point import Point
 
 
 def test_it_learns() -> None:

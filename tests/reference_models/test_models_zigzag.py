@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import index_arrays
-from pytest_trainsafe.align.layout import ZigZag
+from pytest_trainsafe.core.indices import index_arrays
+from pytest_trainsafe.core.layout import ZigZag
 from pytest_trainsafe.reference_models.parallel.axes import Axis
 from pytest_trainsafe.reference_models.parallel.zigzag import put_in_order, take_part
 

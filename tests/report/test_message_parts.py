@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.compare.comparison import Comparison
-from pytest_trainsafe.finding import Finding, Pattern
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.report.message import Judged, failure_message
-from pytest_trainsafe.trace.schema import INITIAL, TensorId
 
 WEIGHT = TensorId(0, None, "main_grad", "fc1", "weight")
 

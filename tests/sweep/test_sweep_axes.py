@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_trainsafe.sweep.axes import AXES, check_values
-from pytest_trainsafe.sweep.errors import SweepError
+from pytest_trainsafe.core.axes import AXES, check_values
+from pytest_trainsafe.core.usage import SweepError
 
 
 @pytest.mark.parametrize(

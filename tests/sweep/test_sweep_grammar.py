@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_trainsafe.sweep.errors import SweepError
-from pytest_trainsafe.sweep.grammar import gather, parse_words
+from pytest_trainsafe.config.grammar import gather, parse_words
+from pytest_trainsafe.core.usage import SweepError
 
 
 @pytest.mark.parametrize(

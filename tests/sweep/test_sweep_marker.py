@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
+from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.launch import Script
-from pytest_trainsafe.sweep.errors import SweepError
 from pytest_trainsafe.sweep.marker import read_marker
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trainsafe.sweep.point import Point
+from pytest_trainsafe.core.point import Point
 
 
 def test_ranks_are_numbered_tp_fastest_then_cp_dp_pp():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pytest_trainsafe.settings import Settings
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.sweep import divides, requires
-from pytest_trainsafe.sweep.errors import SweepError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 

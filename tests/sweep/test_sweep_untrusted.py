@@ -11,13 +11,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_trainsafe.config.grammar import gather, parse_words
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import AXES, MOST_INTEGER, MOST_POINTS
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import SweepError, shown
 from pytest_trainsafe.launch import Script
-from pytest_trainsafe.settings import Settings
-from pytest_trainsafe.sweep.axes import AXES, MOST_INTEGER, MOST_POINTS
-from pytest_trainsafe.sweep.errors import SweepError, shown
-from pytest_trainsafe.sweep.grammar import gather, parse_words
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.point import Point
 from pytest_trainsafe.sweep.product import cells
 from pytest_trainsafe.sweep.signature import SETTING_WORDS
 from pytest_trainsafe.sweep.validity import divides

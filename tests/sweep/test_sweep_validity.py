@@ -2,8 +2,8 @@
 
 import pytest
 
+from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.sweep import Point, divides, requires
-from pytest_trainsafe.sweep.errors import SweepError
 from pytest_trainsafe.sweep.validity import invalid
 
 

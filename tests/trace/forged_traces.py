@@ -13,7 +13,8 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.align.layout import Shard, Slices
+from pytest_trainsafe.core.layout import Shard, Slices
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import (
     InputEvent,
@@ -21,7 +22,6 @@ from pytest_trainsafe.trace.schema import (
     ModuleEvent,
     NoteEvent,
     StepEvent,
-    TensorId,
     manifest_hash,
     seal,
 )

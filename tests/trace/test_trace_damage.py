@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
-from pytest_trainsafe.trace.schema import Manifest, NoteEvent, TensorId
+from pytest_trainsafe.trace.schema import Manifest, NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 EVENTS = "rank1/events.jsonl"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, NoteEvent, TensorId
+from pytest_trainsafe.trace.schema import Manifest, NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
 
 WEIGHT = TensorId(0, None, "param", "layer", "weight")

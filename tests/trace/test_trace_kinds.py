@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.check import TensorCheck
-from pytest_trainsafe.trace.schema import TensorEvent, TensorId
+from pytest_trainsafe.trace.schema import TensorEvent
 
 SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
 

@@ -8,17 +8,11 @@ import msgspec
 import pytest
 import torch
 
-from pytest_trainsafe.align.layout import Shard, ZigZag
+from pytest_trainsafe.core.layout import Shard, ZigZag
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace import writer as writer_module
 from pytest_trainsafe.trace.reader import MAPPED, Trace
-from pytest_trainsafe.trace.schema import (
-    InputEvent,
-    Manifest,
-    ModuleEvent,
-    NoteEvent,
-    StepEvent,
-    TensorId,
-)
+from pytest_trainsafe.trace.schema import InputEvent, Manifest, ModuleEvent, NoteEvent, StepEvent
 from pytest_trainsafe.trace.taken import as_bytes
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
 

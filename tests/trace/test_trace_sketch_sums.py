@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_trainsafe.align.indices import extract
-from pytest_trainsafe.align.layout import Layout, Partial, Shard, Slices, ZigZag
+from pytest_trainsafe.core.indices import extract
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag
 from pytest_trainsafe.trace.signs import signs
 from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Sketcher
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_trainsafe.align.layout import Flat, Shard
+from pytest_trainsafe.core.layout import Flat, Shard
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
-from pytest_trainsafe.trace.schema import Manifest, TensorId
+from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.sketch import SIZE, Sketcher
 from pytest_trainsafe.trace.taken import of_bytes
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest

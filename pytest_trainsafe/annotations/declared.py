@@ -1,0 +1,315 @@
+"""Layouts as a user declares them, in YAML, in the style of TTrace's Figure 3.
+
+Called by the recorder for modules and the loss, and by `annotations/resolve.py` for parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.annotations.entries import (
+    AnnotationError,
+    Decision,
+    Entries,
+    OutputEntry,
+    parse,
+)
+from pytest_trainsafe.annotations.patterns import LastMatch
+from pytest_trainsafe.annotations.text import load, read_text
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.megatron.attributes import nested
+
+
+class Annotations:
+    """The entries of one annotation file.
+
+    A pattern matches a dotted name or any dotted suffix of it; the last entry that matches
+    wins, whole.  Layouts are for one Point: an axis of size 1 gives no placement.
+    """
+
+    def __init__(self, entries: Entries, origin: str = "annotations") -> None:
+        self.entries = entries
+        self.origin = origin
+        self.file: Path | None = None
+        self._averaged: tuple[str, ...] = ()
+        self.model = ""
+        self._parameters = LastMatch("parameters", entries.parameters)
+        self._modules = LastMatch("modules", entries.modules)
+        self._buffers = LastMatch("buffers", entries.buffers)
+
+    @classmethod
+    def empty(cls) -> Annotations:
+        """No annotations: every name has none."""
+        return cls(Entries())
+
+    @classmethod
+    def of(
+        cls, data: Mapping[str, Any], origin: str = "annotations", model: str = ""
+    ) -> Annotations:
+        """Annotations from a mapping of the file's form, or those of one `model` of several."""
+        found = cls(parse(data, origin, model), origin)
+        found.model = model
+        return found
+
+    @classmethod
+    def read(cls, path: Path) -> Annotations:
+        """Annotations from a YAML file, or those of one model of it: `layouts.yaml#llama`.
+
+        Raises AnnotationError.
+        """
+        model = ""
+        if "#" in path.name and not path.exists():
+            name, _, model = path.name.rpartition("#")
+            path = path.with_name(name) if name else path
+        found = cls.of_text(read_text(path), str(path), model)
+        found.file = path
+        return found
+
+    @classmethod
+    def of_text(cls, text: str, origin: str, model: str = "") -> Annotations:
+        """Annotations from the text of a YAML file.  Raises AnnotationError."""
+        return cls.of(load(text, origin), origin, model)
+
+    def over(self, given: Mapping[str, Any]) -> Annotations:
+        """These annotations, and what is `given` where they say nothing."""
+        below, own = parse(given, "what the framework says"), self.entries
+        joined = replace(
+            own,
+            loss=own.loss or below.loss,
+            mean_gradients=(
+                below.mean_gradients if own.mean_gradients is None else own.mean_gradients
+            ),
+            parameters=(*below.parameters, *own.parameters),
+            modules=(*below.modules, *own.modules),
+            buffers=(*below.buffers, *own.buffers),
+        )
+        found = Annotations(joined, self.origin)
+        found.file, found.model = self.file, self.model
+        return found
+
+    def told(self) -> str:
+        """What a later proposal must know of them, as JSON: their file and model, its cp_order."""
+        file = os.path.abspath(self.file) if self.file else ""
+        order = self.entries.cp_order or ""
+        return json.dumps({"file": file, "cp_order": order, "model": self.model})
+
+    def parameter(
+        self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)
+    ) -> tuple[Layout, str] | None:
+        """The layout of a parameter and the entry it came from, or None without an entry.
+
+        `axes` are those that tensor parallelism cuts it over, outermost first.
+        """
+        found = self._parameters.find(name)
+        if found is None:
+            return None
+        entry, source = found
+        if entry.tp_dim is None or all(point.size(axis) == 1 for axis in axes):
+            return (), source
+        dim = self._dim(entry.tp_dim, ndim, source, name)
+        return nested(dim, axes, point.sizes, entry.blocks), source
+
+    def sequence_parallel(self, name: str) -> bool:
+        """Whether a parameter's gradient is a partial sum over tp where sp is on."""
+        found = self._parameters.find(name)
+        return found is not None and found[0].sequence_parallel
+
+    def expert_parallel(self, name: str) -> bool:
+        """Whether a parameter is an expert's, held by some of the dp and cp ranks at ep > 1."""
+        found = self._parameters.find(name)
+        return found is not None and found[0].expert_parallel
+
+    def expert_tp_size(self, name: str) -> int | None:
+        """How many ranks an expert's parameter is cut over, where that is not tp."""
+        found = self._parameters.find(name)
+        return found[0].expert_tp_size if found is not None else None
+
+    def gradient_partial(self, name: str) -> tuple[str, ...]:
+        """The axes whose ranks each compute a term of a parameter's gradient."""
+        found = self._parameters.find(name)
+        return found[0].gradient_partial if found is not None else ()
+
+    def decision(self, name: str) -> Decision:
+        """Where a module makes a decision, a choice by scores; "" where it makes none."""
+        return self._outputs(name).get("output", OutputEntry()).decision
+
+    def local(self, name: str, point: Point) -> tuple[str, ...]:
+        """The places of a module's output, and gradients of it, without a logical counterpart.
+
+        A place is "output" for all that the module yields and all its gradients, "output.0" for
+        one tensor and its gradient, or "output_grad", "output_grad.0" for gradients alone.
+        """
+        return tuple(
+            place
+            for place, entry in self._outputs(name).items()
+            if any(in_use(axis, point) for axis in entry.local)
+        )
+
+    def permuted(self, name: str, output_name: str, point: Point, ndim: int) -> tuple[int, ...]:
+        """The order that restores the dimensions of an output; empty where it has them in order.
+
+        Layouts count dimensions in the restored order.  Raises AnnotationError where the output
+        has another number of dimensions, or two axes say different orders.
+        """
+        entry = _output(self._outputs(name), output_name)
+        if entry is None or not entry.permuted:
+            return ()
+        orders = {axis: order for axis, order in entry.permuted if in_use(axis, point)}
+        found = set(orders.values())
+        if not found:
+            return ()
+        where = f"{self.origin}: the entry of {name or 'the root module'!r} for {output_name}"
+        if len(found) > 1:
+            raise AnnotationError(
+                f"{where} has permuted with different orders for {' and '.join(orders)}, which are "
+                "all in use here; the orders of axes that are used together must be equal"
+            )
+        order = found.pop()
+        if len(order) != ndim:
+            raise AnnotationError(
+                f"{where} has permuted: {list(order)}, and the output has {ndim} dimensions; name "
+                "each of them once"
+            )
+        return order
+
+    def module(
+        self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
+    ) -> tuple[Layout, str] | None:
+        """The layout of a module's output, or of the gradient that reaches it.
+
+        `output_name` is "output", "output.0", "output.logits"; an entry for "output" covers
+        them all.  A gradient has the entry "output_grad"; without one it is laid out as the
+        output is, but whole where the output is partial (the gradient of a sum reaches each
+        of its terms).
+        """
+        found = self._modules.find(name)
+        if found is None:
+            return None
+        outputs, source = found
+        if gradient:
+            own = _output(outputs, output_name.replace("output", "output_grad", 1))
+            if own is not None:
+                return self._output_layout(own, name, point, ndim, source), source
+        entry = _output(outputs, output_name) or OutputEntry()
+        layout = self._output_layout(entry, name, point, ndim, source)
+        if gradient:
+            layout = tuple(p for p in layout if not isinstance(p, Partial))
+        return layout, source
+
+    def buffer(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
+        """The layout of a buffer and the entry it came from, or None without an entry."""
+        found = self._buffers.find(name)
+        if found is None:
+            return None
+        entry, source = found
+        return self._output_layout(entry, name, point, ndim, source), source
+
+    def local_buffer(self, name: str, point: Point) -> bool:
+        """Whether a buffer has no logical counterpart at this Point."""
+        found = self._buffers.find(name)
+        return found is not None and _is_local(found[0], point)
+
+    def cuts_batches(self) -> str:
+        """The first entry that says dp ranks each have a slice of a micro-batch, or ""."""
+        for pattern, outputs in self.entries.modules:
+            if any(entry.dp_dim is not None for entry in outputs.values()):
+                return f"modules: {pattern}"
+        return ""
+
+    def loss(self, point: Point) -> tuple[Layout, str] | None:
+        """The layout of the loss, or None without an entry."""
+        entry = self.entries.loss
+        if entry is None:
+            return None
+        terms = [Partial(axis) for axis in entry.partial if point.size(axis) > 1]
+        means = [Partial(axis, "avg") for axis in entry.mean if point.size(axis) > 1]
+        return (*terms, *means), "loss"
+
+    def unreduced(self, point: Point) -> Layout:
+        """What every gradient is besides, before the reduction: a multiple, where that averages."""
+        axes = self.entries.mean_gradients
+        if axes is None:
+            axes = self._averaged
+        return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
+
+    def averaged_by_wrapper(self, axes: tuple[str, ...]) -> None:
+        """Take gradients for means over these axes, where the file says nothing of them.
+
+        A wrapper that averages is often found only in the model's first forward.
+        """
+        self._averaged = axes
+
+    def unmatched(
+        self, parameters: Iterable[str], modules: Iterable[str], buffers: Iterable[str] = ()
+    ) -> list[str]:
+        """The entries whose pattern matches none of the names, as "modules: linear_qkv".
+
+        Optional ones are left out.
+        """
+        unmatched = [
+            *self._parameters.unmatched(parameters),
+            *self._modules.unmatched(modules),
+            *self._buffers.unmatched(buffers),
+        ]
+        return [entry for entry in unmatched if entry not in self.entries.optional]
+
+    def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
+        """The entries of a module's outputs by place, empty without any."""
+        found = self._modules.find(name)
+        return found[0] if found is not None else {}
+
+    def _output_layout(
+        self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str
+    ) -> Layout:
+        layout: list[Placement] = []
+        if point.size("dp") > 1 and entry.dp_dim is not None:
+            layout.append(Shard(self._dim(entry.dp_dim, ndim, source, name), "dp"))
+        if point.size("cp") > 1:
+            if entry.cp_dim is not None:
+                dim = self._dim(entry.cp_dim, ndim, source, name)
+                zigzag = self.entries.cp_order == "zigzag"
+                layout.append(ZigZag(dim, "cp") if zigzag else Shard(dim, "cp"))
+            elif entry.cp_partial:
+                layout.append(Partial("cp"))
+        if point.size("tp") > 1:
+            if entry.tp_dim is not None:
+                dim = self._dim(entry.tp_dim, ndim, source, name)
+                layout.append(Shard(dim, "tp", entry.blocks))
+            elif entry.sp_dim is not None and point.get("sp", False):
+                layout.append(Shard(self._dim(entry.sp_dim, ndim, source, name), "tp"))
+            elif entry.tp_partial or (entry.sp_partial and point.get("sp", False)):
+                layout.append(Partial("tp"))
+        return tuple(layout)
+
+    def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
+        if not -ndim <= dim < ndim:
+            raise AnnotationError(
+                f"{self.origin}: `{source}` cuts dimension {dim} of {name or 'the root module'!r}, "
+                f"which has {ndim} dimension{'s' * (ndim != 1)}. Correct it, or add a later entry "
+                f"for {name!r}: the last entry that matches wins."
+            )
+        return dim % ndim
+
+
+def _is_local(entry: OutputEntry, point: Point) -> bool:
+    return any(in_use(axis, point) for axis in entry.local)
+
+
+def in_use(axis: str, point: Point) -> bool:
+    """Whether an axis is in use at a Point: of more than one rank or stage, or on."""
+    if axis == "sp":
+        return bool(point.get("sp", False)) and point.size("tp") > 1
+    return int(point.get(axis, 1)) > 1
+
+
+def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
+    """The entry for an output: its own, else that of the level above ("output")."""
+    while name not in outputs and "." in name:
+        name = name.rpartition(".")[0]
+    return outputs.get(name)

@@ -1,0 +1,145 @@
+"""The layout of a parameter, from the first source that knows it.
+
+Called by the recorder and by `ctx.initialize`, inside the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.dtensor import dtensor_layout, is_dtensor
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_layout
+from pytest_trainsafe.frameworks.megatron.attributes import attribute_layout
+
+
+def parameter_layout(
+    name: str, parameter: Any, point: Point, annotations: Annotations
+) -> tuple[Layout, str]:
+    """The layout of a parameter and where it came from.
+
+    DTensor placements first, then what AutoTP describes, then a `tensor_model_parallel` mark,
+    then the annotations, then whole on every rank.  A mark that says False yields to an
+    annotation: Megatron-LM puts it on every parameter it knows nothing about.  At Points with ep,
+    a parameter that is marked `allreduce = False` (Megatron-LM's mark of an expert) or annotated
+    `expert_parallel` is held by its owners only.
+    """
+    size = _expert_tp_size(name, parameter, annotations)
+    axes = _axes(name, parameter, point, annotations)
+    layout, source = _cut(name, parameter, point, annotations, axes)
+    expert = getattr(parameter, "allreduce", True) is False or annotations.expert_parallel(name)
+    ep, tp = int(point.get("ep", 1)), point.size("tp")
+    if size is not None and size != tp:
+        layout = (*layout, Owned(("tp", "cp", "dp"), ep, size))
+    elif (expert or size is not None) and ep > 1:
+        layout = (*layout, Owned(("cp", "dp"), ep))
+    return layout, source
+
+
+def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
+    """The tensor-parallel size of an expert's parameter where it has one of its own.
+
+    The attribute `expert_tp_size` (ours) comes before the annotation of that name.
+    """
+    marked = getattr(parameter, "expert_tp_size", None)
+    if marked is None:
+        return annotations.expert_tp_size(name)
+    if not isinstance(marked, int) or isinstance(marked, bool) or marked < 1:
+        raise LayoutError(
+            f"{name} has expert_tp_size {marked!r}; it is the number of ranks that an expert's "
+            "weights are cut over, 1 or more"
+        )
+    return marked
+
+
+def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
+    """The axes that tensor parallelism cuts a parameter over, outermost first.
+
+    Those of an expert with a size of its own are counted over tp, then cp, then dp, as
+    Megatron-LM numbers the ranks of experts.
+    """
+    size = _expert_tp_size(name, parameter, annotations)
+    if size is None:
+        return ("tp",)
+    axes: tuple[str, ...] = ()
+    product = 1
+    for axis in ("tp", "cp", "dp"):
+        if product >= size:
+            break
+        axes, product = (axis, *axes), product * point.size(axis)
+    if product != size:
+        raise LayoutError(
+            f"{name} has an expert_tp_size of {size}, and at this Point (tp={point.size('tp')} "
+            f"cp={point.size('cp')} dp={point.size('dp')}) it must be 1, tp, tp * cp or "
+            "tp * cp * dp: other sizes have no layout here. Leave this Point out of the sweep"
+        )
+    return axes
+
+
+def _cut(
+    name: str, parameter: Any, point: Point, annotations: Annotations, axes: tuple[str, ...]
+) -> tuple[Layout, str]:
+    if is_dtensor(parameter):
+        return dtensor_layout(parameter, point.sizes), "dtensor"
+    cut = autotp_layout(name, parameter, point.sizes)
+    if cut is not None:
+        return cut, "attribute"
+    marked = attribute_layout(name, parameter, point.sizes, axes)
+    if marked and getattr(parameter, "tensor_model_parallel", False):
+        return marked, "attribute"
+    annotated = annotations.parameter(name, point, _dimensions(parameter), axes)
+    if annotated is not None:
+        return annotated
+    return REPLICATED, "default" if marked is None else "attribute"
+
+
+def _dimensions(parameter: Any) -> int:
+    """How many dimensions it has, also while ZeRO's stage 3 has it in pieces (`ds_shape`)."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def gradient_partial_axes(
+    name: str, parameter: Any, point: Point, annotations: Annotations
+) -> tuple[str, ...]:
+    """The axes over which one micro-batch's raw gradient is a partial sum.
+
+    cp, because each rank saw its part of the sequence; and tp with sequence parallelism for
+    parameters that every tp rank holds whole (Megatron's mark `sequence_parallel`); and pp for
+    those that two stages hold a copy of (Megatron's mark `shared_embedding`); and those that the
+    annotation `gradient_partial` names, as tp for a norm of each rank's own attention heads.
+    """
+    axes = ["cp"] if point.size("cp") > 1 else []
+    declared = annotations.gradient_partial(name)
+    marked = getattr(parameter, "sequence_parallel", False) or annotations.sequence_parallel(name)
+    if (marked and point.get("sp", False)) or "tp" in declared:
+        axes.append("tp")
+    if getattr(parameter, "shared_embedding", False) or "pp" in declared:
+        axes.append("pp")
+    return tuple(axis for axis in axes if point.size(axis) > 1)
+
+
+def contradictions(
+    parameters: Mapping[str, Any], point: Point, annotations: Annotations
+) -> Iterator[str]:
+    """The annotations of parameters that say otherwise than what is used, in words.
+
+    Which of the two is right is for the user to say; the annotation has no effect.
+    """
+    for name, parameter in parameters.items():
+        axes = _axes(name, parameter, point, annotations)
+        layout, source = _cut(name, parameter, point, annotations, axes)
+        if source not in ("dtensor", "attribute"):
+            continue
+        annotated = annotations.parameter(name, point, _dimensions(parameter), axes)
+        if annotated is None or annotated[0] == layout:
+            continue
+        used = "DTensor placements" if source == "dtensor" else "attributes"
+        yield (
+            f"the annotation {annotated[1]} says that {name} is {describe(annotated[0])}, and the "
+            f"parameter's {used} say {describe(layout)}; the annotation is not used"
+        )

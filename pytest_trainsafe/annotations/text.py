@@ -1,0 +1,260 @@
+"""Reads annotation files as plain data, within bounds: the only reader of YAML here.
+
+Called by `annotations/declared.py` and `annotations/write.py`.  A file may come from anybody, so PyYAML only
+splits it into events.  Data is built from these here: text, numbers, booleans, null, lists and
+mappings, without tags and merge keys, and with limits that are checked before anything is built.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.core.usage import excerpt, shown
+
+if TYPE_CHECKING:
+    import yaml
+
+#: The most bytes of a file, and the most keys, values, lists and mappings in it.  The value of an
+#: anchor counts again for each alias.
+MOST_BYTES, MOST_NODES = 4 * 2**20, 100_000
+#: The deepest nesting.  A whole annotation file needs five levels.
+MOST_DEPTH = 16
+#: The most characters of a number.
+_MOST_DIGITS = 18
+
+_NO_TAGS = (
+    "annotations cannot have tags, only text, numbers, true, false, lists and mappings; remove it"
+)
+
+_NULL = {"", "~", "null", "Null", "NULL"}
+_TRUE = {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"}
+_FALSE = {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"}
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan", re.I)
+
+
+def read_text(path: Path) -> str:
+    """The text of an annotation file.  AnnotationError where it is no file, too large or not text.
+
+    A link is followed.  A pipe or a device is refused, and never waited for.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise AnnotationError(
+                    f"{path}: annotations cannot be read: it is not a regular file; give the path "
+                    "of a YAML file"
+                )
+            data = file.read(MOST_BYTES + 1)
+        if len(data) <= MOST_BYTES:
+            # As `Path.read_text` does: lines end in "\n", however the file ends them.
+            return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    except (OSError, ValueError) as error:
+        if isinstance(error, AnnotationError):
+            raise
+        raise AnnotationError(
+            f"{excerpt(str(path), 500)}: annotations cannot be read: {excerpt(str(error), 500)} "
+            f"(relative to {Path.cwd()}; for a "
+            "file beside your program, use Path(__file__).with_name(...))"
+        ) from error
+    raise AnnotationError(
+        f"{path}: annotations cannot be read: the file has more than {MOST_BYTES} bytes; is it "
+        "the right one? One pattern with * can cover many names"
+    )
+
+
+def load(text: str, origin: str) -> Any:
+    """The data of an annotation file's text; `origin` names the file in errors.
+
+    Raises AnnotationError for what is not YAML, for a key that is there twice, and for tags, merge
+    keys and whatever is beyond the limits.
+    """
+    import yaml
+
+    if re.search(r"^%TAG\b", text, re.MULTILINE):
+        raise AnnotationError(f"{origin}: %TAG declares a tag; {_NO_TAGS}")
+    # libyaml is some twenty times as fast; PyYAML may have been built without it.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _Builder(origin).build(yaml.parse(text, loader))
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        raise AnnotationError(f"{origin}: not YAML: {_said(error)}") from error
+
+
+@dataclass(slots=True)
+class _Anchored:
+    """The value of an anchor, the number of nodes in it and the depth of its nesting."""
+
+    value: Any
+    nodes: int
+    height: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """A list or a mapping whose end has not been read; `before` counts the nodes before it."""
+
+    value: list[Any] | dict[Any, Any]
+    anchor: str | None
+    before: int
+    height: int = 1
+    #: Of a mapping: the line of each key, and whether the next node is the value of `key`.
+    lines: dict[Any, int] = field(default_factory=dict)
+    key: Any = None
+    keyed: bool = False
+
+
+class _Builder:
+    """Data from the events of one YAML document, each limit checked as the events arrive."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        self.nodes = 0
+        self.root: Any = None
+        self.open: list[_Open] = []
+        self.anchors: dict[str, _Anchored] = {}
+
+    def build(self, events: Iterable[yaml.Event]) -> Any:
+        import yaml
+
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.ScalarEvent):
+                self._check_tag(event)
+                node = _Anchored(self._scalar(event), 1, 0)
+                self.nodes += 1
+                self._keep(event.anchor, node)
+                self._add(node, event)
+            elif isinstance(event, yaml.CollectionStartEvent):
+                self._check_tag(event)
+                mapping = isinstance(event, yaml.MappingStartEvent)
+                self.open.append(_Open({} if mapping else [], event.anchor, self.nodes))
+                self.nodes += 1
+                if event.anchor is not None:
+                    self.anchors.pop(event.anchor, None)  # an alias inside would hold itself
+            elif isinstance(event, yaml.CollectionEndEvent):
+                done = self.open.pop()
+                node = _Anchored(done.value, self.nodes - done.before, done.height)
+                self._keep(done.anchor, node)
+                self._add(node, event)
+            elif isinstance(event, yaml.AliasEvent):
+                node = self._aliased(event)
+                self.nodes += node.nodes
+                self._add(node, event)
+            elif isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._error(event, "a second document begins; an annotation file has one")
+            if self.nodes > MOST_NODES:
+                raise self._error(
+                    event,
+                    f"there are more than {MOST_NODES} keys and values, counting what each alias "
+                    "repeats; one pattern with * can cover many names",
+                )
+            if len(self.open) > MOST_DEPTH:
+                raise self._error(event, self._too_deep)
+        return self.root
+
+    _too_deep = f"it is nested more than {MOST_DEPTH} levels deep; annotations need five"
+
+    def _keep(self, anchor: str | None, node: _Anchored) -> None:
+        if anchor is not None:
+            self.anchors[anchor] = node
+
+    def _aliased(self, event: yaml.AliasEvent) -> _Anchored:
+        name = event.anchor or ""
+        if any(outer.anchor == name for outer in self.open):
+            raise self._error(
+                event, f"the alias *{excerpt(name)} is inside its own anchor; write it out"
+            )
+        if name not in self.anchors:
+            raise self._error(event, f"the alias *{excerpt(name)} has no anchor before it")
+        return self.anchors[name]
+
+    def _add(self, node: _Anchored, event: yaml.Event) -> None:
+        """Put a finished node into the innermost open collection."""
+        if not self.open:
+            self.root = node.value
+            return
+        inner = self.open[-1]
+        inner.height = max(inner.height, node.height + 1)
+        if len(self.open) + node.height > MOST_DEPTH:
+            raise self._error(event, self._too_deep)
+        if isinstance(inner.value, list):
+            inner.value.append(node.value)
+        elif inner.keyed:
+            inner.value[inner.key] = node.value
+            inner.keyed = False
+        else:
+            self._add_key(inner, node.value, event)
+
+    def _add_key(self, inner: _Open, key: Any, event: yaml.Event) -> None:
+        line = _line(event)
+        if isinstance(key, (list, dict)):
+            raise self._error(event, f"{shown(key)} is used as a key; keys must be text")
+        if key == "<<" and _is_plain(event):  # YAML 1.1 takes it for a merge key
+            raise self._error(
+                event,
+                "merge keys (<<) are not supported; write the entries out, or quote a name <<",
+            )
+        if isinstance(key, str) and key in inner.lines:  # `parse` refuses other keys
+            raise AnnotationError(
+                f"{self.origin}: {shown(key)} appears twice (line {inner.lines[key]} and line "
+                f"{line}); keep one"
+            )
+        inner.lines[key] = line
+        inner.key, inner.keyed = key, True
+
+    def _check_tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        if event.tag is not None:
+            raise self._error(event, f"found the tag {shown(event.tag)}; {_NO_TAGS}")
+
+    def _scalar(self, event: yaml.ScalarEvent) -> Any:
+        text: str = event.value
+        if not _is_plain(event):
+            return text
+        if text in _NULL:
+            return None
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        number = int if _INTEGER.fullmatch(text) else float if _FLOAT.fullmatch(text) else None
+        if number is None:
+            return text
+        if len(text) > _MOST_DIGITS:
+            raise self._error(
+                event, f"the number {excerpt(text)} has more than {_MOST_DIGITS} characters"
+            )
+        return number(re.sub(r"\.(?=[in])", "", text.lower()))  # Python writes .inf as inf
+
+    def _error(self, event: yaml.Event, what: str) -> AnnotationError:
+        return AnnotationError(f"{self.origin}: line {_line(event)}: {what}")
+
+
+def _line(event: yaml.Event) -> int:
+    mark = event.start_mark
+    return mark.line + 1 if mark is not None else 0
+
+
+def _is_plain(event: yaml.Event) -> bool:
+    """Whether a scalar is without quotes."""
+    return bool(getattr(event, "implicit", (False, False))[0])
+
+
+def _said(error: Exception) -> str:
+    """What PyYAML has found, in one line."""
+    import yaml
+
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return excerpt(str(error), 300)
+    mark = error.problem_mark
+    words = ", ".join(filter(None, (error.context, error.problem)))
+    return f"{excerpt(words, 300)} (line {mark.line + 1}, column {mark.column + 1})"

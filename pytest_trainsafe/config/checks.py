@@ -1,0 +1,74 @@
+"""The names of the checks that can be inconclusive: what `accept` takes.  Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+
+#: Every `check` of an inconclusive finding.
+CHECKS = (
+    "compared",
+    "gradients-compared",
+    "coverage",
+    "gradients",
+    "moved",
+    "dp-inputs",
+    "tp-inputs",
+    "in-effect",
+    "skipped-step",
+    "dropout",
+    "sensitive",
+    "zeros",
+    "measured",
+    "narrowed",
+    "diverged",
+    "sketched",
+    "reference",
+    "reference-finite",
+)
+
+
+#: The checks that are made for each kind of tensor: `coverage:param_grad` is the one of a kind.
+PER_KIND = ("coverage", "sensitive")
+
+
+def is_accepted(check: str, accepted: Collection[str]) -> bool:
+    """Whether a check, or one of a kind, is accepted: `coverage` accepts it for every kind."""
+    return check in accepted or check.partition(":")[0] in accepted
+
+
+def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
+    """The names, each of which a check has: accepting another would accept nothing.
+
+    ValueError (a SweepError) says who gave the name (`source`), and lists those there are.
+    """
+    names = tuple(accept)
+    for name in names:
+        check, of_kind, kind = name.partition(":")
+        if check not in CHECKS:
+            raise SweepError(
+                f"{source} takes some of {listing(CHECKS)}, not {shown(name)}"
+                f"{nearest(check, CHECKS)}"
+            )
+        if of_kind and check not in PER_KIND:
+            raise SweepError(
+                f"{source} takes {shown(check)} without a kind, not {shown(name)}; the checks "
+                f"made for each kind are {listing(PER_KIND)}"
+            )
+        if of_kind:
+            _require_kind(check, kind, source)
+    return names
+
+
+def _require_kind(check: str, kind: str, source: str) -> None:
+    from typing import get_args
+
+    from pytest_trainsafe.core.tensor_id import Kind  # too slow to import for who does not ask
+
+    kinds = get_args(Kind)
+    if kind not in kinds:
+        raise SweepError(
+            f"{source} takes {check}: followed by one of {listing(kinds)}, not "
+            f"{shown(f'{check}:{kind}')}{nearest(kind, kinds)}"
+        )

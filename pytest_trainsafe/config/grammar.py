@@ -1,0 +1,100 @@
+"""The grammar of `--trainsafe-sweep`: axis words such as `tp=1,2`, any number after the option.
+
+pytest's parser gives an option one word.  `gather` rewrites the command line before pytest
+parses it for good, so that every axis word gets an option of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from pytest_trainsafe.core.axes import AXES, MOST_CHARACTERS, MOST_POINTS, check_values
+from pytest_trainsafe.core.usage import SweepError, excerpt, shown
+
+OPTION = "--trainsafe-sweep"
+
+#: Axis name -> its values as written, in the order they were given.
+SweepWords = tuple[tuple[str, tuple[str, ...]], ...]
+
+_WORD = re.compile(r"[a-z_][a-z0-9_]*=")
+
+
+def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
+    """Give every axis word after a `--trainsafe-sweep` its own option, in place.
+
+    The words that count are those up to the next option, paths between them included:
+    further on, `a=b` may be the value of somebody else's option.  An existing path of that
+    name stays a path.  Returns the words that were taken from among the paths.
+    """
+    rewritten: list[str] = []
+    taken: list[str] = []
+    after_sweep = value_due = False
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            rewritten += arguments[position:]
+            break
+        if value_due:
+            value_due = False
+            rewritten.append(f"{OPTION}={argument}")
+        elif argument == OPTION:
+            after_sweep = True
+            value_due = position + 1 < len(arguments)
+            if not value_due:
+                rewritten.append(argument)  # pytest says that a value is missing
+        elif argument.startswith("-"):
+            after_sweep = argument.startswith(f"{OPTION}=")
+            rewritten.append(argument)
+        elif after_sweep and _WORD.match(argument) and not is_path(argument):
+            taken.append(argument)
+            rewritten.append(f"{OPTION}={argument}")
+        else:
+            rewritten.append(argument)
+    arguments[:] = rewritten
+    return taken
+
+
+def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
+    """Axis words as a table.  Values of known axes are checked here, others by each test.
+
+    SweepError, naming `source`, for a word that is no axis word, an axis given twice, and
+    values the axis does not take.
+    """
+    table: dict[str, tuple[str, ...]] = {}
+    for word in words:
+        if not _WORD.match(word) or word.index("=") > MOST_CHARACTERS:
+            raise SweepError(
+                f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}"
+            )
+        axis, _, text = word.partition("=")
+        if axis in table:
+            first = f"{axis}={','.join(table[axis])}"
+            raise SweepError(
+                f"{source} names axis {shown(axis)} twice ({excerpt(first)} and {excerpt(word)}); "
+                f"give all its values in one word"
+            )
+        if text.count(",") >= MOST_POINTS:
+            raise SweepError(
+                f"{source}: axis {shown(axis)} has {text.count(',') + 1} values; a test has at "
+                f"most {MOST_POINTS} points, so give fewer"
+            )
+        values = tuple(text.split(","))
+        if "" in values:
+            name = excerpt(axis)
+            raise SweepError(
+                f"{source}: {shown(word)} has an empty value; "
+                f"write {name}=VALUE or {name}=VALUE,VALUE"
+            )
+        if axis in AXES:
+            known = AXES[axis]
+            try:
+                check_values(known, [known.parse(value) for value in values])
+            except SweepError as error:
+                raise SweepError(f"{source} {excerpt(word)}: {error}") from None
+        elif odd := [v for v in values if not v.isprintable() or len(v) > MOST_CHARACTERS]:
+            raise SweepError(
+                f"{source} {excerpt(word)}: an axis takes numbers and words of at most "
+                f"{MOST_CHARACTERS} printable characters, not {shown(odd[0])}"
+            )
+        table[axis] = values
+    return tuple(table.items())

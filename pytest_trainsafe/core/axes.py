@@ -1,0 +1,146 @@
+"""The axes every sweep knows: their names, their types, and how a word becomes a value.
+
+A program adds axes of its own: see `sweep/program.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.point import MESH_AXES, AxisValue
+from pytest_trainsafe.core.usage import SweepError, listing, shown
+
+#: From most to least precise, the order in which a precision ladder is climbed.
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+
+#: The most Points of one test, and so the most values of one axis.
+MOST_POINTS = 10_000
+#: The longest timeout, a year: functions of the operating system that wait take no more than some.
+MOST_SECONDS = 365 * 24 * 3600
+#: The largest integer, in magnitude, that an axis takes.
+MOST_INTEGER = 2**63 - 1
+#: The most characters of a word that an axis takes.
+MOST_CHARACTERS = 100
+
+_INTEGER = re.compile(r"-?[0-9]+")
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A named dimension of a sweep and the values it takes.
+
+    `types` holds the accepted types, exactly: True is not an int here.  `choices`, where not
+    empty, lists the only values; `minimum` bounds the integers.
+    """
+
+    name: str
+    types: tuple[type, ...]
+    minimum: int | None = None
+    choices: tuple[AxisValue, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """What this axis takes, in words."""
+        if self.choices:
+            return "one of " + listing(str(choice) for choice in self.choices)
+        words = []
+        for kind in self.types:
+            if kind is int:
+                words.append(
+                    "an integer" + (f" >= {self.minimum}" if self.minimum is not None else "")
+                )
+            elif kind is bool:
+                words.append("true or false")
+            else:
+                words.append("a word")
+        return " or ".join(words) or "a value"
+
+    def check(self, value: object) -> AxisValue:
+        """The value itself; SweepError where this axis does not take it."""
+        good = (
+            type(value) in self.types
+            and (not self.choices or value in self.choices)
+            and (type(value) is not int or self.minimum is None or value >= self.minimum)
+        )
+        if not good:
+            raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(value)}")
+        assert isinstance(value, (bool, int, str))
+        if isinstance(value, int) and abs(value) > MOST_INTEGER:
+            raise self._too_large(value)
+        if isinstance(value, str) and not (value.isprintable() and len(value) <= MOST_CHARACTERS):
+            raise SweepError(
+                f"axis {shown(self.name)} takes words of at most {MOST_CHARACTERS} printable "
+                f"characters, not {shown(value)}"
+            )
+        return value
+
+    def parse(self, text: str) -> AxisValue:
+        """The value that a word on the command line stands for."""
+        for kind in self.types:
+            if kind is int and _INTEGER.fullmatch(text) and len(text) > len(str(-MOST_INTEGER)):
+                raise self._too_large(text)  # not to be read: the time it takes is quadratic
+            value = _read(kind, text)
+            if value is not None:
+                return self.check(value)
+        raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(text)}")
+
+    def _too_large(self, given: object) -> SweepError:
+        return SweepError(
+            f"axis {shown(self.name)} takes integers of at most 64 bits, from {-MOST_INTEGER} to "
+            f"{MOST_INTEGER}, not {shown(given)}"
+        )
+
+
+def _read(kind: type, text: str) -> AxisValue | None:
+    if kind is bool:
+        return _BOOLS.get(text.lower())
+    if kind is int:
+        return int(text) if _INTEGER.fullmatch(text) else None
+    return text
+
+
+AXES: dict[str, Axis] = {
+    axis.name: axis
+    for axis in (
+        Axis("tp", (int,), minimum=1),
+        Axis("cp", (int,), minimum=1),
+        Axis("dp", (int,), minimum=1),
+        Axis("pp", (int,), minimum=1),
+        Axis("vpp", (int,), minimum=1),
+        Axis("ep", (int,), minimum=1),
+        Axis("zero", (int,), choices=(0, 1, 2, 3)),
+        Axis("microbatches", (int,), minimum=1),
+        Axis("sp", (bool,)),
+        Axis("compile", (bool,)),
+        # Frameworks name their recompute modes ("full", "selective"); a bool turns it on or off.
+        Axis("recompute", (bool, str)),
+        Axis("dtype", (str,), choices=DTYPES),
+    )
+}
+
+#: Axes that say how a Run is executed, not what is trained: a reference has none of them, but pp
+#: where a test says so.
+PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
+
+#: Axes that say what is trained; the others say how, and only the candidate follows them.
+PROBLEM_AXES = frozenset({"microbatches"})
+
+
+def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
+    """The values of one axis, each valid and all different; SweepError otherwise."""
+    if not values:
+        raise SweepError(f"axis {shown(axis.name)} has no values; give {axis.allowed}")
+    if len(values) > MOST_POINTS:
+        raise SweepError(
+            f"axis {shown(axis.name)} has {len(values)} values; a test has at most {MOST_POINTS} "
+            "points, so give fewer"
+        )
+    checked = tuple(axis.check(value) for value in values)
+    distinct = set(zip(map(type, checked), checked, strict=True))
+    if len(distinct) < len(checked):
+        every = listing(str(value) for value in checked)
+        raise SweepError(f"axis {shown(axis.name)} has duplicate values: {every}")
+    return checked

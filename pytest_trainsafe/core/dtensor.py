@@ -1,0 +1,211 @@
+"""Layouts from DTensor placements.
+
+Called by the recorder for DTensor parameters and outputs.  The placements are recomputed with
+our own index arithmetic and checked against the local tensor, so what cannot be expressed is
+an error here and not a false alarm in a judge.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, runs
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Sizes, Slices
+from pytest_trainsafe.core.point import MESH_AXES, Point
+
+#: What common frameworks call the dimensions of their meshes.
+AXIS_NAMES: dict[str, tuple[str, ...]] = {
+    **{axis: (axis,) for axis in MESH_AXES},
+    "dp_shard": ("dp",),
+    "dp_replicate": ("dp",),
+    "fsdp": ("dp",),
+    "dp_shard_cp": ("dp", "cp"),
+    "dp_cp": ("dp", "cp"),
+}
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Whether this is a DTensor; asks without importing torch.distributed."""
+    return type(tensor).__name__ == "DTensor" and hasattr(tensor, "placements")
+
+
+def dtensor_layout(
+    tensor: Any,
+    sizes: Sizes | None = None,
+    axes: Mapping[str, str | Sequence[str]] | None = None,
+) -> Layout:
+    """The layout of a DTensor, whose local tensor is the part.
+
+    With the Point's `sizes`, a mesh dimension is what its global ranks vary in.  Otherwise its
+    name says so: `axes` maps names, in addition to AXIS_NAMES.  A dimension that is not exactly
+    one axis (HSDP's two halves of dp, dp and cp flattened) gives Slices.
+    Raises LayoutError for what no layout expresses: unknown names, maxima, NormPartial.
+    """
+    mesh = tensor.device_mesh
+    where = mesh.get_coordinate()
+    if where is None:
+        raise LayoutError(f"this rank is no part of the DTensor's mesh {mesh}")
+    dims = _by_rank(mesh, where, sizes) if sizes is not None else _by_name(mesh, axes or {})
+    partials: list[Placement] = []
+    for number, placement in enumerate(tensor.placements):
+        if placement.is_partial() and mesh.size(number) > 1:
+            partials += _partial(placement, dims[number])
+    cuts = _cuts(tensor, where)
+    arrays = _arrays(tensor, cuts, where)
+    cut = [dims[number] for number in cuts]
+    names = [axis for dim in cut for axis in dim.axes]
+    if all(dim.exact for dim in cut) and len(set(names)) == len(names):
+        placed = zip(cuts.values(), names, strict=True)
+        return (*(Shard(shard.dim, axis, shard.blocks) for shard, axis in placed), *partials)
+    ranges = [list(runs(array)) for array in arrays]
+    if any(len(each) > 1 for each in ranges):
+        raise LayoutError(
+            f"a DTensor placed {tensor.placements} on {mesh} is not a rectangle on this rank, and "
+            "its mesh dimensions are not axes of the Point"
+        )
+    offsets = tuple(start for ((start, _),) in ranges)
+    lengths = tuple(length for ((_, length),) in ranges)
+    return (Slices(offsets, lengths, tuple(tensor.shape), tuple(dict.fromkeys(names))), *partials)
+
+
+def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
+    """The mesh dimensions that cut, outermost first, and the cut that each of them makes.
+
+    A cut's axis is the mesh's own dimension.  A cut in blocks names their sizes, those of what
+    the cuts before it leave.
+    """
+    mesh = tensor.device_mesh
+    cuts: dict[int, Shard] = {}
+    for number, blocks in _outermost_first(tensor.placements, mesh):
+        if mesh.size(number) == 1:
+            continue
+        dim = tensor.placements[number].dim % tensor.ndim
+        sizes: tuple[int, ...] = ()
+        if blocks > 1:
+            parts = math.prod(mesh.size(n) for n, shard in cuts.items() if shard.dim == dim)
+            if tensor.shape[dim] % parts:
+                raise LayoutError(
+                    f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} "
+                    f"cuts blocks of shards of dimension {dim} that are not all equally long"
+                )
+            left = tensor.shape[dim] // parts
+            size = -(-left // blocks)  # as torch.chunk cuts
+            ends = [min(left, size * n) for n in range(blocks + 1)]
+            sizes = tuple(end - start for start, end in itertools.pairwise(ends))
+        cuts[number] = Shard(dim, _own_axis(number), sizes)
+    return cuts
+
+
+def _own_axis(number: int) -> str:
+    return f"mesh dimension {number}"
+
+
+def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> list[Indices]:
+    """The index arrays of this rank, over the mesh's own dimensions, checked."""
+    mesh = tensor.device_mesh
+    own = [_own_axis(number) for number in range(mesh.ndim)]
+    arrays = index_arrays(
+        tuple(cuts.values()),
+        dict(zip(own, where, strict=True)),
+        dict(zip(own, mesh.shape, strict=True)),
+        tensor.shape,
+    )
+    due, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
+    if due != local:
+        raise LayoutError(
+            f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} holds "
+            f"{list(local)} here, where the placements give {list(due)}"
+        )
+    return arrays
+
+
+def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, int]]:
+    """The mesh dimensions that cut, in the order in which they do, each with its blocks.
+
+    Left to right, except that a `_StridedShard` comes inside the later ones that were cut
+    before it; its split factor is their number of parts (FSDP2 over tensor parallelism).  What
+    no later dimension accounts for is a number of blocks, each cut on its own: a fused
+    projection, or a flattened view of a tensor that is cut in another dimension.
+    """
+    order: list[tuple[int, int]] = []
+    for number in range(len(placements) - 1, -1, -1):
+        placement = placements[number]
+        if not hasattr(placement, "dim"):
+            continue
+        factor, at = int(getattr(placement, "split_factor", 1)), 0
+        while factor > 1:
+            while at < len(order) and placements[order[at][0]].dim != placement.dim:
+                at += 1
+            if at == len(order):
+                break
+            inner, _ = order[at]
+            if factor % mesh.size(inner):
+                raise LayoutError(f"cannot tell what {placement} in {placements} was cut after")
+            factor //= mesh.size(inner)
+            at += 1
+        order.insert(at, (number, factor))
+    return order
+
+
+@dataclass(frozen=True, slots=True)
+class MeshDim:
+    """What one dimension of a mesh is at the Point.
+
+    `exact`: it is one axis, in order.  `whole`: all ranks along its axes are in it.
+    """
+
+    axes: tuple[str, ...]
+    exact: bool
+    whole: bool
+
+
+def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
+    """What each mesh dimension is: the axes in which the ranks along it vary."""
+    point = Point.of(sizes)
+    dims = []
+    for number in range(mesh.ndim):
+        line = tuple(slice(None) if i == number else w for i, w in enumerate(where))
+        stands = [point.coordinates(int(rank)) for rank in mesh.mesh[line]]
+        axes = tuple(axis for axis in MESH_AXES if len({stand[axis] for stand in stands}) > 1)
+        whole = math.prod(sizes[axis] for axis in axes) == len(stands)
+        in_order = len(axes) == 1 and [s[axes[0]] for s in stands] == list(range(len(stands)))
+        dims.append(MeshDim(axes, whole and in_order, whole))
+    return dims
+
+
+def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[MeshDim]:
+    """What each mesh dimension is, by its name."""
+    known = dict(AXIS_NAMES)
+    for name, axis in mapping.items():
+        known[name] = (axis,) if isinstance(axis, str) else tuple(axis)
+    names = mesh.mesh_dim_names or ("(no name)",) * mesh.ndim
+    mapped = []
+    for number, name in enumerate(names):
+        if mesh.size(number) == 1:
+            mapped.append(known.get(name, ()))
+        elif name not in known:
+            raise LayoutError(
+                f"the mesh dimension {name} is none of {', '.join(known)}; name it so "
+                "(`mesh_dim_names=`), or map it to an axis"
+            )
+        else:
+            mapped.append(known[name])
+    used = [a for number, axes in enumerate(mapped) for a in axes if mesh.size(number) > 1]
+    dims = []
+    for axes in mapped:
+        whole = all(used.count(axis) == 1 for axis in axes)
+        dims.append(MeshDim(axes, whole and len(axes) == 1, whole))
+    return dims
+
+
+def _partial(placement: Any, dim: MeshDim) -> list[Placement]:
+    op = getattr(placement, "reduce_op", None)
+    if op not in ("sum", "avg") or type(placement).__name__ != "Partial":
+        raise LayoutError(f"{placement} is no sum or mean of the ranks' terms; it cannot be merged")
+    if not dim.whole:
+        raise LayoutError(f"{placement} is over a part of the axis {', '.join(dim.axes)} only")
+    return [Partial(axis, op) for axis in dim.axes]

@@ -1,0 +1,48 @@
+"""A Finding: one judged fact.  Every judge returns Findings; report turns them into words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.core.tensor_id import TensorId
+
+Verdict = Literal["pass", "fail", "inconclusive"]
+Judge = Literal["launch", "align", "compare", "vacuity", "learn", "replay", "prove"]
+
+
+class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a wrong value is, in relation to the right one.
+
+    `name` is one of the patterns of `pytest_trainsafe.judge.compare.patterns.catalogue`; `text` says it in a
+    sentence with its evidence; `axis` is the mesh axis involved, if one is; `cause` completes
+    "so ..." in the report.
+    """
+
+    name: str
+    text: str
+    axis: str = ""
+    cause: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One judged fact: verdict, where, evidence, likely cause.
+
+    `check` names the check, and is the word with which a user accepts an inconclusive one.
+    `order` places the finding in dataflow; the smallest failing one leads the report.
+    `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
+    """
+
+    verdict: Verdict
+    judge: Judge
+    check: str
+    message: str
+    where: TensorId | None = None
+    dtype: str = ""
+    error: float | None = None
+    allowed: float | None = None
+    order: int = 0
+    pattern: Pattern | None = None
+    module_class: str = ""
+    source: str = ""

@@ -1,0 +1,269 @@
+"""The arithmetic of Layouts: which elements of the logical tensor a rank holds.
+
+Called by merge, by the consistent tensors of the recorder, and by the judges.  A layout splits
+each dimension on its own, so a rank's part is one increasing index array per dimension; a Flat
+takes a run of the elements that these hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from pytest_trainsafe.core.layout import (
+    Coordinates,
+    Flat,
+    Layout,
+    Partial,
+    Scaled,
+    Shard,
+    Sizes,
+    Slices,
+    ZigZag,
+    axes_of,
+)
+
+Indices = npt.NDArray[np.int64]
+
+
+class LayoutError(ValueError):
+    """A layout does not fit the tensor or the mesh it is used for."""
+
+
+def index_arrays(
+    layout: Layout, coordinates: Coordinates, sizes: Sizes, logical_shape: Sequence[int]
+) -> list[Indices]:
+    """The logical indices that one rank holds: an increasing array per dimension.
+
+    Placements of the same dimension nest, outermost first: each cuts what the ones before it
+    left to this rank.  Of a Flat these are the rows that its run touches, the smallest box around
+    it.  Raises LayoutError when a placement does not fit the shape.
+    """
+    arrays = [np.arange(length, dtype=np.int64) for length in logical_shape]
+    for placement in layout:
+        if isinstance(placement, Slices):
+            if placement.shape != tuple(logical_shape):
+                raise LayoutError(f"{placement} is not a part of a tensor of {logical_shape}")
+            for dim, start in enumerate(placement.offsets):
+                arrays[dim] = arrays[dim][start : start + placement.lengths[dim]]
+        elif isinstance(placement, Flat):
+            check_run(placement, tuple(map(len, arrays)))
+            arrays = [a[box] for a, box in zip(arrays, _box(placement), strict=True)]
+        elif isinstance(placement, Shard | ZigZag):
+            if not 0 <= placement.dim < len(arrays):
+                raise LayoutError(f"{placement} does not fit a tensor of {len(arrays)} dimensions")
+            kept = _positions(placement, coordinates, sizes, len(arrays[placement.dim]))
+            arrays[placement.dim] = arrays[placement.dim][kept]
+    return arrays
+
+
+def local_shape(
+    layout: Layout, coordinates: Coordinates, sizes: Sizes, logical_shape: Sequence[int]
+) -> tuple[int, ...]:
+    """The shape of one rank's part of a tensor of `logical_shape`."""
+    _, flat = split_flat(layout)
+    if flat is not None:
+        return (flat.length,)
+    return tuple(map(len, index_arrays(layout, coordinates, sizes, logical_shape)))
+
+
+def logical_shape(
+    held: Sequence[tuple[Layout, Coordinates, tuple[int, ...]]], sizes: Sizes
+) -> tuple[int, ...]:
+    """The shape of the logical tensor, from what ranks hold: layout, coordinates, local shape.
+
+    A dimension's length is the sum over its parts; while a part is absent, it is the length
+    that explains the parts there are (the largest such: equal parts).
+    Raises LayoutError when replicas have different lengths.
+    """
+    held = [_unflattened(*each) for each in held]
+    layout, _, first = held[0]
+    for placement in layout:
+        if isinstance(placement, Slices):
+            return placement.shape
+    shape = []
+    for dim in range(len(first)):
+        splits = [p for p in layout if isinstance(p, Shard | ZigZag) and p.dim == dim]
+        axes = list(dict.fromkeys(p.axis for p in splits))
+        lengths: dict[tuple[int, ...], int] = {}
+        for _, coordinates, local in held:
+            where = tuple(coordinates[axis] for axis in axes)
+            if lengths.setdefault(where, local[dim]) != local[dim]:
+                raise LayoutError(
+                    f"dimension {dim} has {lengths[where]} rows on one replica "
+                    f"and {local[dim]} on another"
+                )
+        parts = math.prod(sizes[axis] for axis in axes)
+        if splits and isinstance(splits[0], Shard) and splits[0].blocks:
+            shape.append(sum(splits[0].blocks))
+        elif len(lengths) == parts:
+            shape.append(sum(lengths.values()))
+        else:
+            shape.append(parts * max(lengths.values()))
+    return tuple(shape)
+
+
+def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int, ...]:
+    """The logical shape, from one rank's local shape where every cut is even.
+
+    Raises LayoutError when a placement names a dimension that is not there.
+    """
+    layout, flat = split_flat(layout)
+    whole = list(shape if flat is None else flat.shape)
+    for placement in layout:
+        match placement:
+            case Slices():
+                return placement.shape
+            case Shard() | ZigZag():
+                if not 0 <= placement.dim < len(whole):
+                    raise LayoutError(
+                        f"{placement} does not fit a tensor of {len(whole)} dimensions"
+                    )
+                whole[placement.dim] *= sizes[placement.axis]
+    return tuple(whole)
+
+
+def extract(
+    full: torch.Tensor, layout: Layout, coordinates: Coordinates, sizes: Sizes
+) -> torch.Tensor:
+    """One rank's part of a full tensor; a view of it where the part is a rectangle.
+
+    Of a Partial (sum), coordinate 0 gets the values and the others zeros.
+    """
+    layout, flat = split_flat(layout)
+    part = full
+    for dim, array in enumerate(index_arrays(layout, coordinates, sizes, full.shape)):
+        ranges = list(runs(array))
+        if len(ranges) == 1:
+            part = part.narrow(dim, *ranges[0])
+        else:
+            part = part.index_select(dim, torch.from_numpy(array).to(full.device))
+    if flat is not None:
+        check_run(flat, tuple(part.shape))
+        part = part.reshape(-1).narrow(0, flat.offset, flat.length)
+    times = scale(layout, sizes)
+    part = part if times == 1 else part * times
+    if any(isinstance(p, Partial) and p.op == "sum" and coordinates[p.axis] for p in layout):
+        return torch.zeros_like(part)
+    return part
+
+
+def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
+    """A layout without its Flat, and the Flat.  Raises LayoutError where one cannot stand."""
+    flats = [p for p in layout if isinstance(p, Flat)]
+    if not flats:
+        return layout, None
+    outer = tuple(p for p in layout if not isinstance(p, Flat))
+    after = layout[layout.index(flats[0]) + 1 :]
+    if len(flats) > 1 or any(isinstance(p, Shard | ZigZag | Slices) for p in after):
+        raise LayoutError(f"{flats[0]} is not the last placement that cuts in {layout}")
+    both = {axis for p in outer for axis in axes_of(p)} & set(flats[0].axes)
+    if both:
+        raise LayoutError(f"{flats[0]} and another placement of {layout} act over {both.pop()}")
+    return outer, flats[0]
+
+
+def check_run(flat: Flat, shape: Sequence[int]) -> None:
+    """Raises LayoutError unless a Flat's run lies within a flattened tensor of `shape`."""
+    if flat.shape != tuple(shape):
+        raise LayoutError(f"{flat} is a run of a tensor of {list(flat.shape)}, not {list(shape)}")
+    if flat.offset < 0 or flat.length < 0 or flat.offset + flat.length > math.prod(shape):
+        raise LayoutError(f"{flat} is no run of {math.prod(shape)} elements")
+
+
+def scale(layout: Layout, sizes: Sizes) -> int:
+    """By how much a layout's values are larger than the logical ones."""
+    return math.prod(sizes[p.axis] for p in layout if isinstance(p, Scaled))
+
+
+def _unflattened(
+    layout: Layout, coordinates: Coordinates, local: tuple[int, ...]
+) -> tuple[Layout, Coordinates, tuple[int, ...]]:
+    outer, flat = split_flat(layout)
+    return outer, coordinates, local if flat is None else flat.shape
+
+
+def _box(flat: Flat) -> list[slice]:
+    """The smallest box around a run: a slice per dimension of its shape."""
+    if not flat.length:
+        return [slice(0, 0)] * len(flat.shape)
+    ends = (flat.offset, flat.offset + flat.length - 1)
+    first, last = (np.unravel_index(end, flat.shape) if flat.shape else () for end in ends)
+    box, apart = [], False
+    for start, end, length in zip(first, last, flat.shape, strict=True):
+        box.append(slice(0, length) if apart else slice(int(start), int(end) + 1))
+        apart = apart or start != end
+    return box
+
+
+def insert(
+    full: torch.Tensor,
+    part: torch.Tensor,
+    arrays: Sequence[Indices],
+    add: bool = False,
+) -> None:
+    """Write (or `add`) a part into the full tensor at its `index_arrays`, in place."""
+    for block in itertools.product(*(placed_runs(array) for array in arrays)):
+        target, source = full, part
+        for dim, (there, here, length) in enumerate(block):
+            target = target.narrow(dim, there, length)
+            source = source.narrow(dim, here, length)
+        if add:
+            target.add_(source)
+        else:
+            target.copy_(source)
+
+
+def _positions(
+    placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
+) -> Any:
+    """What a placement keeps of a dimension of `length`: a slice or an index array."""
+    if placement.axis not in sizes or placement.axis not in coordinates:
+        raise LayoutError(f"{placement} names an axis that is none of {', '.join(sizes)}")
+    ranks, rank = sizes[placement.axis], coordinates[placement.axis]
+    if isinstance(placement, ZigZag):
+        chunks = (_chunk(length, 2 * ranks, rank), _chunk(length, 2 * ranks, 2 * ranks - 1 - rank))
+        return np.r_[chunks]
+    if not placement.blocks:
+        return _chunk(length, ranks, rank)
+    if sum(placement.blocks) != length:
+        raise LayoutError(f"{placement}: the blocks make {sum(placement.blocks)}, not {length}")
+    starts = itertools.accumulate(placement.blocks, initial=0)
+    return np.concatenate(
+        [
+            start + np.arange(block)[_chunk(block, ranks, rank)]
+            for start, block in zip(starts, placement.blocks, strict=False)
+        ]
+    )
+
+
+def _chunk(length: int, parts: int, index: int) -> slice:
+    """The chunk that `torch.chunk` gives: equal sizes, rounded up, until nothing is left."""
+    size = -(-length // parts)
+    return slice(min(index * size, length), min((index + 1) * size, length))
+
+
+def runs(array: Indices) -> Iterator[tuple[int, int]]:
+    """The maximal contiguous ranges of an increasing array: (start, length)."""
+    if len(array) == 0:
+        yield 0, 0
+    elif array[-1] - array[0] + 1 == len(array):
+        yield int(array[0]), len(array)
+    else:
+        for run in np.split(array, np.flatnonzero(np.diff(array) != 1) + 1):
+            yield int(run[0]), len(run)
+
+
+def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
+    """The runs with their positions in the part: (in the full tensor, in the part, length)."""
+    placed, here = [], 0
+    for there, length in runs(array):
+        placed.append((there, here, length))
+        here += length
+    return placed

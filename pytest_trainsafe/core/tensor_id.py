@@ -1,0 +1,72 @@
+"""The layout-free name of a logical tensor."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from pytest_trainsafe.core.layout import Count
+
+Kind = Literal[
+    "input",  # what the program gives its model
+    "activation",
+    "activation_grad",
+    "decision",  # what a module chose ("output") and by which "scores"
+    "buffer",
+    "param",
+    "param_grad",
+    "unclipped_grad",  # the main gradient, before the program clipped it
+    "main_grad",
+    "master_param",
+    "optimizer_state",
+    "loss",
+    "grad_norm",
+    "update",  # derived, never recorded: a parameter after the step minus before it
+]
+
+#: The step number under which the values before the first step are recorded.
+INITIAL = -1
+
+#: The name of the norm by which a step's gradients are clipped, a tensor of kind `grad_norm`.
+CLIP_NORM = "clip_norm"
+
+#: A micro-batch's number, which the program chooses.
+Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
+
+#: A step's number, or INITIAL; a place in a file, or -1 for none.
+Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
+Place = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
+
+
+class TensorId(msgspec.Struct, frozen=True, order=True):
+    """`step / microbatch / kind / module / name`: the layout-free name of a logical tensor.
+
+    `microbatch` is None for what belongs to the whole step (main gradients, parameters).
+    `module` is the path in the root module's names, "" for the root itself.
+    `name` is the parameter, buffer or state name ("weight", "weight.exp_avg"), or the position in
+    the module's output ("output", "output.0", "output.logits") or in the model's arguments
+    ("input.0", "input.tokens").  A `grad_norm` is what the program reports ("grad_norm"), or the
+    norm by which it clips ("clip_norm").  A buffer with a micro-batch is as its forward left it.
+    `call` counts the calls of the same module within one microbatch.
+    """
+
+    step: Step
+    microbatch: Number | None
+    kind: Kind
+    module: str
+    name: str
+    call: Count = 0
+
+    @property
+    def path(self) -> str:
+        """Module and name joined: `layers.0.mlp.fc1.weight`."""
+        return f"{self.module}.{self.name}" if self.module else self.name
+
+    def __str__(self) -> str:
+        when = f"step {self.step}" if self.step != INITIAL else "before the first step"
+        if self.microbatch is not None:
+            when += f" · micro-batch {self.microbatch}"
+        if self.call:
+            when += f" · call {self.call}"
+        return f"{self.path} · {self.kind} · {when}"

@@ -1,0 +1,1 @@
+"""DeepSpeed: what its engine and its optimizers hold of a model."""

@@ -1,0 +1,66 @@
+"""Layouts of what DeepSpeed's AutoTP has cut, from what it leaves on parameters and modules.
+
+Called by `annotations/resolve.py` and the recorder.  AutoTP describes each parameter that it cuts for
+its checkpoints (`deepspeed/module_inject/layers.py`); its layers are known by their class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Shard, Sizes, Slices
+
+#: Where AutoTP describes a parameter, as a dict.
+_DESCRIBED = "ds_autotp_universal_checkpoint_meta"
+
+#: The base class of its layers that cut the output of a linear layer.
+_COLUMN = ("deepspeed.module_inject.layers", "LinearLayer")
+
+
+def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
+    """The layout of a parameter that AutoTP has looked at, None for any other.
+
+    Raises LayoutError for a cut that it does not describe.
+    """
+    described = getattr(parameter, _DESCRIBED, None)
+    if described is None:
+        return None
+    dim, tp = described["partition_dim"], sizes["tp"]
+    if tp == 1 or dim is None or described["replicated"]:
+        return REPLICATED
+    if described["conversion"]["unsupported_reason"]:
+        raise LayoutError(f"{name}: {described['conversion']['unsupported_reason']}")
+    whole = tuple(described["logical_shape"])
+    blocks = tuple(described["sub_param_sizes"] or ())
+    widths = described["sub_param_shard_widths"] or [described["partition_sizes"]]
+    if all(len(set(each)) == 1 for each in widths):
+        return (Shard(dim, "tp", blocks),)
+    if blocks:
+        raise LayoutError(f"{name}: AutoTP has cut its blocks {list(blocks)} unevenly")
+    return (_uneven(parameter, dim, whole, list(widths[0])),)
+
+
+def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]) -> Slices:
+    """The rectangle of a rank that holds more or less than its neighbours."""
+    from torch import distributed
+
+    rank = distributed.get_rank(parameter.gather_params.__self__.mp_group)
+    offsets = tuple(sum(lengths[:rank]) if d == dim else 0 for d in range(len(whole)))
+    held = tuple(lengths[rank] if d == dim else length for d, length in enumerate(whole))
+    return Slices(offsets, held, whole, ("tp",))
+
+
+def autotp_output(module: torch.nn.Module) -> dict[str, object] | None:
+    """The annotation of what a layer of AutoTP returns; None where it is whole, or another's."""
+    column = any((each.__module__, each.__name__) == _COLUMN for each in type(module).__mro__)
+    if not column or getattr(module, "gather_output", False):
+        return None
+    held: Any = module
+    widths = getattr(held, "_subparam_shard_widths", None) or [held._partition_sizes]
+    if any(len(set(each)) > 1 for each in widths):
+        return {"local": ["tp"]}
+    blocks = getattr(held, "_subparam_sizes", None)
+    return {"tp_dim": -1, "blocks": list(blocks)} if blocks else {"tp_dim": -1}

@@ -1,0 +1,80 @@
+"""Stage 0 in half precision: every rank keeps float32 copies of all parameters.
+
+`UnfusedCopies` has one copy for each parameter, `FlatCopies` one flat copy for each group
+(deepspeed/runtime/fp16/unfused_optimizer.py and fused_optimizer.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.frameworks.deepspeed.groups import unscaled
+from pytest_trainsafe.record.training.holdings import Held
+
+
+class UnfusedCopies:
+    """What a rank holds whose optimizer updates a copy of each parameter."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self._copies: dict[nn.Parameter, torch.Tensor] = {}
+        for parameters, copies in zip(optimizer.fp16_groups, optimizer.fp32_groups, strict=True):
+            self._copies.update(zip(parameters, copies, strict=True))
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        return Held(parameter)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        grad = parameter.grad
+        return None if grad is None else Held(unscaled(grad.detach(), self.optimizer))
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        copy = self._copies.get(parameter)
+        return None if copy is None else Held(copy.detach())
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        copy = self._copies.get(parameter)
+        if copy is None:
+            return
+        for key, value in self.optimizer.optimizer.state.get(copy, {}).items():
+            if isinstance(value, torch.Tensor):
+                yield key, Held(value)
+
+
+class FlatCopies(UnfusedCopies):
+    """What a rank holds whose optimizer updates one flat copy of all parameters of a group."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self._places: dict[nn.Parameter, tuple[torch.Tensor, int]] = {}
+        for parameters, flat in zip(optimizer.fp16_groups, optimizer.fp32_groups_flat, strict=True):
+            offset = 0
+            for parameter in parameters:
+                self._places[parameter] = flat, offset
+                offset += parameter.numel()
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        if parameter not in self._places:
+            return None
+        flat, offset = self._places[parameter]
+        return Held(_view(flat.detach(), offset, parameter))
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        if parameter not in self._places:
+            return
+        flat, offset = self._places[parameter]
+        for key, value in self.optimizer.optimizer.state.get(flat, {}).items():
+            if isinstance(value, torch.Tensor):
+                whole = value.numel() == flat.numel()
+                yield key, Held(_view(value, offset, parameter) if whole else value)
+
+
+def _view(flat: torch.Tensor, offset: int, parameter: nn.Parameter) -> torch.Tensor:
+    return flat.reshape(-1).narrow(0, offset, parameter.numel()).view(parameter.shape)

@@ -1,0 +1,55 @@
+"""The experts of DeepSpeed's MoE layers, by the numbers that a single device gives them.
+
+Called by the recorder and `ctx.initialize`.  A rank of ep numbers its experts from 0
+(deepspeed/moe/experts.py); their owner's place among the ranks of ep says what comes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import nn
+
+from pytest_trainsafe.core.layout import Owned
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.record.names import canonical
+
+
+def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
+    """The canonical names of DeepSpeed's lists of experts, and how many each has on this rank."""
+    found: dict[str, int] = {}
+    for prefix, part in parts:
+        for name, module in part.named_modules():
+            cls = type(module)
+            if cls.__name__ == "Experts" and cls.__module__.startswith("deepspeed.moe"):
+                own = canonical(name)
+                whole = f"{prefix}.{own}" if prefix and own else prefix or own
+                found[whole] = len(next(iter(module.children()))._modules)
+    return found
+
+
+def inside_layers(parts: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
+    """What the names of modules within MoE layers begin with.
+
+    What these modules return has no counterpart: tokens lie there by expert, and padded.
+    """
+    return tuple(f"{prefix.rpartition('.')[0]}." for prefix in expert_prefixes(parts))
+
+
+def renumbering(
+    parts: Sequence[tuple[str, nn.Module]], point: Point, coordinates: Mapping[str, int]
+) -> Callable[[str], str]:
+    """A function from the name of a rank's module or parameter to that of the whole model's."""
+    prefixes = expert_prefixes(parts)
+    ranks = int(point.get("ep", 1))
+    first = Owned(("cp", "dp"), ranks).owner(coordinates, point.sizes) if ranks > 1 else 0
+
+    def rename(name: str) -> str:
+        for prefix, count in prefixes.items():
+            if name.startswith(f"{prefix}."):
+                number, dot, rest = name.removeprefix(f"{prefix}.").partition(".")
+                if number.isdigit():
+                    return f"{prefix}.{first * count + int(number)}{dot}{rest}"
+        return name
+
+    return rename

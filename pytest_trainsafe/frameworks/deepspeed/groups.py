@@ -1,0 +1,25 @@
+"""What DeepSpeed's process groups and loss scales mean at a Point.  Called by its holdings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from pytest_trainsafe.core.point import Point
+
+
+def axes_of_group(group: Any, point: Point) -> tuple[str, ...]:
+    """The mesh axes along which the ranks of a process group differ; `dp` for a group of one."""
+    if group is None or not dist.is_initialized():
+        return ("dp",)
+    places = [point.coordinates(rank) for rank in dist.get_process_group_ranks(group)]
+    axes = tuple(axis for axis in point.sizes if len({place[axis] for place in places}) > 1)
+    return axes or ("dp",)
+
+
+def unscaled(grad: torch.Tensor, optimizer: Any) -> torch.Tensor:
+    """A gradient without the loss scale of float16 training, in float32 where there is one."""
+    scale = getattr(optimizer, "loss_scale", 1.0)
+    return grad if float(scale) == 1.0 else grad.float() / float(scale)

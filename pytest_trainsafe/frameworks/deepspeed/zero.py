@@ -1,0 +1,123 @@
+"""ZeRO stages 1 and 2, and the bfloat16 optimizer: flat buffers of many parameters, in partitions.
+
+Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
+DeepSpeed leaves on a parameter where its run lies in this rank's partition: `_hp_mapping`
+(deepspeed/utils/tensor_fragment.py), None on the ranks that own nothing of it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.core.layout import Flat
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
+from pytest_trainsafe.record.training.holdings import Held, value_of_run
+
+_SHUFFLED = "with round_robin_gradients DeepSpeed does not tell which part of it a rank holds"
+
+
+class FlatPartitions:
+    """What a rank holds whose optimizer keeps its partitions in the list `partitions`."""
+
+    def __init__(self, optimizer: Any, point: Point, partitions: str) -> None:
+        self.optimizer = optimizer
+        self.point = point
+        self.partitions = partitions
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        return Held(parameter)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        mapping, run = self._mapping(parameter)
+        if run is None:
+            return None
+        if mapping is None:
+            return Held(parameter.new_empty(0), run)
+        try:
+            grad = self._gradient(mapping, parameter)
+        except (ValueError, KeyError, TypeError):
+            return None  # no gradient was computed since the last step
+        if grad is None:
+            return None
+        grad = grad.detach().reshape(-1)
+        if grad.numel() != run.length:  # the bfloat16 optimizer accumulates the whole gradient
+            grad = grad.narrow(0, run.offset, run.length)
+        return Held(unscaled(grad, self.optimizer), run)
+
+    @property
+    def _shuffled(self) -> bool:
+        """Whether parameters lie in the buffer in another order than their mappings say.
+
+        docs/upstream/deepspeed.md, round_robin_fragments.
+        """
+        return bool(getattr(self.optimizer, "round_robin_gradients", False))
+
+    def _gradient(self, mapping: Any, parameter: nn.Parameter) -> torch.Tensor | None:
+        """This rank's run of the reduced gradient, or all of it from the bfloat16 optimizer.
+
+        0.18.9 counts that optimizer's parameters by partition and looks them up by group, so its
+        own lists are asked; up to 0.13.2 there is no method to ask.
+        """
+        if hasattr(self.optimizer, "fp32_groups_gradients"):
+            return self._whole_gradients.get(parameter)
+        index = parameter._index_in_param_group  # type: ignore[attr-defined]
+        if hasattr(mapping, "get_lp_grad_fragment"):
+            found: torch.Tensor | None = mapping.get_lp_grad_fragment(index)
+            return found
+        grads = mapping.offload_gradient_dict if mapping.use_offload else mapping.gradient_dict
+        of_group = grads[mapping.param_group_index]
+        return None if of_group is None else of_group[index]
+
+    @functools.cached_property
+    def _whole_gradients(self) -> dict[nn.Parameter, torch.Tensor]:
+        groups = zip(self.optimizer.bf16_groups, self.optimizer.fp32_groups_gradients, strict=True)
+        return {
+            parameter: grad
+            for parameters, grads in groups
+            for parameter, grad in zip(parameters, grads, strict=True)
+        }
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        mapping, run = self._mapping(parameter)
+        if run is None:
+            return f"{name}: {_SHUFFLED}" if self._shuffled else None
+        if mapping is None:
+            return Held(parameter.new_empty(0), run)
+        return Held(mapping.hp_fragment.detach(), run)
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        mapping, run = self._mapping(parameter)
+        if mapping is None or run is None:
+            return
+        partition = getattr(self.optimizer, self.partitions)[mapping.param_group_index]
+        address = mapping.hp_fragment_address
+        for key, value in self.optimizer.optimizer.state.get(partition, {}).items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.numel() == partition.numel():
+                value = value.reshape(-1).narrow(0, address.start, address.numel)
+            yield key, value_of_run(name, key, value, run)
+
+    def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
+        """Where this rank's run of a parameter lies; None with an empty run where it has none.
+
+        (None, None) of a parameter that is not trained, and of all where DeepSpeed tells wrongly.
+        """
+        if self._shuffled or not hasattr(parameter, "_hp_mapping"):
+            return None, None
+        mapping: Any = parameter._hp_mapping
+        axes = axes_of_group(parameter._dp_group, self.point)  # type: ignore[attr-defined]
+        shape = tuple(parameter.shape)
+        if mapping is None:
+            return None, Flat(0, 0, shape, axes)
+        address = mapping.lp_fragment_address
+        return mapping, Flat(address.start, address.numel, shape, axes)

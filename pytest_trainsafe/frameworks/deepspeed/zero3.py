@@ -1,0 +1,101 @@
+"""ZeRO stage 3: every parameter is flattened, padded and cut in equal parts over its group.
+
+Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, padding at
+the tail; the parameter itself has no memory unless it is gathered
+(deepspeed/runtime/zero/partition_parameters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pytest_trainsafe.core.layout import Flat
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
+from pytest_trainsafe.record.training.holdings import Held, value_of_run
+
+#: Where the optimizer keeps this rank's part of each reduced gradient, by `ds_id`.
+_GRADIENTS = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"
+
+
+class PartitionedParameters:
+    """What a rank holds of partitioned parameters, and their optimizer."""
+
+    def __init__(self, optimizer: Any, point: Point) -> None:
+        self.optimizer = optimizer
+        self.point = point
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(getattr(parameter, "ds_shape", parameter.shape))
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """This rank's part, or the whole of a small parameter that stays gathered."""
+        shape = self.shape(parameter)
+        if tuple(parameter.shape) == shape:
+            return Held(parameter)
+        run = self._run(parameter)
+        partition = parameter.ds_tensor  # type: ignore[attr-defined]
+        return Held(partition.detach().reshape(-1).narrow(0, 0, run.length), run)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        place = self._place(parameter)
+        if place is None:
+            return None
+        group, offset, count = place
+        if getattr(self.optimizer, "offload_optimizer", False):
+            grad = self.optimizer.fp32_partitioned_groups_flat[group].grad
+            grad = None if grad is None else grad.narrow(0, offset, count)
+        else:
+            grad = vars(self.optimizer)[_GRADIENTS].get(parameter.ds_id)  # type: ignore[attr-defined]
+        if grad is None:
+            return None
+        run = self._run(parameter)
+        mine = grad.detach().reshape(-1).narrow(0, 0, run.length)
+        return Held(unscaled(mine, self.optimizer), run)
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        place = self._place(parameter)
+        if place is None:
+            return None
+        group, offset, _ = place
+        run = self._run(parameter)
+        partition = self.optimizer.fp32_partitioned_groups_flat[group]
+        if partition is None or not partition.numel():
+            return f"{name}: its master copy is not in memory"
+        return Held(partition.detach().narrow(0, offset, run.length), run)
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        place = self._place(parameter)
+        if place is None:
+            return
+        group, offset, _ = place
+        run = self._run(parameter)
+        partition = self.optimizer.fp32_partitioned_groups_flat[group]
+        for key, value in self.optimizer.optimizer.state.get(partition, {}).items():
+            if not isinstance(value, torch.Tensor):
+                continue
+            if value.numel() == partition.numel():
+                value = value.reshape(-1).narrow(0, offset, run.length)
+            yield key, value_of_run(name, key, value, run)
+
+    def _place(self, parameter: nn.Parameter) -> tuple[int, int, int] | None:
+        """Group, offset and length in the optimizer's flat buffers; None if it is not trained."""
+        if not hasattr(parameter, "ds_id"):
+            return None
+        position = self.optimizer.grad_position
+        place: tuple[int, int, int] | None = position.get(self.optimizer.get_param_id(parameter))
+        return place
+
+    def _run(self, parameter: nn.Parameter) -> Flat:
+        held: Any = parameter
+        each = held.ds_tensor.ds_numel if hasattr(held.ds_tensor, "ds_numel") else None
+        each = each or held.ds_tensor.numel()
+        start = each * dist.get_rank(held.ds_process_group)
+        length = max(0, min(each, held.ds_numel - start))
+        axes = axes_of_group(held.ds_process_group, self.point)
+        return Flat(min(start, held.ds_numel), length, tuple(held.ds_shape), axes)

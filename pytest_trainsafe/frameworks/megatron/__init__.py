@@ -1,0 +1,1 @@
+"""Attributes that Megatron-LM leaves on parameters and optimizers."""

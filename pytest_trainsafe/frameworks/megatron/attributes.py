@@ -1,0 +1,65 @@
+"""Layouts from attributes on parameters, in Megatron-LM's convention.
+
+Called by `annotations/resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
+`partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
+layers.py); `partition_blocks`, the logical sizes of fused blocks, is ours, because Megatron-LM
+before 0.16 leaves the stride of gated projections at 1; and `expert_tp_size` is ours too, because
+Megatron-LM marks the experts' weights alike, whatever their own tensor-parallel size is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Shard, Sizes
+
+
+def attribute_layout(
+    name: str, parameter: Any, sizes: Sizes, axes: Sequence[str] = ("tp",)
+) -> Layout | None:
+    """The layout that a parameter's attributes declare, or None without the attributes.
+
+    `axes` are those that tensor parallelism cuts this parameter over, outermost first.
+    Raises LayoutError when the attributes contradict the parameter's shape.
+    """
+    marked = getattr(parameter, "tensor_model_parallel", None)
+    if marked is None:
+        return None
+    tp = math.prod(sizes[axis] for axis in axes)
+    if not marked or tp == 1:
+        return REPLICATED
+    dim = getattr(parameter, "partition_dim", -1)
+    if not isinstance(dim, int) or not 0 <= dim < parameter.dim():
+        raise LayoutError(
+            f"{name} is marked tensor_model_parallel and has partition_dim {dim!r}; "
+            f"it must be 0 to {parameter.dim() - 1}"
+        )
+    length = parameter.shape[dim] * tp
+    blocks = tuple(getattr(parameter, "partition_blocks", ()) or ())
+    stride = getattr(parameter, "partition_stride", 1)
+    if not blocks and stride > 1:
+        blocks = (length // stride,) * stride
+    if blocks and sum(blocks) != length:
+        raise LayoutError(
+            f"{name} has {length} rows in dimension {dim} over {tp} tp ranks, and its blocks "
+            f"{list(blocks)} (partition_blocks, or partition_stride {stride}) make {sum(blocks)}"
+        )
+    return nested(dim, axes, sizes, blocks)
+
+
+def nested(dim: int, axes: Sequence[str], sizes: Sizes, blocks: tuple[int, ...] = ()) -> Layout:
+    """A dimension that is cut over several axes, outermost first, in blocks of the whole.
+
+    Raises LayoutError for blocks that an axis but the last cuts unevenly.
+    """
+    layout: list[Shard] = []
+    axes = [axis for axis in axes if sizes[axis] > 1]
+    for axis in axes:
+        layout.append(Shard(dim, axis, blocks))
+        if axis != axes[-1] and any(block % sizes[axis] for block in blocks):
+            raise LayoutError(f"blocks of {list(blocks)} are not cut evenly over {axis}")
+        blocks = tuple(block // sizes[axis] for block in blocks)
+    return tuple(layout)

@@ -1,0 +1,1 @@
+"""torch's own wrappers and schedules: DDP, FSDP2, pipelining."""

@@ -1,0 +1,72 @@
+"""Finds the parameters that FSDP2 (`fully_shard`) computes with, and hooks their gradients.
+
+Called by the parameter recorder.  A module's own parameters are shards; for its forward and
+backward FSDP2 puts unsharded ones in their place, which autograd accumulates into.  What a
+micro-batch adds to a gradient is seen there and nowhere else: the shard's gradient is what the
+reduce-scatter leaves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.training.tensors import on_gradient
+
+
+class UnshardedGradients:
+    """Hooks each unsharded parameter when a forward shows it for the first time."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        hook: Callable[[str], Callable[[torch.Tensor], None]],
+    ) -> None:
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._hook = hook
+        self._hooked: dict[int, torch.Tensor] = {}
+
+    def attach(self, modules: Iterable[nn.Module]) -> None:
+        """Look for unsharded parameters whenever one of FSDP2's modules begins its forward."""
+        for module in modules:
+            if is_fsdp_module(module):
+                # FSDP2's own hook, which unshards, was put before all others.
+                module.register_forward_pre_hook(self._look(list(self._places(module))))
+
+    def _places(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
+        """Where the watched parameters of a module and its children are kept, and their names."""
+        for holder in module.modules():
+            for attribute, parameter in holder._parameters.items():
+                name = self._names.get(id(parameter))
+                if name is not None:
+                    yield holder, attribute, name
+
+    def _look(self, places: list[tuple[nn.Module, str, str]]) -> Any:
+        def hook(*_: object) -> None:
+            for holder, attribute, name in places:
+                found = holder._parameters.get(attribute)
+                if found is None or id(found) in self._names or id(found) in self._hooked:
+                    continue
+                self._hooked[id(found)] = found
+                if found.requires_grad:
+                    on_gradient(found, self._hook(name))
+
+        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+
+
+def is_fsdp_module(module: object) -> bool:
+    """Whether `fully_shard` was applied to this module; asks without importing FSDP."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    cls = getattr(fsdp, "FSDPModule", None)
+    return isinstance(cls, type) and isinstance(module, cls)
+
+
+def is_flat_fsdp(module: object) -> bool:
+    """Whether this is FSDP1's wrapper, whose parameters are parts of flat buffers."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    cls = getattr(fsdp, "FullyShardedDataParallel", None)
+    return isinstance(cls, type) and isinstance(module, cls)

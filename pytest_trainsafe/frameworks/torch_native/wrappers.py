@@ -1,0 +1,166 @@
+"""Finds torch's data parallel wrappers, and the axes over which they average gradients.
+
+Called by the recorder.  DistributedDataParallel and FSDP2 divide the sum of the ranks' gradients
+by the number of ranks, so a program that uses one as documented trains on a loss whose gradients
+are that many times the whole step's until the reduction.  accelerate and Lightning use both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.torch_native.fsdp import is_flat_fsdp, is_fsdp_module
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: torch's communication hooks that average as DistributedDataParallel does without one.
+_AVERAGING_HOOKS = frozenset(
+    {
+        "allreduce_hook",
+        "fp16_compress_hook",
+        "bf16_compress_hook",
+        "powerSGD_hook",
+        "batched_powerSGD_hook",
+        "_reducer_allreduce_and_upcast_hook",
+    }
+)
+_HOOKS_OF_TORCH = "torch.distributed.algorithms.ddp_comm_hooks."
+
+#: The axes over which data parallel wrappers reduce.
+_DATA_AXES = ("dp", "cp")
+
+
+class Wrappers:
+    """Looks for wrappers in and around the watched parts, at the first forward of every step."""
+
+    def __init__(self, point: Point, annotations: Annotations, writer: RankWriter) -> None:
+        self._point = point
+        self._annotations = annotations
+        self._writer = writer
+        self._sharded: list[tuple[nn.Module, tuple[str, ...] | None]] = []
+        self._replicated: dict[int, DistributedDataParallel] = {}
+        self._told: set[tuple[str, ...]] = set()
+
+    def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
+        """Look into the parts now, and around them whenever one begins its forward.
+
+        A part may be what a wrapper holds (`ddp.module`), and may be wrapped after it is watched.
+        """
+        for name, part in parts:
+            for module in part.modules():
+                if is_flat_fsdp(module) and _size(module) > 1:
+                    raise _unsupported(module)
+                if is_fsdp_module(module):
+                    self._sharded.append((module, _axes_of_mesh(module, self._point)))
+                if isinstance(module, DistributedDataParallel):
+                    self._replicated[id(module)] = module
+            hooks.before(part, name, self._look)
+
+    def _look(self, *_: object) -> None:
+        around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+        if around is not None:
+            self._replicated[id(around)] = around
+        axes = self._averaged()
+        self._annotations.averaged_by_wrapper(axes)
+        if axes and self._annotations.entries.mean_gradients is None and axes not in self._told:
+            self._told.add(axes)
+            self._writer.add(NoteEvent("averages", self._names()))
+
+    def _averaged(self) -> tuple[str, ...]:
+        """The axes on which all wrappers agree, () where they do not or one is not understood."""
+        found = {_axes_of_ddp(module, self._point) for module in self._replicated.values()}
+        found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}
+        axes = found.pop() if len(found) == 1 else None
+        return axes or ()
+
+    def _names(self) -> str:
+        names = ["DistributedDataParallel"] if self._replicated else []
+        return " and ".join([*names, "fully_shard"] if self._sharded else names)
+
+
+def _axes_of_ddp(module: DistributedDataParallel, point: Point) -> tuple[str, ...] | None:
+    """The axes over which DistributedDataParallel averages; None where a hook does who knows what.
+
+    Hooks of the C++ reducer, which `_comm_hooks` does not list, average.
+    """
+    hooks = [hook for hook, _ in getattr(module, "_comm_hooks", ())]
+    if not all(map(_averages, hooks)):
+        return None
+    return _varying(dist.get_process_group_ranks(module.process_group), point)
+
+
+def _averages(hook: Any) -> bool:
+    module, name = getattr(hook, "__module__", ""), getattr(hook, "__name__", "")
+    return str(module).startswith(_HOOKS_OF_TORCH) and name in _AVERAGING_HOOKS
+
+
+def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
+    """The axes over which FSDP2 reduces a module's gradients; None where no axis tells.
+
+    Its meshes are those of the shards, seen while they are no unsharded parameters; with tensor
+    parallelism they have a dimension over tp.
+    """
+    sharded: Any = next((p for p in module.parameters() if is_dtensor(p)), None)
+    if sharded is None:
+        return None
+    return _varying(sharded.device_mesh.mesh.flatten().tolist(), point)
+
+
+def _axes_of_fsdp(
+    module: nn.Module, axes: tuple[str, ...] | None, point: Point
+) -> tuple[str, ...] | None:
+    """The axes over which FSDP2 averages, of those over which it reduces; None where none tells."""
+    factors = set(_divide_factors(module))
+    if axes is None or factors <= {None}:
+        return axes
+    factor = factors.pop() if len(factors) == 1 else None
+    ways = [tuple(axes[:n]) for n in range(len(axes) + 1)]
+    ways += [(axis,) for axis in axes[1:]]
+    fitting = {way for way in ways if math.prod(point.size(axis) for axis in way) == factor}
+    return fitting.pop() if len(fitting) == 1 else None
+
+
+def _divide_factors(module: Any) -> Iterator[float | None]:
+    """What `set_gradient_divide_factor` was given, which FSDP2 tells nobody; None for its default.
+
+    Some releases of torch keep one group of parameters for a module, others a list of them.
+    """
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    for group in groups:
+        if group is not None:
+            yield getattr(group, "gradient_divide_factor", None)
+
+
+def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
+    """The data axes along which these ranks lie; None where they are some of those ranks only."""
+    places = [point.coordinates(int(rank)) for rank in ranks]
+    axes = tuple(axis for axis in _DATA_AXES if len({place[axis] for place in places}) > 1)
+    lines = {tuple(place[axis] for axis in axes) for place in places}
+    return axes if len(lines) == math.prod(point.size(axis) for axis in axes) else None
+
+
+def _size(module: Any) -> int:
+    """How many ranks shard a module of FSDP1."""
+    return dist.get_world_size(module.process_group)
+
+
+def _unsupported(module: Any) -> ProgramError:
+    return ProgramError(
+        f"ctx.watch was given a {type(module).__name__} (FSDP1), whose parameters are parts of "
+        "flat buffers in a layout that is not supported; shard with "
+        "torch.distributed.fsdp.fully_shard (FSDP2), which takes the same modules"
+    )

@@ -1,0 +1,1 @@
+"""Judges turn the traces of Runs into Findings; the ladder asks them, dtype by dtype."""

@@ -1,0 +1,209 @@
+"""Which of a candidate's buffers must be the reference's, and on which ranks.
+
+A buffer that no forward changes (a table, a mask, an average that is updated once a step) is owed
+by every rank.  A running state, such as the statistics of batch normalisation, depends on the
+micro-batches that a rank has seen, in order.  The reference sees all of a step's; a dp rank sees
+its own, and ranks of cp and sp see parts of each.  So a rank owes the reference's value only as
+long as it has seen the same micro-batches: everywhere at dp=1, and at dp=2 where the first dp rank
+is in the first step.  Buffers that start otherwise depend on the rank (a table of the rank's own
+positions), unless their layout is declared.  Called by the compare judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.merge import Merged, merge
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.core.layout import Shard, axes_of
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.errors import finite
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import judge_tensor
+from pytest_trainsafe.trace.reader import RankTrace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: Why a running state is not compared where ranks see other data than the reference.
+OWN_DATA = "each rank keeps the state of the data that it has seen itself"
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """The ranks on which a buffer must be the reference's.
+
+    `otherwise` is empty where it must be so; else it says why it may be another value, and only
+    equality means anything.
+    """
+
+    ranks: tuple[RankTrace, ...]
+    otherwise: str = ""
+
+
+class Buffers:
+    """The buffers of one rung.  `apart` says of those that are not compared why, by their paths."""
+
+    def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
+        self.rung = rung
+        self.apart = apart
+        self._running = {
+            (id.module, id.name)
+            for id in rung.reference.ids()
+            if id.kind == "buffer" and id.microbatch is not None
+        }
+        self._starts: dict[tuple[str, str], str] = {}
+        self._seen = _history(rung.reference.ranks[0])
+        self._histories = {rank.rank: _history(rank) for rank in rung.candidate.ranks}
+
+    def owed(self, id: TensorId) -> Owed | None:
+        """What the candidate owes of a buffer of the reference; None for nothing."""
+        name = id.module, id.name
+        initial = TensorId(INITIAL, None, "buffer", *name)
+        holders = self.rung.candidate.holders(initial)
+        if not holders:
+            self.leave(id, "the candidate has no such buffer")
+            return None
+        ranks = tuple(rank for rank, _ in holders)
+        if any(_declared(event) for _, event in holders):
+            return Owed(ranks, "" if name not in self._running else self._otherwise(id))
+        if name not in self._starts:
+            self._starts[name] = self._start(initial, holders)
+        if self._starts[name]:
+            self.leave(id, self._starts[name])
+            return None
+        if name not in self._running or id.step == INITIAL:
+            return Owed(ranks)
+        alike = tuple(rank for rank in ranks if self._same_history(rank, id))
+        if not alike:
+            self.leave(id, OWN_DATA)
+            return None
+        return Owed(alike, self._otherwise(id))
+
+    def leave(self, id: TensorId, why: str) -> None:
+        """Note that a buffer is not compared, or not everywhere."""
+        self.apart.setdefault(id.path, why)
+
+    def merged(self, id: TensorId, owed: Owed, shape: Sequence[int]) -> Merged | None:
+        """The logical tensor of the ranks that owe it; None where they do not have it."""
+        own = {rank.rank for rank in owed.ranks}
+        parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
+        if len(parts) < len(own):
+            return None
+        free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
+        return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
+
+    def unchanged(self, id: TensorId, owed: Owed) -> bool:
+        """Whether a running state is the same after a step as before it, on ranks that owe it."""
+        after = msgspec.structs.replace(id, microbatch=None, call=0)
+        before = msgspec.structs.replace(after, step=id.step - 1)
+        both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in owed.ranks]
+        return all(old and new and old.hash == new.hash for old, new in both)
+
+    def reduced(self, id: TensorId) -> bool:
+        """Whether dp ranks have equal states after as many micro-batches: the program makes them.
+
+        What ranks have seen differs, so states that nothing reduces over dp do too.
+        """
+        at = id.step, id.microbatch
+        if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
+            return False
+        place = [*self._seen].index(at)
+        hashes: dict[int, set[str]] = {}
+        for rank in self.rung.candidate.ranks:
+            history = self._histories[rank.rank]
+            if place < len(history):
+                step, microbatch = history[place]
+                there = msgspec.structs.replace(id, step=step, microbatch=microbatch)
+                event = rank.tensors.get(there)
+                if event is not None:
+                    hashes.setdefault(rank.coordinates["dp"], set()).add(event.hash)
+        return len(hashes) > 1 and len(set().union(*hashes.values())) == 1
+
+    def _start(self, id: TensorId, holders: Sequence[tuple[RankTrace, TensorEvent]]) -> str:
+        """How a buffer starts otherwise than the reference's; "" where it starts alike."""
+        there = self.rung.reference.holders(id)
+        if not there:
+            return "the reference has no such buffer"
+        due = there[0][1]
+        odd = [(r, e) for r, e in holders if (e.hash, e.dtype, e.shape) != _bits(due)]
+        if not odd:
+            return ""
+        shapes = [(rank, event) for rank, event in odd if event.shape != due.shape]
+        if shapes:
+            rank, event = shapes[0]
+            return (
+                f"rank {rank.rank} has shape {list(event.shape)} and the reference "
+                f"{list(due.shape)}; declare how it is cut under `buffers:`"
+            )
+        if all(self._close(id, rank, event) for rank, event in odd):
+            return ""
+        return f"its values on rank {odd[0][0].rank} are others from the start"
+
+    def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
+        """Whether a buffer's values differ by rounding, as those of a table may."""
+        if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
+            return False
+        reference = logical_tensor(self.rung.reference, id).tensor
+        found = merge(
+            [part for part in parts_of(self.rung.candidate, id) if part.rank == rank.rank],
+            self.rung.candidate.sizes,
+            free_axes=tuple(self.rung.candidate.sizes),
+        ).tensor
+        if reference is None or found is None or found.dtype != reference.dtype:
+            return False
+        wide, own = reference.numpy(), found.numpy()
+        if not finite(wide):
+            return np.array_equal(wide, own, equal_nan=True)
+        return judge_tensor(own, wide, [wide], self.rung.dtype).passed
+
+    def _same_history(self, rank: RankTrace, id: TensorId) -> bool:
+        """Whether a rank has seen what the reference has, up to this point."""
+        own = self._histories[rank.rank]
+        if not own and not self._seen:
+            return self.rung.candidate.sizes["dp"] == 1  # no call of the model was seen
+        return _until(own, id) == _until(self._seen, id) != []
+
+    def _otherwise(self, id: TensorId) -> str:
+        """Why a running state may be another value though its micro-batches are the same."""
+        sizes, point = self.rung.candidate.sizes, self.rung.candidate.point
+        sp = bool(point.get("sp", False)) and sizes["tp"] > 1
+        if sizes["cp"] > 1 or sp or int(point.get("ep", 1)) > 1:
+            return OWN_DATA
+        if sizes["tp"] > 1 and self._beside_shards(id.module):
+            return "each tp rank keeps the state of its own shard"
+        return ""
+
+    def _beside_shards(self, module: str) -> bool:
+        """Whether a module, or the one that it is a part of, works on shards over tp."""
+        around = {module, module.rpartition(".")[0]} - {""}
+        return any(
+            any(isinstance(p, Shard) and "tp" in axes_of(p) for p in event.layout)
+            for rank in self.rung.candidate.ranks
+            for id, event in rank.tensors.items()
+            if id.kind in ("activation", "param") and id.module in around
+        )
+
+
+def _bits(event: TensorEvent) -> tuple[str, str, tuple[int, ...]]:
+    return event.hash, event.dtype, event.shape
+
+
+def _declared(event: TensorEvent) -> bool:
+    return event.layout_source != "default"
+
+
+def _history(rank: RankTrace) -> list[tuple[int, int]]:
+    """The micro-batches that a rank's part of the model was given, in order."""
+    return list(dict.fromkeys((event.step, event.microbatch) for event in rank.inputs))
+
+
+def _until(history: Sequence[tuple[int, int]], id: TensorId) -> list[tuple[int, int]]:
+    """What of a history comes before a buffer's value, or makes it."""
+    if id.microbatch is None:
+        return [each for each in history if each[0] <= id.step]
+    now = id.step, id.microbatch
+    return [*history[: history.index(now)], now] if now in history else []

@@ -1,0 +1,90 @@
+"""Judges a decision: another choice than the reference's is right where rounding may turn it.
+
+A choice is turned by rounding where the reference scored what it chose and what the candidate
+chose nearly alike.  Called by the compare judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What was found of one decision, over `total` choices (each of the best few of a row).
+
+    `differ` of them are others than the reference's, `wrong` by more than rounding explains.
+    `margin` is the largest difference of the reference's scores that a differing choice went
+    over, `allowed` the largest that rounding explains.  `blind` says that no choice could have
+    been wrong.  `message` is empty where all is well.
+    """
+
+    total: int
+    differ: int = 0
+    wrong: int = 0
+    margin: float = 0.0
+    allowed: float = 0.0
+    blind: bool = False
+    message: str = ""
+
+
+def judge_decision(
+    chosen: torch.Tensor,
+    expected: torch.Tensor,
+    scores: torch.Tensor,
+    others: Sequence[torch.Tensor],
+    dtype: str,
+) -> Decided:
+    """Judge `chosen` [..., few] by the reference's choice and scores [..., options].
+
+    `others` are the scores of the runs that measure rounding.  The order of the chosen within a
+    row does not count.
+    """
+    options, total = scores.shape[-1], expected[..., 0].numel()
+    if chosen.shape != expected.shape:
+        message = f"has shape {list(chosen.shape)}, its reference {list(expected.shape)}"
+        return Decided(total, total, total, float("inf"), message=message)
+    if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < options:
+        message = f"chooses numbers from {int(chosen.min())} to {int(chosen.max())}, of {options}"
+        return Decided(total, total, total, float("inf"), message=message)
+    mine, theirs = _marked(chosen, options), _marked(expected, options)
+    turned = [
+        float((other - scores).abs().max()) for other in others if other.shape == scores.shape
+    ]
+    # Two scores take part in a margin, and each may be off.
+    allowed = 2 * SAFETY[dtype] * max(turned, default=0.0)
+    differ = (mine != theirs).any(dim=-1)
+    margins = _margins(scores, theirs & ~mine, mine & ~theirs)
+    # Who chooses one option twice leaves another out, for none.
+    margins = margins.masked_fill(mine.sum(dim=-1) != theirs.sum(dim=-1), float("inf"))
+    wrong = differ & ~(margins <= allowed)
+    count, bad = int(differ.sum()), int(wrong.sum())
+    worst = float(margins[differ].max()) if count else 0.0
+    left = ~theirs
+    blind = bool(left.any()) and bool((_margins(scores, theirs, left) <= allowed).all())
+    message = ""
+    if bad:
+        message = (
+            f"{count} of {total} choices differ from the reference's, {bad} of them where it was "
+            f"certain: its scores differ by up to {worst:.2g}, and rounding explains {allowed:.2g}"
+        )
+    return Decided(total, count, bad, worst, allowed, blind, message)
+
+
+def _marked(chosen: torch.Tensor, options: int) -> torch.Tensor:
+    """Which options are chosen, bool [..., options]."""
+    marked = torch.zeros(*chosen.shape[:-1], options, dtype=torch.bool)
+    return marked.scatter(-1, chosen, value=True)
+
+
+def _margins(scores: torch.Tensor, ours: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
+    """By how much the worst score of `others` is below the best of `ours`, in each row."""
+    inf = float("inf")
+    best = scores.masked_fill(~ours, -inf).amax(dim=-1)
+    worst = scores.masked_fill(~others, inf).amin(dim=-1)
+    return best - worst

@@ -1,0 +1,1 @@
+"""Layouts and means that nobody declared, or declared wrongly: found, and proposed."""

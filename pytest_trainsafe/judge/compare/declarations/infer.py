@@ -1,0 +1,238 @@
+"""Finds which layout explains what the ranks hold, by trying layouts against the reference.
+
+Called for tensors whose layout nobody declared.  A layout explains a tensor when the parts, laid
+out so, merge without a finding into the reference, up to the rounding that the caller allows:
+exactly what a judge would ask of it once it is declared.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.core.indices import LayoutError, local_shape
+from pytest_trainsafe.core.layout import (
+    Flat,
+    Layout,
+    Owned,
+    Partial,
+    Placement,
+    Shard,
+    Sizes,
+    Slices,
+    ZigZag,
+)
+from pytest_trainsafe.judge.compare.declarations.match_rows import fused_blocks
+
+#: The axes that a layout is looked for over, outermost cut first.
+AXES = ("cp", "tp")
+
+#: The error of a merged tensor over what rounding allows: explained up to 1.
+Ratio = Callable[[torch.Tensor], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One tensor whose layout is asked for: what the ranks hold, the reference, the allowance.
+
+    What the parts' own layouts say of an axis is taken for right; axes that they say nothing of
+    are open.
+    """
+
+    parts: Sequence[Part]
+    reference: torch.Tensor
+    ratio: Ratio
+    free_axes: Sequence[str] = ("pp", "dp")
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A layout under which the parts are the reference.
+
+    `telling` says that others would not do as well: with the ranks of an axis exchanged the
+    parts are no longer the reference, and the terms of a sum differ.  Zeros tell nothing.
+    """
+
+    layout: Layout
+    telling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """The layouts that explain a tensor, simplest first; else the nearest that its shape allows.
+
+    `left` is the nearest's relative error (Frobenius), `trouble` what merging it found.
+    """
+
+    explained: list[Explained]
+    nearest: Layout | None = None
+    left: float = float("inf")
+    trouble: str = ""
+
+    def telling(self) -> list[Layout]:
+        """The layouts that the values confirm."""
+        return [each.layout for each in self.explained if each.telling]
+
+
+def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
+    """Try every layout over the open axes among `axes` that the shapes allow."""
+    explained: list[Explained] = []
+    nearest = Inferred([])
+    for layout in _candidates(sample, sizes, axes):
+        merged = _merge(sample, layout, sizes)
+        if _explains(merged, sample):
+            explained.append(Explained(layout, _telling(sample, layout, sizes)))
+        elif not explained:
+            left = _left(merged, sample.reference)
+            trouble = next((f.message.partition("; layout from")[0] for f in merged.findings), "")
+            if nearest.nearest is None or left < nearest.left:
+                nearest = Inferred([], layout, left, trouble)
+    explained.sort(key=lambda each: _complexity(each.layout))
+    return Inferred(explained) if explained else nearest
+
+
+def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
+    """What explains every sample of one tensor (micro-batches, steps); telling where one tells."""
+    first, *others = (infer(sample, sizes, axes) for sample in samples)
+    if not first.explained:
+        return first
+    kept = []
+    for each in first.explained:
+        same = [next((e for e in o.explained if e.layout == each.layout), None) for o in others]
+        found = [each, *(e for e in same if e is not None)]
+        if len(found) == len(samples):
+            kept.append(Explained(each.layout, any(e.telling for e in found)))
+    if kept:
+        return Inferred(kept)
+    return next((other for other in others if not other.explained), replace(first, explained=[]))
+
+
+def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[Layout]:
+    """The layouts that give every part its shape, with the blocks that the values show."""
+    given = sample.parts[0].layout
+    shape = tuple(sample.reference.shape)
+    if any(part.tensor.ndim != len(shape) for part in sample.parts):
+        return
+    said: dict[str, list[Placement]] = {axis: [] for axis in ("dp", *AXES)}
+    for placement in given:
+        if isinstance(placement, Slices | Flat | Owned):
+            return  # rectangles, runs and owners are the framework's own affair
+        said.setdefault(placement.axis, []).append(placement)
+    choices = [
+        list(_choices(axis, sample))
+        if axis in axes and not known and sizes[axis] > 1
+        else [tuple(known)]
+        for axis, known in said.items()
+    ]
+    for chosen in itertools.product(*choices):
+        layout: Layout = tuple(itertools.chain.from_iterable(chosen))
+        if not _fits(layout, sample, sizes, shape):
+            continue
+        yield layout
+        for place, placement in enumerate(layout):
+            if isinstance(placement, Shard) and placement.axis == "tp" and not placement.blocks:
+                blocks = fused_blocks(sample.parts, sample.reference, layout, place, sizes)
+                cut = (*layout[:place], replace_blocks(placement, blocks), *layout[place + 1 :])
+                if blocks and _fits(cut, sample, sizes, shape):
+                    yield cut
+
+
+def replace_blocks(placement: Shard, blocks: tuple[int, ...]) -> Shard:
+    """The same cut, block by block."""
+    return Shard(placement.dim, placement.axis, blocks)
+
+
+def _choices(axis: str, sample: Sample) -> Iterator[tuple[Placement, ...]]:
+    """What may be along one axis."""
+    yield ()
+    for dim in range(sample.reference.ndim):
+        yield (Shard(dim, axis),)
+        if axis == "cp":
+            yield (ZigZag(dim, axis),)
+    if axis == "dp":
+        return  # what dp ranks share is a batch, and no module sums over it
+    yield (Partial(axis),)
+    if sample.reference.is_floating_point() or sample.reference.is_complex():
+        yield (Partial(axis, "avg"),)
+
+
+def _fits(layout: Layout, sample: Sample, sizes: Sizes, shape: tuple[int, ...]) -> bool:
+    try:
+        return all(
+            local_shape(layout, part.coordinates, sizes, shape) == tuple(part.tensor.shape)
+            for part in sample.parts
+        )
+    except LayoutError:
+        return False
+
+
+def _merge(sample: Sample, layout: Layout, sizes: Sizes, shift: str = "") -> Merged:
+    """The parts laid out so; with the ranks along the axis `shift` each in the next one's place."""
+    parts = []
+    for part in sample.parts:
+        at = dict(part.coordinates)
+        if shift:
+            at[shift] = (at[shift] + 1) % sizes[shift]
+        parts.append(Part(part.rank, at, part.tensor, layout, "a layout that was tried"))
+    return merge(parts, sizes, shape=tuple(sample.reference.shape), free_axes=sample.free_axes)
+
+
+def _explains(merged: Merged, sample: Sample) -> bool:
+    whole = merged.tensor is not None and merged.tensor.shape == sample.reference.shape
+    return bool(whole and not merged.findings and sample.ratio(_of(merged)) <= 1)
+
+
+def _telling(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
+    """Whether the values confirm every placement that was not declared, and not the shape alone."""
+    for placement in layout:
+        if placement in sample.parts[0].layout:
+            continue
+        if isinstance(placement, Partial):
+            if not _terms_differ(sample, placement.axis):
+                return False
+        elif isinstance(placement, Shard | ZigZag):
+            others = [part.coordinates[placement.axis] for part in sample.parts]
+            if len(set(others)) < 2 or _explains(
+                _merge(sample, layout, sizes, placement.axis), sample
+            ):
+                return False
+    return True
+
+
+def _terms_differ(sample: Sample, axis: str) -> bool:
+    """Whether the terms along an axis differ, and more than one of them is not zero.
+
+    Equal terms are one value many times: a wrong factor looks so, and no layout mends it.
+    """
+    by_place: dict[int, torch.Tensor] = {}
+    for part in sample.parts:
+        by_place.setdefault(part.coordinates[axis], part.tensor)
+    terms = list(by_place.values())
+    several = sum(bool(term.any()) for term in terms) > 1
+    return several and any(not torch.equal(terms[0], term) for term in terms[1:])
+
+
+def _left(merged: Merged, reference: torch.Tensor) -> float:
+    if merged.tensor is None or merged.tensor.shape != reference.shape:
+        return float("inf")
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    value, right = _of(merged).to(wide), reference.to(wide)
+    size = float(torch.linalg.vector_norm(right)) or 1.0
+    left = float(torch.linalg.vector_norm(value - right)) / size
+    return left if left == left else float("inf")
+
+
+def _of(merged: Merged) -> torch.Tensor:
+    assert merged.tensor is not None
+    return merged.tensor
+
+
+def _complexity(layout: Layout) -> tuple[int, int, int]:
+    """Fewer placements first, cuts before sums, whole cuts before blocks."""
+    sums = sum(isinstance(placement, Partial) for placement in layout)
+    blocks = sum(len(placement.blocks) for placement in layout if isinstance(placement, Shard))
+    return len(layout), sums, blocks

@@ -1,0 +1,90 @@
+"""Tells a mean that is declared wrongly from code that is wrong.  Called by the ladder.
+
+`gradients: {mean: [dp]}` says that a rank's gradients are dp times the whole step's until the
+reduction averages them.  A wrong declaration makes everything before the reduction wrong by the
+size of an axis, and nothing after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.align.adopt import replace_means
+from pytest_trainsafe.core.layout import Partial, Scaled
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.averaged import BEFORE
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.trace.reader import Trace
+
+#: The axes over which a reduction may average.
+AXES = ("dp", "cp")
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Misaveraged:
+    """The means that are declared, and those with which every tensor fits its reference.
+
+    `tensors` counts those that do not fit as declared; `file` declares, "" for the program.
+    """
+
+    gradients: Axes
+    loss: Axes
+    fitting_gradients: Axes
+    fitting_loss: Axes
+    tensors: int
+    file: str
+
+
+def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
+    """Whether a mean is declared, and all that is wrong comes before the reduction."""
+    ids = {f.where for f in comparison.findings if f.verdict == "fail"}
+    early = all(id is not None and id.kind in BEFORE for id in ids)
+    reduced = bool(comparison.compared["main_grad"])
+    return bool(ids) and early and reduced and any(declared_means(rung.candidate))
+
+
+def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
+    """The means that ought to be declared; None where there are none with which all fits."""
+    if comparison.suspects or not may_be_misaveraged(rung, comparison):
+        return None
+    gradients, loss = declared_means(rung.candidate)
+    count = len({f.where for f in comparison.findings if f.verdict == "fail"})
+    for means in _others(rung.candidate, gradients, loss):
+        tried = replace_means(rung.candidate, *means)
+        if not compare(dataclasses.replace(rung, candidate=tried), loosen).failed:
+            notes = rung.candidate.ranks[0].note("annotations")
+            file = json.loads(notes[0]).get("file", "") if notes else ""
+            return Misaveraged(gradients, loss, *means, count, file)
+    return None
+
+
+def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
+    """The axes over which gradients, and the loss, are declared to be means."""
+    gradients: dict[str, None] = {}
+    loss: dict[str, None] = {}
+    for rank in candidate.ranks:
+        for id, event in rank.tensors.items():
+            for placement in event.layout:
+                if isinstance(placement, Scaled):
+                    gradients[placement.axis] = None
+                elif id.kind == "loss" and isinstance(placement, Partial) and placement.op == "avg":
+                    loss[placement.axis] = None
+    return tuple(gradients), tuple(loss)
+
+
+def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
+    """Other means than those declared, of gradients alone first."""
+    axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
+    every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]
+    for its in dict.fromkeys([loss, (), ("dp",)]):
+        for each in every:
+            if ({*each}, its) != ({*gradients}, loss):
+                yield each, its

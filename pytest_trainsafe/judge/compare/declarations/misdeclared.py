@@ -1,0 +1,134 @@
+"""Tells a declaration that is wrong from code that is.  Called by the ladder after a failure.
+
+What is declared is taken for right until its parts do not even fit together.  Then the layouts
+that the values, or a parameter's shape, allow are looked at, as if nothing had been declared,
+and tried on the whole candidate.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from pytest_trainsafe.align.adopt import adopt
+from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Layout
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.infer import AXES, infer_all
+from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.propose import (
+    LAYOUT_CHECKS,
+    cut_by_shape,
+    order_at,
+    samples,
+)
+from pytest_trainsafe.judge.compare.declarations.suggest import Need, place_of
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: What parts look like that do not fit together.
+_UNFIT = LAYOUT_CHECKS - {"replicas"}
+
+#: Where a user declares layouts.
+_BY_HAND = ("parameters", "modules", "attribute")
+
+#: Declarations told, and tensors looked at.
+MOST_TOLD = 3
+MOST_NAMES = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Misdeclared:
+    """What is declared wrongly, a sentence each; `left` is the first that is wrong all the same."""
+
+    told: list[str]
+    left: Finding | None
+
+
+def misfits(rung: Rung, comparison: Comparison) -> bool:
+    """Whether parts do not fit together as somebody declared."""
+    return next(_misfits(rung, comparison), None) is not None
+
+
+def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
+    """The declarations that do not fit, and what would; None where nothing does."""
+    needs: list[Need] = []
+    told: dict[tuple[str, str, str], str] = {}
+    shaped: set[TensorId] = set()
+    for id, event in _misfits(rung, comparison):
+        order: Order = ()
+        if id.kind == "param":  # it was filled by what is declared, so its shape alone tells
+            fits = cut_by_shape(rung, id) if id.step == INITIAL else None
+        else:
+            fits, order = _by_values(rung, id)
+        if fits is None:
+            continue
+        how = f", with permuted: {{{order_at(rung.candidate)}: {list(order)}}}" if order else ""
+        key = event.layout_source, describe(event.layout), describe(fits) + how
+        told.setdefault(key, id.path)
+        if id.kind == "param":
+            shaped.add(id)
+        else:
+            source, ndim = event.layout_source, len(event.shape)
+            need = Need("modules", id.module, place_of(id), (), fits, source, ndim, order)
+            needs.append(need)
+    if not told:
+        return None
+    left = _first_left(comparison, shaped)
+    if needs:
+        trace = adopt(rung.candidate, needs)
+        left = _first_left(compare(dataclasses.replace(rung, candidate=trace), loosen), shaped)
+    return Misdeclared(
+        [
+            f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
+            for (source, said, fits), path in list(told.items())[:MOST_TOLD]
+        ],
+        left,
+    )
+
+
+def _first_left(comparison: Comparison, explained: set[TensorId]) -> Finding | None:
+    failing = (f for f in comparison.findings if f.verdict == "fail")
+    return next((f for f in failing if f.where not in explained), None)
+
+
+def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, TensorEvent]]:
+    """The first tensor of every name whose parts do not fit as they are declared by hand."""
+    seen: set[tuple[str, str, str]] = set()
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or finding.check not in _UNFIT or id is None:
+            continue
+        kind = "activation" if id.kind == "activation_grad" else id.kind
+        key = (kind, id.module, id.name)  # a gradient lies as its output does, which comes first
+        holders = rung.candidate.holders(id)
+        if key in seen or len(seen) >= MOST_NAMES or not holders:
+            continue
+        event = holders[0][1]
+        if event.layout and event.layout_source.startswith(_BY_HAND):
+            seen.add(key)
+            yield id, event
+
+
+def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Order]:
+    """The one layout with which the parts are the reference, and the order of their dimensions."""
+    asked = [
+        dataclasses.replace(
+            sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]
+        )
+        for sample in samples(rung, id)
+    ]
+    if not asked:
+        return None, ()
+    found = infer_all(asked, rung.candidate.sizes, AXES)
+    order: Order = ()
+    if not found.explained and id.kind == "activation":
+        found, order = infer_permuted(asked, rung.candidate.sizes, AXES)
+    fits = found.telling()
+    return (fits[0], order) if len(fits) == 1 else (None, ())

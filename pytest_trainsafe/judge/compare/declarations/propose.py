@@ -1,0 +1,410 @@
+"""Proposes annotations for tensors that nobody annotated and that do not fit their reference.
+
+Called by the ladder for a comparison that failed.  A proposal changes no verdict: it is text
+until a user adopts it.  It is tried on the whole candidate first, which tells a layout that was
+left unsaid from a reduction that was forgotten: what follows of the latter is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pytest_trainsafe.align.adopt import adopt
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Layout, Shard, axes_of
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.averaged import Means, may_be_means, means
+from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
+from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.suggest import (
+    Need,
+    Wanted,
+    cp_order,
+    inexpressible,
+    place_of,
+    wanted,
+)
+from pytest_trainsafe.judge.compare.errors import finite, norm
+from pytest_trainsafe.judge.compare.explain.numbering import shares_batches
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import judge_tensor
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.compare.tolerance.yardstick import FEW
+from pytest_trainsafe.trace.reader import Trace
+
+#: Findings that a missing annotation causes.
+LAYOUT_CHECKS = frozenset({"hole", "overlap", "layout", "replicas", "shape"})
+
+#: A layout that is declared later shows what is next; this many times it is looked again.
+ROUNDS = 4
+
+#: Tensors of one name whose layout is looked for together, and names in one round.
+MOST_SAMPLES = 4
+MOST_NAMES = 500
+
+#: Of tensors with more elements than this, one is looked at: its values tell enough.
+LARGE = 2**20
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What to add to the annotations, and what is left.
+
+    `wanted` has the form of an annotation file; `tensors` counts those whose layout was found.
+    `left` is the first failing finding with everything adopted, None where nothing fails then;
+    `withheld` counts the sums that are not offered because something does.  `unexplained` says
+    of the first tensor without a layout what is nearest.  `file` is the annotation file that the
+    program read, "" for none, and `model` the one of several in it.  `means` is what
+    is yet to be averaged; `shaped` counts the parameters among `wanted` of which the shapes alone
+    tell that they are cut.
+    """
+
+    wanted: Wanted
+    tensors: int
+    left: Finding | None
+    withheld: int = 0
+    unexplained: str = ""
+    file: str = ""
+    means: Means | None = None
+    shaped: int = 0
+    model: str = ""
+
+    @property
+    def settles(self) -> bool:
+        """Whether nothing is left that another fault would have to explain."""
+        return self.left is None or bool(self.shaped)
+
+
+def lacks(rung: Rung, comparison: Comparison) -> bool:
+    """Whether anything failed that an annotation may be missing for."""
+    if next(_targets(rung, comparison), None) is not None:
+        return True
+    return may_be_means(rung, comparison)
+
+
+def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Proposal | None:
+    """Find the layouts that a failed comparison lacked; None where it lacked none.
+
+    Where some tensors could not be judged, for want of values, nothing can be tried.
+    """
+    if comparison.suspects:
+        return None
+    noted = _noted(rung.candidate)
+    order = noted.get("cp_order", "")
+    needs: dict[tuple[str, str, str], Need] = {}
+    unexplained = ""
+    trace, first = rung.candidate, comparison
+    for _ in range(ROUNDS):
+        if not comparison.failed:
+            break
+        found, unexplained = _round(dataclasses.replace(rung, candidate=trace), comparison)
+        order = order or cp_order(found)
+        for need in found:
+            if (why := inexpressible(need, order)) and not unexplained:
+                unexplained = f"{need.name}.{need.place}: it is {describe(need.layout)}, but {why}"
+        fresh = {
+            key: need
+            for need in found
+            if (key := (need.section, need.name, need.place)) not in needs
+            and not inexpressible(need, order)
+        }
+        if not fresh:
+            break
+        needs |= fresh
+        trace = adopt(rung.candidate, needs.values())
+        comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
+    averaged = None
+    if comparison.failed:
+        averaged = means(dataclasses.replace(rung, candidate=trace), comparison, loosen)
+    if averaged is not None and averaged.clipped != 1.0:
+        unexplained, averaged = _hidden(averaged), None
+    if not needs and not unexplained and averaged is None:
+        return None
+    left = None
+    if averaged is None:
+        left = next((f for f in comparison.findings if f.verdict == "fail"), None)
+    kept = [need for need in needs.values() if left is None or not need.sums]
+    shaped = _shaped(rung, first)
+    if shaped or averaged is not None:
+        unexplained = ""  # by their values, which are of other elements; or something fits
+    candidate = rung.candidate
+    parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
+    sp = bool(candidate.point.get("sp", False))
+    result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
+    if noted.get("cp_order"):
+        result.pop("cp_order", None)
+    if averaged is not None:
+        _declare(result, averaged)
+    return Proposal(
+        result,
+        len(kept) + (averaged.tensors if averaged is not None else 0),
+        left,
+        len(needs) - len(kept),
+        unexplained,
+        noted.get("file", ""),
+        averaged,
+        len(shaped),
+        noted.get("model", ""),
+    )
+
+
+def _declare(result: Wanted, averaged: Means) -> None:
+    """Add means to the annotations that are wanted."""
+    if averaged.gradients or (averaged.dropped and averaged.wrapper):
+        result["gradients"] = {"mean": list(averaged.gradients)}
+    if averaged.loss:
+        said = result.get("loss", {})
+        result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
+
+
+def _hidden(averaged: Means) -> str:
+    """What is said of a mean that would fit, where clipping hides whether it is one."""
+    axes = " and ".join(averaged.gradients or averaged.dropped)
+    over = f"means over {axes}" if averaged.gradients else f"no means over {axes}"
+    return (
+        f"gradients before the reduction fit if they are {over}, but all gradients are "
+        f"multiplied by {averaged.clipped:.3g} before the optimizer's step, so nothing that was "
+        "compared shows whether the reduction divides; report their norm before clipping with "
+        "ctx.grad_norm"
+    )
+
+
+def _noted(candidate: Trace) -> dict[str, str]:
+    notes = candidate.ranks[0].note("annotations")
+    found: dict[str, str] = json.loads(notes[0]) if notes else {}
+    return found
+
+
+def _sources(candidate: Trace) -> dict[str, str]:
+    """Every module that recorded an output, in the order of dataflow, with its layout's source."""
+    return {
+        id.module: event.layout_source
+        for rank in candidate.ranks
+        for id, event in rank.tensors.items()
+        if id.kind == "activation"
+    }
+
+
+def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
+    """The layouts found for what fails now, and what is nearest to the first one not found."""
+    found: list[Need] = []
+    unexplained = ""
+    failed = {f.where for f in comparison.findings if f.verdict == "fail"}
+    for id in _targets(rung, comparison):
+        outputs = id.kind == "activation_grad"
+        if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
+            continue  # the output's own layout may settle its gradient too
+        tp_only = id.kind in ("param", "param_grad")
+        axes = ("tp",) if tp_only else _axes(rung.candidate, id)
+        asked = list(samples(rung, id))
+        inferred = infer_all(asked, rung.candidate.sizes, axes)
+        order: Order = ()
+        if not inferred.explained and id.kind == "activation":
+            permuted, order = infer_permuted(asked, rung.candidate.sizes, axes)
+            inferred = permuted if order else inferred
+        need = _need(rung, id, inferred, order)
+        if need is not None:
+            found.append(need)
+        elif not unexplained:
+            unexplained = _nearest(rung, id, inferred)
+    return found, unexplained
+
+
+def _same(where: TensorId, id: TensorId, kind: str) -> bool:
+    return (where.kind, where.module, where.name) == (kind, id.module, id.name)
+
+
+def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
+    """The first failing tensor of every name that may lack an annotation, in dataflow order."""
+    seen: set[tuple[str, str, str]] = set()
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or finding.check not in LAYOUT_CHECKS or id is None:
+            continue
+        key = (id.kind, id.module, id.name)
+        if key not in seen and len(seen) < MOST_NAMES and _open(rung.candidate, id):
+            seen.add(key)
+            yield id
+
+
+def _open(candidate: Trace, id: TensorId) -> bool:
+    """Whether annotations could say more of a tensor than is declared."""
+    holders = candidate.holders(id)
+    if not holders:
+        return False
+    event = holders[0][1]
+    if id.kind == "param_grad":
+        if candidate.sizes["tp"] == 1:
+            return False
+    elif event.layout_source in ("dtensor", "attribute"):
+        return False
+    kinds = ("activation", "activation_grad", "loss", "param", "param_grad")
+    if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
+        return False
+    said = {axis for placement in event.layout for axis in axes_of(placement)}
+    return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
+
+
+def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
+    """The axes over which a layout may be declared: dp where its ranks share each micro-batch."""
+    split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
+    return ("dp", *AXES) if split else AXES
+
+
+def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
+    """This tensor and others of its name and step, with what rounding allows of each."""
+    named = [
+        other
+        for other in rung.reference.ids()
+        if other.step == id.step and _same(other, id, id.kind) and rung.candidate.holders(other)
+    ]
+    others = [other for other in named if other != id]
+    size = math.prod(rung.reference.holders(id)[0][1].shape)
+    for each in [id, *others[: MOST_SAMPLES - 1 if size <= LARGE else 0]]:
+        reference = logical_tensor(rung.reference, each).tensor
+        if reference is None or not finite(reference.numpy()):
+            continue
+        yield Sample(
+            parts_of(rung.candidate, each),
+            reference,
+            _Ratio(rung, each, reference),
+            ("pp", "dp") if each.microbatch is not None else ("pp",),
+        )
+
+
+class _Ratio:
+    """A tensor's error over what rounding allows, as the judge sees it."""
+
+    def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
+        self.reference = reference.numpy()
+        self.dtype = rung.dtype
+        self.least = 0.0
+        self.others = []
+        if id.kind == "param":
+            return  # parameters start equal, bit by bit
+        for trace in rung.measures():
+            if trace.holders(id):
+                other = logical_tensor(trace, id).tensor
+                if other is not None and other.shape == reference.shape and finite(other.numpy()):
+                    self.others.append(other.numpy())
+        if reference.numel() <= FEW and reference.is_floating_point():
+            stored: torch.dtype = getattr(torch, rung.reference.holders(id)[0][1].dtype)
+            self.least = 0.5 * torch.finfo(stored).eps * norm(self.reference)
+
+    def __call__(self, value: torch.Tensor) -> float:
+        if value.dtype.is_complex != bool(self.reference.dtype.kind == "c"):
+            return float("inf")
+        judged = judge_tensor(
+            value.numpy(), self.reference, self.others, self.dtype, least=self.least
+        )
+        return judged.ratio if judged.passed else max(judged.ratio, 1.5)
+
+
+def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Need | None:
+    """The need of a tensor that one layout explains, and that its values confirm."""
+    layouts = inferred.telling()
+    event = rung.candidate.holders(id)[0][1]
+    if len(layouts) != 1:
+        return None
+    known = event.layout
+    added = tuple(p for p in layouts[0] if p not in known)
+    if not added and not order:
+        return None
+    ndim = len(event.shape)
+    if id.kind == "loss":
+        return Need("loss", "", "", known, added, event.layout_source, ndim)
+    if id.kind == "param":
+        return Need("parameters", id.path, "", known, added, event.layout_source, ndim)
+    if id.kind == "param_grad":
+        need = Need("parameters", id.path, "", known, added, event.layout_source, ndim)
+        return need if need.sums else None
+    need = Need("modules", id.module, place_of(id), known, added, event.layout_source, ndim)
+    at = order_at(rung.candidate) if order else ""
+    return dataclasses.replace(need, order=order, order_at=at)
+
+
+def order_at(candidate: Trace) -> str:
+    """The axis that an order of dimensions is most likely due to: sp, else the first in use."""
+    in_use = (axis for axis, size in candidate.sizes.items() if size > 1)
+    return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
+
+
+def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
+    """What is said of a tensor that no layout explains."""
+    if inferred.explained:
+        layouts = [describe(layout) for layout in inferred.telling()]
+        if layouts == [describe(())]:
+            return ""  # held whole and right: what fails is no matter of layout
+        if layouts:
+            return f"{id.path}: several layouts explain it alike: {'; '.join(layouts)}"
+        shape = describe(inferred.explained[0].layout)
+        return (
+            f"{id.path} may be {shape} by its shape, but its values confirm no layout: they are "
+            "all equal, or zeros"
+        )
+    parts = parts_of(rung.candidate, id)
+    if inferred.nearest is None:
+        shapes = [list(part.tensor.shape) for part in parts]
+        whole = list(rung.reference.holders(id)[0][1].shape)
+        return (
+            f"{id.path}: no layout makes parts of shape {shapes[0]} of a tensor of shape {whole}"
+            if all(shape == shapes[0] for shape in shapes)
+            else f"{id.path}: no layout makes parts of shapes {shapes} of a tensor of {whole}"
+        )
+    near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
+    if inferred.left == 0:
+        near += f" gives the reference but for this: {inferred.trouble}"
+    else:
+        near += f" leaves an error of {inferred.left:.2g} of its norm"
+    return near
+
+
+def _shaped(rung: Rung, comparison: Comparison) -> list[Need]:
+    """The cuts of parameters that were filled as if every rank held them whole, by their shapes."""
+    found: list[Need] = []
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
+            continue
+        if any(need.name == id.path for need in found) or not _filled_as_whole(rung, id):
+            continue
+        cut = cut_by_shape(rung, id)
+        if cut:
+            event = rung.candidate.holders(id)[0][1]
+            source, ndim = event.layout_source, len(event.shape)
+            found.append(Need("parameters", id.path, "", event.layout, cut, source, ndim))
+    return found
+
+
+def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
+    """Whether all ranks hold the same values of a parameter of which more could be declared."""
+    if not rung.candidate.holders(id) or not _open(rung.candidate, id):
+        return False
+    first, *others = (part.tensor for part in parts_of(rung.candidate, id))
+    return all(o.shape == first.shape and torch.equal(o, first) for o in others)
+
+
+def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
+    """The layout over tp that a parameter's shape shows; None where it shows none."""
+    there = rung.reference.holders(id)
+    if not there:
+        return None
+    part, whole = rung.candidate.holders(id)[0][1].shape, there[0][1].shape
+    tp = rung.candidate.sizes["tp"]
+    if len(part) != len(whole):
+        return None
+    cut = [dim for dim, length in enumerate(part) if length != whole[dim]]
+    if not cut:
+        return ()
+    fits = len(cut) == 1 and part[cut[0]] == -(-whole[cut[0]] // tp)
+    return (Shard(cut[0], "tp"),) if fits else None

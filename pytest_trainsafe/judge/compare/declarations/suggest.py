@@ -1,0 +1,242 @@
+"""From layouts that were found to the annotations that would declare them.
+
+Called by `judge/compare/declarations/propose.py`.  The result has the form of an annotation file, with one pattern
+for all the modules that it fits, and none that matches a module whose layout is another.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+from pytest_trainsafe.annotations.patterns import matches
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.core.tensor_id import TensorId
+
+Wanted = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A tensor whose layout no annotation declares, and the layout that explains it.
+
+    `section` is "modules", "parameters" or "loss", `name` the module's or parameter's, `place`
+    the key of a module's entry ("output", "output_grad.0").  `known` is what is declared already,
+    by `source`; `added` what was found beside it.  `ndim` is the tensor's; `order` restores its
+    dimensions where they are in another order, and `order_at` is an axis in use where they are.
+    """
+
+    section: str
+    name: str
+    place: str
+    known: Layout
+    added: Layout
+    source: str
+    ndim: int
+    order: tuple[int, ...] = ()
+    order_at: str = ""
+
+    @property
+    def layout(self) -> Layout:
+        """All of it, cp outermost."""
+        return tuple(sorted((*self.known, *self.added), key=lambda p: getattr(p, "axis", "")))
+
+    @property
+    def sums(self) -> bool:
+        """Whether the ranks hold terms, as they also do where a reduction was forgotten."""
+        return any(isinstance(placement, Partial) for placement in self.added)
+
+
+def place_of(id: TensorId) -> str:
+    """The key of an output, or of its gradient, in its module's entry."""
+    gradient = id.kind == "activation_grad"
+    return id.name.replace("output", "output_grad", 1) if gradient else id.name
+
+
+def inexpressible(need: Need, order: str) -> str:
+    """Why no annotation can say this, with sequences cut in `order`; "" where one can."""
+    for placement in need.added:
+        if isinstance(placement, Partial) and placement.op == "avg" and need.section != "loss":
+            return "a module's output cannot be annotated as a mean over ranks"
+        if isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
+            found = _order(placement)
+            if found != order:
+                return f"it is cut in {found} order over cp, and cp_order is {order}"
+    return ""
+
+
+def cp_order(needs: Iterable[Need]) -> str:
+    """The order in which most of the tensors are cut over cp; "" where none is."""
+    found = [
+        _order(placement)
+        for need in needs
+        for placement in need.added
+        if isinstance(placement, Shard | ZigZag) and placement.axis == "cp"
+    ]
+    return max(set(found), key=found.count) if found else ""
+
+
+def _order(placement: Placement) -> str:
+    return "zigzag" if isinstance(placement, ZigZag) else "contiguous"
+
+
+def wanted(
+    needs: Sequence[Need],
+    sources: Mapping[str, str],
+    parameters: Collection[str],
+    *,
+    order: str,
+    sp: bool,
+) -> Wanted:
+    """The annotations to add, in the form of a file.
+
+    `sources` are all the modules that recorded an output, with where its layout is from;
+    `parameters` all the parameters; `order` is the file's cp_order, "" where none is needed;
+    `sp` says whether sequence parallelism is on.
+    """
+    result: Wanted = {}
+    if cp_order(needs):
+        result["cp_order"] = order
+    for need in needs:
+        if need.section == "loss":
+            result["loss"] = _loss(need)
+    named = {n.name: _parameter(n, sp) for n in needs if n.section == "parameters"}
+    if named:
+        result["parameters"] = {
+            pattern: fields
+            for fields, names in _grouped(named)
+            for pattern in patterns(names, parameters, levels=2)
+        }
+    of_modules = [n for n in needs if n.section == "modules"]
+    modules = _modules(of_modules, sources, _sequence_dim(of_modules) if sp else None)
+    if modules:
+        result["modules"] = modules
+    return result
+
+
+def _sequence_dim(needs: Iterable[Need]) -> int:
+    """The dimension that sp cuts, as far as cuts over tp tell: the most frequent but the last."""
+    dims = [
+        placement.dim
+        for need in needs
+        for placement in need.layout
+        if _may_be_sequence(placement, need.ndim)
+    ]
+    return max(dims, key=dims.count, default=0)
+
+
+def _may_be_sequence(placement: Placement, ndim: int) -> TypeGuard[Shard]:
+    return (
+        isinstance(placement, Shard)
+        and placement.axis == "tp"
+        and placement.dim != ndim - 1
+        and not placement.blocks
+    )
+
+
+def _modules(needs: Sequence[Need], sources: Mapping[str, str], sequence: int | None) -> Wanted:
+    entries: dict[str, Wanted] = {}
+    additions: dict[str, Wanted] = {}
+    governed: dict[str, str] = {}
+    for need in needs:
+        entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sequence)
+        # A key beside "output" takes nothing from it.
+        more_of = need.added if need.place == "output" else need.layout
+        additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sequence)
+        governed[need.name] = need.source.removeprefix("modules: ")
+    result: Wanted = {}
+    # An entry that all its modules want more of is completed where it stands.
+    for pattern in dict.fromkeys(p for p in governed.values() if p != "default"):
+        members = [m for m, source in sources.items() if source == f"modules: {pattern}"]
+        more = [additions.get(member) for member in members]
+        if more and more[0] and all(each == more[0] for each in more):
+            result[pattern] = more[0]
+            for member in members:
+                entries.pop(member, None)
+    for place, (fields, names) in enumerate(_grouped(entries)):
+        bare = [m for m, source in sources.items() if source == "default"]
+        common = place == 0 and len(names) > 1 and set(names) <= set(bare)
+        if common and all(module in entries for module in bare):
+            result = {"*": fields, **result}  # the first entry: every other one wins over it
+        else:
+            result |= dict.fromkeys(patterns(names, sources), fields)
+    return result
+
+
+def _grouped(entries: Mapping[str, Wanted]) -> list[tuple[Wanted, list[str]]]:
+    """The names by what is wanted of them, the most frequent first."""
+    groups: dict[str, tuple[Wanted, list[str]]] = {}
+    for name, fields in entries.items():
+        groups.setdefault(json.dumps(fields, sort_keys=True), (fields, []))[1].append(name)
+    return sorted(groups.values(), key=lambda group: -len(group[1]))
+
+
+def patterns(members: Sequence[str], every: Collection[str], levels: int = 1) -> list[str]:
+    """The shortest suffixes that together match all members and nobody else of `every`.
+
+    Suffixes have at least `levels` levels where the name has; numbers of layers become #.
+    """
+    left = list(members)
+    found = []
+    while left:
+        for pattern in (*_suffix_patterns(left[0], levels), left[0]):
+            matched = {name for name in every if matches(pattern, name)}
+            if matched <= set(members):
+                break
+        found.append(pattern)
+        left = [name for name in left[1:] if name not in matched]
+    return found
+
+
+def _suffix_patterns(name: str, levels: int) -> Iterator[str]:
+    steps = name.split(".")
+    for start in reversed(range(max(len(steps) - levels, 0) + 1)):
+        if not steps[start].isdigit():
+            yield ".".join("#" if s.isdigit() else s for s in steps[start:])
+
+
+def _output(layout: Layout, need: Need, sequence: int | None) -> Wanted:
+    """The fields of an entry; `sequence` is the dimension that sp cuts, None without sp."""
+    fields: Wanted = {}
+    cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
+    for placement in layout:
+        if isinstance(placement, Partial):
+            # A gradient that is a term where the sequence is cut is whole where it is not.
+            of_sp = sequence is not None and placement.axis == "tp"
+            of_sp = of_sp and need.place.startswith("output_grad")
+            fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
+        elif isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
+            fields["cp_dim"] = placement.dim
+        elif isinstance(placement, Shard) and placement.axis == "dp":
+            fields["dp_dim"] = placement.dim
+        elif isinstance(placement, Shard):
+            last = placement.dim == need.ndim - 1
+            of_sp = sequence is not None and _may_be_sequence(placement, need.ndim)
+            if of_sp and placement.dim == cut.get("cp", sequence):
+                fields["sp_dim"] = placement.dim
+            else:
+                fields["tp_dim"] = -1 if last else placement.dim
+            if placement.blocks:
+                fields["blocks"] = list(placement.blocks)
+    if need.order:
+        fields["permuted"] = {need.order_at: list(need.order)}
+    return fields
+
+
+def _parameter(need: Need, sp: bool) -> Wanted:
+    for placement in need.added:
+        if isinstance(placement, Shard):
+            blocks = {"blocks": list(placement.blocks)} if placement.blocks else {}
+            return {"tp_dim": placement.dim, **blocks}
+    return {"sequence_parallel": True} if sp else {"gradient_partial": ["tp"]}
+
+
+def _loss(need: Need) -> Wanted:
+    fields: Wanted = {}
+    for placement in need.added:
+        if isinstance(placement, Partial):
+            key = "mean" if placement.op == "avg" else "partial"
+            fields.setdefault(key, []).append(placement.axis)
+    return fields

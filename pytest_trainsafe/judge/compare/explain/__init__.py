@@ -1,0 +1,1 @@
+"""What may explain a wrong tensor: the evidence, and the words for it."""

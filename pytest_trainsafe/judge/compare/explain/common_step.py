@@ -1,0 +1,145 @@
+"""Which wrong steps of an optimizer follow from one factor on all gradients.
+
+Frameworks clip inside of the optimizer's step, after the main gradients are recorded.  An
+optimizer's first moment is linear in the gradient of its step, so a factor on all gradients moves
+every first moment by the same multiple of its own gradient.  Called by `judge.localize.blame`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.explain.common_factor import LEAST
+from pytest_trainsafe.judge.compare.explain.part_ratio import (
+    SIGNIFICANT,
+    Ratio,
+    Ratios,
+    allowed_of,
+    part_of_reference,
+    ratio,
+)
+from pytest_trainsafe.judge.compare.patterns.uneven import FIRST_MOMENTS
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.updates import update_parts
+
+#: What optimizers call their second moment, which is quadratic in the gradient.
+SECOND_MOMENTS = ("exp_avg_sq",)
+
+
+def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
+    """The paths of parameters whose steps are wrong by a factor on all gradients, and no more.
+
+    `gradients` are the main gradients of the parameters whose steps are wrong; they agree.  Empty
+    where no such factor is shared.
+    """
+    moved: Ratios = {}
+    for id in gradients:
+        found = _moved(rung, id)
+        if found:
+            moved[id] = found
+    shares: dict[int, Ratio] = {}
+    for rank in {rank for parts in moved.values() for rank in parts}:
+        known = [parts[rank] for parts in moved.values() if rank in parts and parts[rank].telling]
+        best = max(known, key=lambda one: (_agree(one, known), -one.blur), default=None)
+        if best is None or _agree(best, known) < LEAST:
+            return set()
+        shares[rank] = best
+    if not any(abs(share.factor) > SIGNIFICANT * share.blur for share in shares.values()):
+        return set()
+    return {
+        id.path
+        for id, parts in moved.items()
+        if all(part.fits(shares[rank].factor) for rank, part in parts.items())
+    }
+
+
+def _agree(one: Ratio, known: Iterable[Ratio]) -> int:
+    return sum(abs(one.factor - other.factor) <= one.blur + other.blur for other in known)
+
+
+def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
+    """By rank, the multiple of its gradient by which a first moment (or an update) is off."""
+    given = _of_reference(rung, gradient)
+    if given is None:
+        return None
+    for moment in FIRST_MOMENTS:
+        state = _state(gradient, moment)
+        if rung.candidate.holders(state) and rung.reference.holders(state):
+            found = _off(rung, state, given)
+            return found if found is None or _second_agrees(rung, gradient, given) else None
+    return _update_off(rung, gradient, given)
+
+
+def _second_agrees(rung: Rung, gradient: TensorId, given: torch.Tensor) -> bool:
+    """Whether the second moment is off by a multiple of the squared gradient too.
+
+    If it is right, the optimizer itself weighs gradients otherwise.
+    """
+    for moment in SECOND_MOMENTS:
+        state = _state(gradient, moment)
+        if rung.candidate.holders(state) and rung.reference.holders(state):
+            found = _off(rung, state, given.square())
+            return found is not None and all(
+                part.left <= 2 * part.allowed and abs(part.factor) > part.blur
+                for part in found.values()
+                if part.size > SIGNIFICANT * part.allowed
+            )
+    return True
+
+
+def _state(gradient: TensorId, moment: str) -> TensorId:
+    name = f"{gradient.name}.{moment}"
+    return msgspec.structs.replace(gradient, kind="optimizer_state", name=name)
+
+
+def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | None:
+    expected = _of_reference(rung, id)
+    if expected is None or expected.shape != basis.shape or not is_whole(rung.candidate, id):
+        return None
+    allowed = allowed_of(rung, id, expected)
+    found = {}
+    for part in parts_of(rung.candidate, id):
+        its, along = (part_of_reference(rung, part, each) for each in (expected, basis))
+        if its is None or along is None:
+            return None
+        found[part.rank] = ratio(part.tensor.double() - its, along, allowed)
+    return found
+
+
+def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
+    """The same of an optimizer without moments, by the parameter's update."""
+    for kind in ("master_param", "param"):
+        id = msgspec.structs.replace(gradient, kind=kind)
+        if not (rung.candidate.holders(id) and rung.reference.holders(id)):
+            continue
+        theirs, parts = update_parts(rung.reference, id), update_parts(rung.candidate, id)
+        if len(theirs) != 1 or not parts:
+            return None
+        expected, value = theirs[0].tensor, _of_reference(rung, id)
+        if value is None or expected.shape != given.shape:
+            return None
+        # A stored value is rounded, and so is the difference of two of them.
+        allowed = allowed_of(rung, id, value)
+        found = {}
+        for part in parts:
+            its, along = (part_of_reference(rung, part, each) for each in (expected, given))
+            if its is None or along is None:
+                return None
+            found[part.rank] = ratio(part.tensor - its, along, allowed)
+        return found
+    return None
+
+
+def _of_reference(rung: Rung, id: TensorId) -> torch.Tensor | None:
+    if not rung.reference.holders(id) or not is_whole(rung.reference, id):
+        return None
+    merged = logical_tensor(rung.reference, id)
+    if merged.tensor is None or merged.findings or not merged.tensor.is_floating_point():
+        return None
+    return merged.tensor.double()

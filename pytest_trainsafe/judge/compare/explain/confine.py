@@ -1,0 +1,44 @@
+"""Where in a tensor an error lies that nothing else explains."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.regions import Region, name_region, region_of
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+
+
+def confined(wrong: Wrong) -> Pattern | None:
+    """The error lies within some rows, and everything outside them is right."""
+    difference = wrong.value - wrong.reference
+    region = _wrong_rows(difference, wrong)
+    words, axis = name_region(region, wrong)
+    if not words:
+        return None
+    inside = torch.ones(difference.shape, dtype=torch.bool)
+    for dim, mask in enumerate(region):
+        inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
+    if not wrong.settles(norm(difference.masked_fill(inside, 0))):
+        return None
+    return Pattern("confined", f"wrong only in {words}", axis)
+
+
+def non_finite(wrong: Wrong) -> Pattern | None:
+    """The values that are not finite lie within some rows."""
+    words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
+    return Pattern("confined", f"not finite only in {words}", axis) if words else None
+
+
+def _wrong_rows(difference: torch.Tensor, wrong: Wrong) -> Region:
+    """Along each dimension, the rows whose error rounding does not explain."""
+    region = []
+    for dim, length in enumerate(difference.shape):
+        rows = difference.abs().movedim(dim, 0).reshape(length, -1)
+        errors = rows.square().sum(dim=1).sqrt()
+        if wrong.slices:
+            allowed = torch.from_numpy(wrong.slices[dim])
+        else:
+            allowed = torch.full_like(errors, wrong.allowed / max(length, 1) ** 0.5)
+        region.append(errors > allowed)
+    return region

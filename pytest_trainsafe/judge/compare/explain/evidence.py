@@ -1,0 +1,141 @@
+"""Collects what may explain a wrong tensor, from the traces of its rung.  Called by the judge.
+
+Explaining loads more tensors than judging; only the tensors that lead a report are explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.patterns.catalogue import explain
+from pytest_trainsafe.judge.compare.patterns.sum import names_axis
+from pytest_trainsafe.judge.compare.patterns.uneven import unevenly_scaled
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.judge.compare.updates import update_parts
+
+
+def explain_tensor(
+    rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
+) -> Pattern | None:
+    """What a tensor that was judged wrong is, in relation to its reference."""
+    assert merged.tensor is not None
+    if merged.tensor.shape != reference.shape:
+        return None
+    parts = update_parts(rung.candidate, _recorded(id)) if id.kind == "update" else merged.parts
+    return explain(_wrong(rung, id, merged.tensor, reference, parts, judged))
+
+
+def explain_replicas(
+    rung: Rung,
+    id: TensorId,
+    merged: Merged,
+    reference: torch.Tensor,
+    others: Sequence[torch.Tensor],
+) -> Pattern | None:
+    """What the replicas are that differ from the first, which is right."""
+    uneven = unevenly_scaled(rung, id)
+    if uneven is not None:
+        return uneven
+    for axis, size in rung.candidate.sizes.items():
+        if any(names_axis(part, axis) for part in merged.parts):
+            continue
+        for place in range(1, size):
+            parts = [part for part in merged.parts if part.coordinates[axis] == place]
+            if not parts:
+                continue
+            value = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            if value is None or value.shape != reference.shape:
+                continue
+            arrays = [other.numpy() for other in others]
+            judged = judge_tensor(value.numpy(), reference.numpy(), arrays, rung.dtype)
+            if judged.passed:
+                continue
+            found = explain(_wrong(rung, id, value, reference, merged.parts, judged))
+            if found is not None:
+                return msgspec.structs.replace(found, text=f"on {axis} rank {place}: {found.text}")
+    return None
+
+
+def _wrong(
+    rung: Rung,
+    id: TensorId,
+    value: torch.Tensor,
+    reference: torch.Tensor,
+    parts: list[Part],
+    judged: TensorJudgement,
+) -> Wrong:
+    holders = rung.reference.holders(_recorded(id))
+    return Wrong(
+        value=_wide(value),
+        reference=_wide(reference),
+        parts=parts,
+        sizes=rung.candidate.sizes,
+        allowed=judged.rounding,
+        kind=id.kind,
+        dtype=holders[0][1].dtype if holders else rung.dtype,
+        factors={"micro-batches": _microbatches(rung, id.step)},
+        slices=judged.slices,
+        earlier=_earlier(rung, id),
+        terms=_terms(rung, id),
+    )
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_complex() else tensor.to(torch.float64)
+
+
+def _recorded(id: TensorId) -> TensorId:
+    return msgspec.structs.replace(id, kind="param") if id.kind == "update" else id
+
+
+def _microbatches(rung: Rung, step: int) -> int:
+    """The micro-batches of a step, over all dp ranks."""
+    done = {
+        rank.coordinates["dp"]: event.microbatches
+        for rank in rung.candidate.ranks
+        for event in rank.steps
+        if event.step == step
+    }
+    return sum(done.values()) or 1
+
+
+def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
+    """The reference's values of the step before, and of the micro-batch before."""
+    before = {}
+    if id.step > INITIAL and id.kind != "update":
+        before["of the step before"] = msgspec.structs.replace(id, step=id.step - 1)
+    if id.microbatch:
+        earlier = msgspec.structs.replace(id, microbatch=id.microbatch - 1)
+        before[f"of micro-batch {earlier.microbatch}, the one before"] = earlier
+    found = {}
+    for when, other in before.items():
+        if rung.reference.holders(other):
+            tensor = logical_tensor(rung.reference, other).tensor
+            if tensor is not None and bool(torch.isfinite(tensor).all()):
+                found[when] = _wide(tensor)
+    return found
+
+
+def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
+    """The reference's gradients of each micro-batch, where `id` is what they add up to."""
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    found = {}
+    for index in range(_microbatches(rung, id.step)):
+        term = msgspec.structs.replace(id, kind="param_grad", microbatch=index)
+        if not rung.reference.holders(term):
+            return {}
+        tensor = logical_tensor(rung.reference, term).tensor
+        if tensor is None or not bool(torch.isfinite(tensor).all()):
+            return {}
+        found[index] = tensor
+    return found

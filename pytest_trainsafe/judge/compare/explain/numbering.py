@@ -1,0 +1,114 @@
+"""Says where the ranks of dp did not share out the micro-batches that the reference computed.
+
+A micro-batch's number says which of the reference's it is compared with, so every number must be
+computed by one coordinate of dp, or by all where they share each batch.  Called by the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import axes_of
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+
+#: Numbers that a message lists.
+_MOST_LISTED = 8
+
+#: The micro-batches of a step, each with the dp coordinates that computed it.
+_Owners = dict[int, set[int]]
+
+
+def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
+    """The first step whose micro-batches are not the reference's, each computed once."""
+    if candidate.sizes["dp"] == 1 or shares_batches(candidate):
+        return None
+    found, due = _owners(candidate), _owners(reference)
+    for step in sorted(found.keys() & due.keys()):
+        missing = sorted(due[step].keys() - found[step].keys())
+        twice = sorted(
+            number
+            for number, owners in found[step].items()
+            if len(owners) > 1 and _different_data(candidate, step, number)
+        )
+        if missing or twice:
+            return Finding(
+                verdict="fail",
+                judge="compare",
+                check="microbatches",
+                dtype=dtype,
+                order=-1,
+                message=_message(step, missing, twice, found[step]),
+            )
+    return None
+
+
+def _owners(trace: Trace) -> dict[int, _Owners]:
+    steps: dict[int, _Owners] = {}
+    for rank in trace.ranks:
+        for step, number in _entered(rank):
+            owners = steps.setdefault(step, {}).setdefault(number, set())
+            owners.add(rank.coordinates["dp"])
+    return steps
+
+
+def _entered(rank: RankTrace) -> Iterable[tuple[int, int]]:
+    """The step and number of each micro-batch that left anything on a rank."""
+    if rank.note("level"):
+        return set()  # its numbers count calls
+    given = {(event.step, event.microbatch) for event in rank.inputs}
+    return given | {(id.step, id.microbatch) for id in rank.tensors if id.microbatch is not None}
+
+
+def shares_batches(trace: Trace) -> bool:
+    """Whether dp ranks have parts or terms of one micro-batch."""
+    return any(
+        id.microbatch is not None and id.kind != "loss" and "dp" in axes_of(placement)
+        for rank in trace.ranks
+        for id, event in rank.tensors.items()
+        for placement in event.layout
+    )
+
+
+def _different_data(trace: Trace, step: int, number: int) -> bool:
+    """Whether dp ranks that computed one micro-batch were given different data for it."""
+    given: dict[tuple[int, ...], set[tuple[str, ...]]] = {}
+    for rank in trace.ranks:
+        place = tuple(at for axis, at in rank.coordinates.items() if axis != "dp")
+        hashes = tuple(
+            digest
+            for event in rank.inputs
+            if (event.step, event.microbatch) == (step, number)
+            for digest in event.hashes
+        )
+        if hashes:
+            given.setdefault(place, set()).add(hashes)
+    return any(len(each) > 1 for each in given.values())
+
+
+def _message(step: int, missing: list[int], twice: list[int], owners: _Owners) -> str:
+    told = []
+    if twice:
+        ranks = " and ".join(map(str, sorted(owners[twice[0]])))
+        told.append(
+            f"ranks {ranks} of dp computed {_numbered(twice)} of step {step} from different data"
+        )
+    if missing:
+        of = "" if twice else f" of step {step}"
+        told.append(f"no rank computed {_numbered(missing)}{of}, which the reference has")
+    advice = (
+        "Number micro-batches over all dp ranks, as ctx.microbatches(total) does; its argument "
+        "`order` says which rank computes which"
+    )
+    if len(twice) == len(owners):
+        advice += (
+            ", and order='split' that each computes a slice of every one. Where they have no "
+            "counterpart in the reference, compare whole steps: ctx.watch(..., level='step')"
+        )
+    return f"{', and '.join(told)}. {advice}"
+
+
+def _numbered(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
+    more = f" and {len(numbers) - _MOST_LISTED} more" if len(numbers) > _MOST_LISTED else ""
+    return f"micro-batch{'es' if len(numbers) > 1 else ''} {shown}{more}"

@@ -1,0 +1,94 @@
+"""Regions of a logical tensor in words: which rows of which dimension, and whose part they are.
+
+A region is one mask per dimension; its elements are those that every mask holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.indices import LayoutError, index_arrays, runs
+from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+
+#: A dimension of which more than this share is in the region says little; where its rows are
+#: single elements, half of them are within rounding by chance.
+MOST = 0.75
+MOST_ELEMENTS = 0.5
+
+#: Runs of indices that are listed one by one.
+MOST_RUNS = 3
+
+Region = list[torch.Tensor]
+
+
+def region_of(marked: torch.Tensor) -> Region:
+    """The smallest region that holds every marked element of a bool tensor."""
+    dims = range(marked.ndim)
+    return [marked.movedim(dim, 0).reshape(marked.shape[dim], -1).any(dim=1) for dim in dims]
+
+
+def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
+    """The region in words and the mesh axis it follows; ("", "") for no real part of the tensor."""
+    words, axes = [], []
+    for dim, mask in enumerate(region):
+        most = MOST if wrong.reference.numel() > len(mask) else MOST_ELEMENTS
+        if not 0 < int(mask.sum()) <= most * len(mask):
+            continue
+        owner, axis = _owner(dim, mask, wrong)
+        words.append(_rows(dim, mask) + owner)
+        axes.append(axis)
+    return " and ".join(words), next(filter(None, axes), "")
+
+
+def _rows(dim: int, mask: torch.Tensor) -> str:
+    found = mask.nonzero().flatten().numpy()
+    spans = [(start, start + length - 1) for start, length in runs(found)]
+    if len(spans) > MOST_RUNS:
+        return f"{len(found)} of {len(mask)} rows of dimension {dim} (the first is {found[0]})"
+    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    rows = "row" if len(found) == 1 else "rows"
+    return f"{rows} {listed} of dimension {dim}, of {len(mask)}"
+
+
+def _owner(dim: int, mask: torch.Tensor, wrong: Wrong) -> tuple[str, str]:
+    """Which ranks along which axis hold these rows, where that is not all of them."""
+    hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
+    for axis in _axes(wrong.parts, dim):
+        there = sorted({part.coordinates[axis] for part in hit})
+        if there and len(there) < wrong.sizes[axis]:
+            ranks = ", ".join(map(str, there))
+            parts, name = ("parts", "ranks") if len(there) > 1 else ("part", "rank")
+            whole = "the" if _covers(dim, mask, hit, wrong) else "inside the"
+            return f" ({whole} {parts} of {axis} {name} {ranks})", axis
+    return "", ""
+
+
+def _axes(parts: Sequence[Part], dim: int) -> list[str]:
+    axes: list[str] = []
+    for placement in parts[0].layout if parts else ():
+        if isinstance(placement, Slices | Flat):
+            axes += placement.axes
+        elif isinstance(placement, Shard | ZigZag) and placement.dim == dim:
+            axes.append(placement.axis)
+    return list(dict.fromkeys(axes))
+
+
+def _indices(part: Part, dim: int, wrong: Wrong) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    try:
+        arrays = index_arrays(part.layout, part.coordinates, wrong.sizes, wrong.reference.shape)
+    except LayoutError:
+        return np.empty(0, dtype=np.int64)  # merge has said so
+    return arrays[dim]
+
+
+def _holds(part: Part, dim: int, mask: torch.Tensor, wrong: Wrong) -> bool:
+    return bool(mask.numpy()[_indices(part, dim, wrong)].any())
+
+
+def _covers(dim: int, mask: torch.Tensor, hit: Sequence[Part], wrong: Wrong) -> bool:
+    return all(bool(mask.numpy()[_indices(part, dim, wrong)].all()) for part in hit)

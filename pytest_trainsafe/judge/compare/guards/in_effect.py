@@ -1,0 +1,119 @@
+"""Finds axes of a Point that a program asked for and that had no consequence in its Run.
+
+An axis that the layouts of compared tensors name has had one.  Here are those that may leave no
+placement: each has another consequence, which a program that ignores the axis does not have.
+Called by the guards (`judge/compare/guards/vacuity.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pytest_trainsafe.align.dataflow import in_dataflow
+from pytest_trainsafe.core.layout import Partial, Placement, Shard, Slices, ZigZag, axes_of
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: The key of the notes that name the axes of which a rank had the consequence.
+RAN = "ran"
+
+
+def idle(rung: Rung, axis: str) -> str | None:
+    """Why an axis had no effect on the candidate; None where it had one, or nothing can tell."""
+    judge = _JUDGES.get(axis)
+    return judge(rung) if judge is not None else None
+
+
+def _experts(rung: Rung) -> str | None:
+    """With ep, each rank holds a part of the parameters only."""
+    ranks = rung.candidate.ranks
+    held = {rank.rank: _parameters_of(rank) for rank in ranks}
+    if not any(held.values()):
+        return None
+    first = {rank.coordinates["pp"]: held[rank.rank] for rank in reversed(ranks)}
+    if any(held[rank.rank] != first[rank.coordinates["pp"]] for rank in ranks):
+        return None
+    if any(_is_cut_over(event, ("dp", "cp")) for event in _events(rung.candidate, "param")):
+        return None
+    return "every rank holds every parameter of its stage, so no expert is shared out"
+
+
+def _parameters_of(rank: RankTrace) -> frozenset[str]:
+    return frozenset(f"{m.module}.{name}" for m in rank.modules.values() for name in m.parameters)
+
+
+def _is_cut_over(event: TensorEvent, axes: tuple[str, ...]) -> bool:
+    return any(axis in axes for placement in event.layout for axis in axes_of(placement))
+
+
+def _sequence(rung: Rung) -> str | None:
+    """With sp, activations are split over tp along the sequence, and gradients are partial sums."""
+    candidate = rung.candidate
+    activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]
+    gradients = list(_events(candidate, "param_grad"))
+    if not activations and not gradients:
+        return None
+    for event in activations:
+        if any(dim < len(event.shape) - 1 for p in event.layout for dim in _dims_over_tp(p)):
+            return None
+    if any(isinstance(p, Partial) and p.axis == "tp" for event in gradients for p in event.layout):
+        return None
+    return (
+        "no activation is split over tp along a dimension before its last, and no gradient of a "
+        "parameter is a partial sum over tp"
+    )
+
+
+def _dims_over_tp(placement: Placement) -> Iterator[int]:
+    """The dimensions that a placement splits over tp."""
+    match placement:
+        case Shard() | ZigZag() if placement.axis == "tp":
+            yield placement.dim
+        case Slices(_, lengths, shape, axes) if "tp" in axes:
+            pairs = enumerate(zip(lengths, shape, strict=True))
+            yield from (dim for dim, (length, whole) in pairs if length < whole)
+
+
+def _chunks(rung: Rung) -> str | None:
+    """With vpp, a rank of pp computes several parts of the model with others' parts between."""
+    order: list[str] = []
+    for id in in_dataflow(rung.reference):
+        if id.kind == "activation" and id.module not in order:
+            order.append(id.module)
+    called = [
+        {id.module for id in rank.tensors if id.kind == "activation"}
+        for rank in rung.candidate.ranks
+    ]
+    everywhere = set.intersection(*called)
+    containers = {name.rpartition(".")[0] for name in order}
+    leaves = [name for name in order if name not in containers and name not in everywhere]
+    if not any(name in modules for modules in called for name in leaves):
+        return None
+    for modules in called:
+        here = [name in modules for name in leaves]
+        starts = sum(now and not before for before, now in zip([False, *here], here, strict=False))
+        if starts > 1:
+            return None
+    return "every rank of pp computes one contiguous part of the model"
+
+
+def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
+    def judge(rung: Rung) -> str | None:
+        return None if any(axis in rank.note(RAN) for rank in rung.candidate.ranks) else why
+
+    return judge
+
+
+def _events(trace: Trace, kind: str) -> Iterator[TensorEvent]:
+    for rank in trace.ranks:
+        yield from (event for event in rank.tensors.values() if event.id.kind == kind)
+
+
+_JUDGES: dict[str, Callable[[Rung], str | None]] = {
+    "ep": _experts,
+    "sp": _sequence,
+    "vpp": _chunks,
+    "recompute": _ran("recompute", "no backward ran a part of the forward again"),
+    "compile": _ran("compile", "torch.compile compiled nothing on any rank"),
+}

@@ -1,0 +1,172 @@
+"""Names what a comparison did not look at, whatever its verdict.  Called by the ladder.
+
+Nothing here fails a test: it says where one saw nothing.  What a kind mostly lacks is the
+guards' to doubt (`judge/compare/guards/vacuity.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pytest_trainsafe.align.logical import is_cut_over_stages
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
+from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
+from pytest_trainsafe.judge.compare.rung import OTHER_DRAWS, Rung
+from pytest_trainsafe.trace.local_places import is_local
+from pytest_trainsafe.trace.reader import Trace
+
+#: Names given of a kind, and things told of a trace.
+MOST_NAMED = 3
+MOST_TOLD = 4
+
+
+def unseen(rung: Rung, comparison: Comparison) -> list[str]:
+    """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
+    told = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
+    told += _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
+    told += _noted([rung.candidate], "unused_annotation", "")
+    patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
+    told += [
+        f"not compared: the activations of {pattern!r}, for --trainsafe-record-modules matches no "
+        "module by it"
+        for pattern in sorted(set.intersection(*patterns))
+    ]
+    if rung.shadow_flaw() == OTHER_DRAWS:
+        told.append(
+            f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
+            f"float64: the reference {OTHER_DRAWS} in float64"
+        )
+    if comparison.turned:
+        told.append(
+            f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "
+            "the reference's, all within rounding; the reference's were used in their place"
+        )
+    told += _clipped(rung)
+    told += _buffers(comparison)
+    told += _inputs(comparison)
+    mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
+    last = max((f.where.step for f in comparison.findings if f.where is not None), default=None)
+    if not comparison.failed:
+        last = None
+    failed = {finding.where for finding in comparison.findings}
+    local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
+    compiled = compiled_modules(rung.candidate)
+    lacking = {
+        id
+        for id in theirs - mine - failed
+        if not is_local(id, local) and not is_compiled(id, compiled)
+    }
+    told += _one_sided(lacking, "reference", "candidate", last)
+    if count := comparison.local.total():
+        told.append(f"not compared: {count} of the reference's tensors, which are local here")
+    extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
+    told += _one_sided(extra, "candidate", "reference", last)
+    return told
+
+
+def _clipped(rung: Rung) -> list[str]:
+    """That the two clip their gradients in other ways, so that the rest is not comparable."""
+    ours, theirs = (
+        {function for rank in trace.ranks for function in rank.note("clipped")}
+        for trace in (rung.candidate, rung.reference)
+    )
+    if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
+        return []
+    told = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    text = (
+        f"the candidate clips its gradients by {told[0]}, the reference by {told[1]}: gradients "
+        "before clipping, and the norm, are compared only where both have them"
+    )
+    return [text]
+
+
+def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
+    """torch's functions that clip by the norm do the same in one call or in two."""
+    by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
+    return {by_norm[0] if function in by_norm else function for function in functions}
+
+
+def _buffers(comparison: Comparison) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for path, why in comparison.apart.items():
+        reasons.setdefault(why, []).append(path)
+    return [
+        f"not compared, or only in part: buffer{'s' * (len(paths) > 1)} {_listed(paths)}: {why}"
+        for why, paths in reasons.items()
+    ]
+
+
+def _inputs(comparison: Comparison) -> list[str]:
+    blamed = {finding.where for finding in comparison.findings}
+    left = [*comparison.unclear, *(id for _, id, _ in comparison.given if id not in blamed)]
+    if not left:
+        return []
+    paths = list(dict.fromkeys(id.path for id in left))
+    text = (
+        f"not compared: what the program gives its model as {_listed(paths)}, of which no layout "
+        "makes what the reference is given"
+    )
+    return [text]
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(paths[:MOST_NAMED]) + more
+
+
+def _whole_steps(candidate: Trace) -> list[str]:
+    """That nothing within steps was compared, where the program marked no micro-batch."""
+    if any(rank.note("level") for rank in candidate.ranks):
+        why = "ctx.watch has level='step'"
+    elif any(step.microbatches for rank in candidate.ranks for step in rank.steps):
+        return []
+    else:
+        why = "the program entered no micro-batch"
+    return [
+        f"only whole steps were compared, no activations and no gradients of micro-batches: {why}"
+    ]
+
+
+def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
+    """The modules whose activations nobody saw, since torch.compile compiled their calls."""
+    compiled, held = compiled_modules(rung.candidate), set(rung.candidate.ids())
+    lacking = (id for id in rung.reference.ids() if id not in held and is_compiled(id, compiled))
+    names = list(dict.fromkeys(id.module for id in lacking))
+    if not names:
+        return []
+    named = ", ".join(name or "the root module" for name in names[:MOST_NAMED])
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    text = (
+        f"not compared: the activations of {len(names)} module{'s' * (len(names) > 1)} inside "
+        f"torch.compile ({named}{more})"
+    )
+    if not comparison.compared["activation"]:
+        text += ". Give ctx.watch the compiled model, so that its output is compared"
+    return [text]
+
+
+def _noted(traces: Sequence[Trace], key: str, head: str) -> list[str]:
+    found = list(dict.fromkeys(v for t in traces for rank in t.ranks for v in rank.note(key)))
+    told = [head + text for text in found[:MOST_TOLD]]
+    if len(found) > MOST_TOLD:
+        told.append(f"{head}and {len(found) - MOST_TOLD} more like these")
+    return told
+
+
+def _one_sided(ids: Iterable[TensorId], owner: str, other: str, last: int | None) -> list[str]:
+    told = []
+    for kind in COVERED:
+        found = sorted(id for id in ids if id.kind == kind and (last is None or id.step <= last))
+        paths = list(dict.fromkeys(_name(id) for id in found))
+        if found:
+            told.append(
+                f"not compared: {len(found)} of the {owner}'s tensors of kind {kind} have no "
+                f"counterpart in the {other} ({_listed(paths)})"
+            )
+    return told
+
+
+def _name(id: TensorId) -> str:
+    return id.path + (f" call {id.call}" if id.call else "")

@@ -1,0 +1,403 @@
+"""Guards against checks that could not have failed.  Each gives `inconclusive`, by name.
+
+A green test must mean that something was compared that a bug would have changed.
+Called by the ladder for a comparison that found nothing wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection, Iterator
+
+import xxhash
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.sketched import is_whole, logical_sketch
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import axes_of
+from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.guards.in_effect import idle
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.check import DTYPES
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
+#: makes the kind's check vacuous.
+MOST_INSENSITIVE = 0.5
+
+#: More than this share of a kind's tensors without a counterpart leaves the kind unchecked.
+MOST_UNCOVERED = 0.5
+
+#: Zeros stay zeros whatever multiplies, sums or permutes them: more than this share of the
+#: activations leaves the forward pass unchecked.
+MOST_ZERO = 0.75
+
+#: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
+#: state as they like, and master copies and the gradient's norm are not kept by all.
+COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
+
+#: The checks of how a run was set up: where something is wrong, they may be the reason.
+SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
+
+#: Axes that may be in effect without a tensor being cut by them, and their values of no effect.
+_TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
+    "sp": (False,),
+    "vpp": (1,),
+    "ep": (1,),
+    "zero": (0,),
+    "recompute": (False, "", "none"),
+    "compile": (False,),
+}
+
+#: Bytes of zeros that are hashed at a time.
+_BLOCK = 2**20
+
+Guard = Iterator[tuple[str, str]]
+
+
+def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
+    """Every guard that finds the comparison empty of meaning."""
+    checks = (
+        _compared(comparison),
+        _coverage(comparison),
+        _gradients(rung),
+        _moved(comparison),
+        _inputs(rung.candidate),
+        _in_effect(rung.candidate),
+        _consequences(rung),
+        _skipped(rung),
+        _dropout(rung.candidate),
+        _sensitive(comparison),
+        _zeros(comparison),
+        _weights(rung),
+        _measured(rung),
+        _decided(comparison),
+    )
+    return [_doubt(check, text, rung.dtype) for findings in checks for check, text in findings]
+
+
+def _doubt(check: str, message: str, dtype: str) -> Finding:
+    return Finding(
+        verdict="inconclusive", judge="vacuity", check=check, message=message, dtype=dtype
+    )
+
+
+def _compared(comparison: Comparison) -> Guard:
+    if not comparison.compared:
+        yield "compared", "no tensor was compared: reference and candidate have none in common"
+    elif not comparison.compared["main_grad"] and not comparison.compared["param_grad"]:
+        yield "gradients-compared", "no gradient was compared; a one-step loss shows few bugs"
+
+
+def _coverage(comparison: Comparison) -> Guard:
+    for kind in COVERED:
+        missing, compared = comparison.uncovered[kind], comparison.compared[kind]
+        if not compared:  # what is annotated as local may be much, and must not be all
+            missing += comparison.local[kind]
+        if missing > MOST_UNCOVERED * (missing + compared):
+            text = (
+                "most of the reference's tensors of this kind have no counterpart in the "
+                f"candidate, so they were not compared: {missing} of {missing + compared} of kind "
+                f"{kind}"
+            )
+            yield f"coverage:{kind}", text
+    lost = comparison.undetermined
+    updates = lost + comparison.compared["update"] + comparison.uncovered["update"]
+    if lost > MOST_UNCOVERED * updates:
+        text = (
+            f"{lost} of {updates} updates were not compared: rounding decides the sign of every "
+            "element of their gradients"
+        )
+        yield "coverage:update", text
+
+
+def _gradients(rung: Rung) -> Guard:
+    seen = False
+    for id in rung.reference.ids():
+        if id.kind != "main_grad":
+            continue
+        seen = True
+        if _any(rung.reference, id):
+            return
+    if seen:
+        yield "gradients", "every gradient of the reference is zero: nothing was trained"
+
+
+def _weights(rung: Rung) -> Guard:
+    """Weights, not only biases and scales, must have values and move.
+
+    Where all weights are zero every layer yields its bias, and only biases have gradients: what a
+    layer does to its input never shows.
+    """
+    start = [id for id in rung.reference.ids() if id.kind == "param" and id.step == INITIAL]
+    weights = [id for id in start if _is_matrix(rung.reference, id)]
+    zero = [id for id in weights if _is_zero(rung.reference, id)]
+    if len(zero) > MOST_ZERO * len(weights):
+        text = (
+            f"{len(zero)} of {len(weights)} weights of the reference start as zeros, "
+            f"{zero[0].path} for one, so an error in a layer would not show. Initialize the "
+            "parameters, as ctx.initialize does"
+        )
+        yield "zeros", text
+        return
+    trained = [id for id in rung.reference.ids() if id.kind == "main_grad"]
+    given = [id for id in trained if _is_matrix(rung.reference, id)]
+    if given and all(_is_zero(rung.reference, id) for id in given):
+        others = [id for id in trained if not _is_zero(rung.reference, id)]
+        if others:
+            text = (
+                f"only biases and scales moved, {others[0].path} for one: the gradient of every "
+                "weight of the reference is zero"
+            )
+            yield "moved", text
+
+
+def _is_matrix(trace: Trace, id: TensorId) -> bool:
+    return len(trace.holders(id)[0][1].shape) > 1
+
+
+def _is_zero(trace: Trace, id: TensorId) -> bool:
+    """Whether every element is zero (and none -0)."""
+    return all(_is_zero_part(trace, rank, event) for rank, event in trace.holders(id))
+
+
+def _is_zero_part(trace: Trace, rank: RankTrace, event: TensorEvent) -> bool:
+    if event.sketch >= 0:
+        return not trace.sketch(rank.rank, event).any()
+    # Only what has its values in a file is known to be as large as it says.
+    return bool(event.key) and event.hash == _hash_of_zeros(_bytes_of(event))
+
+
+def _bytes_of(event: TensorEvent) -> int:
+    return math.prod(event.shape) * DTYPES[event.dtype].itemsize
+
+
+@functools.lru_cache(maxsize=256)
+def _hash_of_zeros(size: int) -> str:
+    digest = xxhash.xxh3_128()
+    for start in range(0, size, _BLOCK):
+        digest.update(bytes(min(_BLOCK, size - start)))
+    return digest.hexdigest()
+
+
+def _any(trace: Trace, id: TensorId) -> bool:
+    """Whether a tensor has an element that is not zero."""
+    if not is_whole(trace, id):
+        sketch = logical_sketch(trace, id)
+        return sketch is not None and bool(sketch.values.any())
+    tensor = logical_tensor(trace, id).tensor
+    return tensor is not None and bool(tensor.any())
+
+
+def _moved(comparison: Comparison) -> Guard:
+    compared = comparison.compared
+    if compared["update"]:
+        if not comparison.moved and (compared["main_grad"] or compared["param_grad"]):
+            yield "moved", "no parameter of the reference moved in any step"
+    elif compared["main_grad"]:
+        yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
+    elif compared["param_grad"]:
+        text = (
+            "no update was compared, and no gradient as the optimizer is given it, so a reduction "
+            "that is missing would not show: no optimizer was watched, or these are not recorded"
+        )
+        yield "moved", text
+
+
+def _inputs(candidate: Trace) -> Guard:
+    """dp ranks must see different data, tp ranks the same."""
+    work = _work_of(candidate)
+    for here, there in _neighbours(candidate, "dp", work):
+        if work(here) == work(there):
+            text = (
+                f"ranks {here.rank} and {there.rank} of dp saw the same data: a missing average "
+                "over dp would not show"
+            )
+            yield "dp-inputs", text
+            break
+    for here, there in _neighbours(candidate, "tp", _data_of):
+        if _data_of(here) != _data_of(there):
+            yield (
+                "tp-inputs",
+                f"ranks {here.rank} and {there.rank} of tp saw different data",
+            )
+            break
+
+
+def _in_effect(candidate: Trace) -> Guard:
+    """Each axis of the Point must have done something: split a tensor, or share out the work."""
+    used = {
+        axis
+        for rank in candidate.ranks
+        for event in rank.tensors.values()
+        if event.id.kind != "param_grad"  # a term of a sum over cp in any program
+        for placement in event.layout
+        for axis in axes_of(placement)
+    }
+    if any(map(_work_of(candidate), candidate.ranks)):
+        used.add("dp")  # or else `dp-inputs` says so
+    shares = {"cp": _inputs_of, "pp": _modules_of}
+    for axis, size in candidate.sizes.items():
+        if size == 1 or axis in used:
+            continue
+        share = shares.get(axis)
+        if share and any(share(a) != share(b) for a, b in _neighbours(candidate, axis, share)):
+            continue
+        text = (
+            f"{axis}={size} had no effect: no tensor is split, summed or distributed over {axis}. "
+            "Either the program ignores the axis, or annotations are missing"
+        )
+        if axis == "dp" and not any(s.microbatches for rank in candidate.ranks for s in rank.steps):
+            text += (
+                ". The program entered no micro-batch: enter ctx.microbatch, or give ctx.watch "
+                "level='step'"
+            )
+        yield "in-effect", text
+    asked = {axis for rank in candidate.ranks for axis in rank.note("asked")}
+    for axis, value in candidate.point:
+        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and asked and axis not in asked:
+            text = (
+                f"{axis}={value} had no effect: the program neither takes an argument of that name "
+                f"nor asks for it (ctx.point.get({axis!r}, ...))"
+            )
+            yield "in-effect", text
+    zero = candidate.point.get("zero", 0)
+    if zero and _keep_all_states(candidate):
+        text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
+        yield "in-effect", text
+
+
+def _consequences(rung: Rung) -> Guard:
+    """An axis that the program asked for must have had its consequence."""
+    asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
+    for axis, value in rung.candidate.point:
+        if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
+            continue
+        why = idle(rung, axis)
+        if why is not None:
+            yield "in-effect", f"{axis}={value} had no effect: {why}"
+
+
+def _keep_all_states(candidate: Trace) -> bool:
+    """Whether all dp ranks keep the same states of the optimizer, none of them a part over dp.
+
+    No where none are recorded: some optimizers keep them where nobody finds them.
+    """
+    pairs = list(_neighbours(candidate, "dp", _states_of))
+    return bool(pairs) and all(
+        _states_of(here) == _states_of(there)
+        and not any(
+            axis in ("dp", "cp")
+            for id in _states_of(here)
+            for placement in here.tensors[id].layout
+            for axis in axes_of(placement)
+        )
+        for here, there in pairs
+    )
+
+
+def _states_of(rank: RankTrace) -> frozenset[TensorId]:
+    return frozenset(id for id in rank.tensors if id.kind == "optimizer_state")
+
+
+def _neighbours(
+    candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
+) -> Iterator[tuple[RankTrace, RankTrace]]:
+    """Pairs of ranks with a share that differ only in their place along `axis`."""
+    ranks = [rank for rank in candidate.ranks if share(rank)]
+    for place, here in enumerate(ranks):
+        for there in ranks[place + 1 :]:
+            apart = [a for a, at in here.coordinates.items() if there.coordinates[a] != at]
+            if apart == [axis]:
+                yield here, there
+
+
+def _inputs_of(rank: RankTrace) -> tuple[str, ...]:
+    """The hashes of everything a rank was given to train on."""
+    return tuple(digest for event in rank.inputs for digest in event.hashes)
+
+
+def _work_of(candidate: Trace) -> Callable[[RankTrace], tuple[str, ...]]:
+    """What tells the work of one dp rank from another's: its inputs, where any were seen.
+
+    No inputs are seen of a model that runs inside a compiled region; its losses and gradients are.
+    """
+    return _inputs_of if any(map(_inputs_of, candidate.ranks)) else _results_of
+
+
+def _results_of(rank: RankTrace) -> tuple[str, ...]:
+    return tuple(
+        event.hash for id, event in rank.tensors.items() if id.kind in ("loss", "param_grad")
+    )
+
+
+def _data_of(rank: RankTrace) -> tuple[str, ...]:
+    """The hashes of what the model's first stage was given.
+
+    Later stages, and later chunks on a rank, are given what comes out of those before them; with
+    sp every tp rank has its shard of that.
+    """
+    if rank.coordinates["pp"]:
+        return ()
+    first = {(event.step, event.microbatch): event.hashes for event in reversed(rank.inputs)}
+    return tuple(digest for when in sorted(first) for digest in first[when])
+
+
+def _modules_of(rank: RankTrace) -> frozenset[str]:
+    return frozenset(rank.modules)
+
+
+def _skipped(rung: Rung) -> Guard:
+    """Steps that a framework left out, where the reference did not."""
+    expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
+    found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
+    for why in dict.fromkeys(why for why in found if why not in expected):
+        yield "skipped-step", f"the candidate left out the optimizer's step: {why}"
+
+
+def _dropout(candidate: Trace) -> Guard:
+    for rank in candidate.ranks:
+        rates = rank.note("dropout")
+        if rates and rank.steps and all(s.rng_before == s.rng_after for s in rank.steps):
+            yield "dropout", f"dropout {rates[0]} is on and drew no numbers on rank {rank.rank}"
+            return
+
+
+def _sensitive(comparison: Comparison) -> Guard:
+    for kind, compared in comparison.compared.items():
+        blind = [id for id in comparison.insensitive if id.kind == kind]
+        if len(blind) > MOST_INSENSITIVE * compared:
+            text = (
+                f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
+                f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
+            )
+            yield f"sensitive:{kind}", text
+
+
+def _zeros(comparison: Comparison) -> Guard:
+    zero, compared = comparison.zero["activation"], comparison.compared["activation"]
+    if zero > MOST_ZERO * compared:
+        text = (
+            f"{zero} of {compared} forward activations of the reference are zero everywhere, so "
+            "an error in a layer would not show. Initialize the parameters, as ctx.initialize does"
+        )
+        yield "zeros", text
+
+
+def _measured(rung: Rung) -> Guard:
+    if rung.perturbed is None and rung.shadow is None:
+        yield "measured", "no rounding was measured, so only equal bits could pass"
+
+
+def _decided(comparison: Comparison) -> Guard:
+    suspects = comparison.suspects
+    if suspects:
+        text = (
+            f"{len(suspects)} tensors, {suspects[0]} for one, differ by their sketches from the "
+            "reference, and their values were not kept; record with --trainsafe-record full"
+        )
+        yield "sketched", text

@@ -1,0 +1,268 @@
+"""Whether what the program gives its model is what the reference's is given.
+
+Nobody declares how inputs lie: a rank may be given all of a micro-batch, or its part of the
+sequences, or numbers of its own (positions, offsets).  So an input that fits the reference under
+some layout agrees, and one that fits under none proves nothing by itself: what the model makes of
+it may be right.  It is a finding only where the forward of the same micro-batch is wrong too, and
+then the first one.  Called by the compare judge.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.logical import parts_of
+from pytest_trainsafe.align.merge import merge
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import Layout, Part, Shard, ZigZag
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import finite
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import judge_tensor
+from pytest_trainsafe.trace.reader import Trace
+
+#: What reports give as the cause of a wrong input.
+CAUSE = (
+    "the program gives its model other data: look at the batches, the sampler, or how a batch is "
+    "cut for the ranks, not at the model"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What was found of one input of the model.
+
+    "agrees" with the reference's under some layout; "differs" under all; or "unclear", where no
+    layout could be expected to fit: ranks have values of their own, or other arguments.
+    """
+
+    verdict: Literal["agrees", "differs", "unclear"]
+    pattern: Pattern | None = None
+
+
+class ModelInputs:
+    """The inputs of one rung's model."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+
+    def judge(self, id: TensorId) -> Given:
+        """Compare what the candidate's ranks are given with what the reference is given."""
+        stages = self._stages(id)
+        expected = _first(self.rung.reference, id)
+        if expected is None or not stages:
+            return Given("unclear")
+        found = [self._part(id, parts, expected) for parts in stages]
+        for verdict in ("differs", "agrees"):
+            for given in found:
+                if given.verdict == verdict:
+                    return given
+        return Given("unclear")
+
+    def _stages(self, id: TensorId) -> list[list[Part]]:
+        """The ranks' parts, those of each stage of a pipeline by themselves."""
+        trace = self.rung.candidate
+        if not is_whole(trace, id):
+            return []  # large floating-point inputs of which there are only sketches
+        stages: dict[int, list[Part]] = {}
+        for part in parts_of(trace, id):
+            stages.setdefault(part.coordinates["pp"], []).append(part)
+        return list(stages.values())
+
+    def _part(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
+        """What one stage's ranks are given."""
+        first = parts[0].tensor
+        if _family(first) != _family(expected) or first.ndim != expected.ndim:
+            return Given("unclear")
+        if self._fits(id, parts, expected):
+            return Given("agrees")
+        if any(
+            self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
+            for there, other in self._beside(id)
+        ):
+            return Given("unclear")  # arguments in another order
+        if any(part.tensor.shape != first.shape for part in parts):
+            return Given("unclear")
+        equal = [torch.equal(part.tensor, first) for part in parts]
+        if first.shape != expected.shape:
+            return self._cut(id, parts, expected, all(equal))
+        right = [self._fits(id, [part], expected, alone=True) for part in parts]
+        if any(right):
+            odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
+            text = f"rank {odd} is given other values than the reference, unlike other ranks"
+            return _differs(text)
+        if not all(equal):
+            return Given("unclear")
+        return self._other(id, parts[:1], expected)
+
+    def _cut(self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool) -> Given:
+        """What parts of a sequence are that fit under no layout."""
+        layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
+        if equal or not layouts or expected.is_floating_point():
+            return Given("unclear")
+        merged = _merged(parts, layouts[0], self._sizes(), expected)
+        if merged is None or torch.equal(
+            merged.flatten().sort().values, expected.flatten().long().sort().values
+        ):
+            return Given("unclear")  # the same values, in an order that is not known here
+        return self._other(id, parts, expected)
+
+    def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
+        """An input that differs, and what else of the reference's it is."""
+        for there in self._same_place(id):
+            other = _first(self.rung.reference, there)
+            if other is None or torch.equal(other, expected):
+                continue
+            if self._fits(id, parts, other, alone=len(parts) == 1):
+                text = f"it is what the reference is given in {_when(there, id)}"
+                return _differs(text)
+        value = parts[0].tensor
+        if value.shape != expected.shape:
+            text = "the ranks' parts together hold other values than the reference is given"
+        else:
+            wrong = int((value != expected).sum())
+            text = f"{wrong} of {expected.numel()} values are others than the reference is given"
+        return _differs(text)
+
+    def _fits(
+        self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
+    ) -> bool:
+        """Whether parts make up `expected` under some layout."""
+        if _family(parts[0].tensor) != _family(expected):
+            return False
+        sizes = self._sizes()
+        known = parts[0].layout_source != "default"
+        shape = tuple(parts[0].tensor.shape)
+        layouts = [parts[0].layout] if known else _layouts(shape, tuple(expected.shape), sizes)
+        for layout in layouts:
+            merged = _merged(parts, layout, sizes, expected, alone)
+            if merged is not None and self._same(id, merged, expected):
+                return True
+        return False
+
+    def _same(self, id: TensorId, merged: torch.Tensor, expected: torch.Tensor) -> bool:
+        wide, own = _wide(expected).numpy(), merged.numpy()
+        if wide.shape != own.shape:
+            return False
+        if not expected.is_floating_point() or not finite(wide):
+            return np.array_equal(wide, own, equal_nan=wide.dtype.kind in "fc")
+        measured = [wide, *self._measured(id, wide.shape)]
+        return judge_tensor(own, wide, measured, self.rung.dtype).passed
+
+    def _measured(self, id: TensorId, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+        for trace in self.rung.measures():
+            other = _first(trace, id)
+            if other is not None and tuple(other.shape) == shape:
+                wide: np.ndarray = _wide(other).numpy()
+                if finite(wide):
+                    yield wide
+
+    def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
+        """Whether ranks of the same stage are given an input of the reference in its own place."""
+        stage = like.coordinates["pp"]
+        if not is_whole(self.rung.candidate, there):
+            return False
+        parts = parts_of(self.rung.candidate, there)
+        parts = [part for part in parts if part.coordinates["pp"] == stage]
+        return bool(parts) and self._fits(there, parts, expected)
+
+    def _beside(self, id: TensorId) -> Iterator[tuple[TensorId, torch.Tensor]]:
+        """The reference's other inputs of the same call."""
+        for other in self.rung.reference.ids():
+            alike = (other.step, other.microbatch, other.kind, other.call)
+            if alike == (id.step, id.microbatch, id.kind, id.call) and other.name != id.name:
+                tensor = _first(self.rung.reference, other)
+                if tensor is not None:
+                    yield other, tensor
+
+    def _same_place(self, id: TensorId) -> Iterator[TensorId]:
+        """The same input in other micro-batches, those of the same step first."""
+        named = [
+            other
+            for other in self.rung.reference.ids()
+            if (other.kind, other.name, other.call) == ("input", id.name, id.call) and other != id
+        ]
+        yield from sorted(named, key=lambda other: (other.step != id.step, other))
+
+    def _sizes(self) -> dict[str, int]:
+        return self.rung.candidate.sizes
+
+
+def _differs(text: str) -> Given:
+    return Given("differs", Pattern("data", text, cause=CAUSE))
+
+
+def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:
+    """What a reference is given; the first stage's, where it has several."""
+    holders = trace.holders(id)
+    if not holders or not holders[0][1].key:
+        return None
+    rank, event = holders[0]
+    return trace.load(rank.rank, event)
+
+
+def _merged(
+    parts: list[Part],
+    layout: Layout,
+    sizes: dict[str, int],
+    expected: torch.Tensor,
+    alone: bool = False,
+) -> torch.Tensor | None:
+    laid = [msgspec.structs.replace(part, layout=layout) for part in parts]
+    free = tuple(sizes) if alone else ("pp", "dp")
+    try:
+        merged = merge(laid, sizes, shape=tuple(expected.shape), free_axes=free)
+    except (LayoutError, IndexError):
+        return None
+    return None if merged.findings else merged.tensor
+
+
+def _layouts(
+    local: tuple[int, ...], whole: tuple[int, ...], sizes: dict[str, int]
+) -> Iterator[Layout]:
+    """The layouts under which parts of this size make a tensor of shape `whole`."""
+    if len(local) != len(whole):
+        return
+    choices: list[list[Layout]] = []
+    for axis in ("dp", "cp", "tp"):
+        cuts: list[Layout] = [()]
+        if sizes[axis] > 1:
+            for dim in range(len(whole)):
+                cuts.append((Shard(dim, axis),))
+                if axis == "cp":
+                    cuts.append((ZigZag(dim, axis),))
+        choices.append(cuts)
+    for each in itertools.product(*choices):
+        layout = tuple(itertools.chain(*each))
+        made = list(local)
+        for placement in layout:
+            assert isinstance(placement, Shard | ZigZag)
+            made[placement.dim] *= sizes[placement.axis]
+        if tuple(made) == whole:
+            yield layout
+
+
+def _family(tensor: torch.Tensor) -> str:
+    if tensor.is_complex():
+        return "complex"
+    return "float" if tensor.is_floating_point() else "integer"
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_floating_point():
+        return tensor.to(torch.float64)
+    return tensor if tensor.is_complex() or tensor.dtype == torch.bool else tensor.to(torch.int64)
+
+
+def _when(there: TensorId, id: TensorId) -> str:
+    step = "" if there.step == id.step else f" of step {there.step}"
+    return f"micro-batch {there.microbatch}{step}"

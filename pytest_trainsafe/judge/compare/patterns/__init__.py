@@ -1,0 +1,1 @@
+"""What a wrong value is, in relation to the right one: one file for each relation."""

@@ -1,0 +1,64 @@
+"""Another mask: zeros in other places than the reference's, and what neither masks is right.
+
+Of masks that leave equally many values of each row, as a router's top-k does, it is the choice.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+
+
+def other_mask(wrong: Wrong) -> Pattern | None:
+    """Some values are zero here alone, others in the reference alone; most are shared, and right.
+
+    With few in common a tensor of many zeros would look like another mask of any other.  Where
+    whole rows are masked otherwise, which rows they are says more (`confined`).
+    """
+    kept, due = wrong.value != 0, wrong.reference != 0
+    here, there, shared = ~kept & due, kept & ~due, kept & due
+    if not (bool(here.any()) and bool(there.any()) and 2 * int(shared.sum()) >= int(due.sum())):
+        return None
+    other = here | there
+    if wrong.value.ndim > 1 and not bool((other.any(-1) & shared.any(-1)).any()):
+        return None
+    rest = (wrong.value - wrong.reference).masked_fill(~shared, 0)
+    if not wrong.settles(norm(rest)):
+        return None
+    if few := _chosen(kept, due):
+        return _other_choice(other, few)
+    text = (
+        f"{int(here.sum())} values are zero here alone and {int(there.sum())} in the reference "
+        "alone, and the others are right"
+    )
+    cause = (
+        "another mask is applied than the reference's. Dropout draws another where ranks share out "
+        "the micro-batches: seed it in each micro-batch, or switch it off"
+    )
+    return Pattern("other mask", text, cause=cause)
+
+
+def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
+    """How many values of every row both leave, where all rows have equally many; else 0."""
+    if due.ndim < 2 or not due.numel():
+        return 0
+    counts, few = due.sum(-1), int(due.reshape(-1, due.shape[-1])[0].sum())
+    alike = bool((counts == few).all()) and torch.equal(counts, kept.sum(-1))
+    return few if alike and few < due.shape[-1] else 0
+
+
+def _other_choice(other: torch.Tensor, few: int) -> Pattern:
+    rows = other.any(-1)
+    text = (
+        f"{int(rows.sum())} of {rows.numel()} rows have other non-zero values than the "
+        f"reference's, {few} in every row as there, and the others are right"
+    )
+    cause = (
+        "another choice is made than the reference's, as by a router's top-k. Rounding turns one "
+        "whose scores are nearly alike: annotate the module that makes it with `decision: topk` "
+        "(or `decision: true`, where it returns the numbers of what it chose), and it is judged by "
+        "its scores"
+    )
+    return Pattern("other choice", text, cause=cause)

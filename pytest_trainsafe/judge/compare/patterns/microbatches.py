@@ -1,0 +1,56 @@
+"""Gradients that add up other micro-batches than they ought to."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+
+#: How far a measured weight may be from the right one.
+BLUR = 0.02
+
+#: The more weights are fitted, the more elements it takes to trust them.
+ELEMENTS_PER_WEIGHT = 4
+
+
+def other_weights(wrong: Wrong) -> Pattern | None:
+    """A sum over micro-batches with some left out or counted twice.
+
+    Fits the value as a weighted sum of the reference's micro-batch gradients, and the reference
+    likewise; both must fit, and the weights differ in some micro-batches.
+    """
+    count = len(wrong.terms)
+    if count < 2 or wrong.value.is_complex():
+        return None
+    if any(term.shape != wrong.value.shape for term in wrong.terms.values()):
+        return None
+    if wrong.value.numel() < ELEMENTS_PER_WEIGHT * count:
+        return None
+    terms = torch.stack([term.reshape(-1) for term in wrong.terms.values()], dim=1)
+    # A Gram matrix keeps the work to one pass over the terms.
+    gram = terms.T @ terms
+    if float(torch.linalg.cond(gram)) > 1e8:
+        return None  # micro-batches that are alike cannot be told apart
+    both = torch.stack([wrong.value.reshape(-1), wrong.reference.reshape(-1)], dim=1)
+    weights = torch.linalg.solve(gram, terms.T @ both)
+    fitted = (terms @ weights).T.reshape(2, *wrong.value.shape)
+    if not (wrong.explains(fitted[0], wrong.value) and wrong.explains(fitted[1])):
+        return None
+    ratios = (weights[:, 0] / weights[:, 1]).tolist()
+    named = dict(zip(wrong.terms, ratios, strict=True))
+    missing = [str(index) for index, ratio in named.items() if abs(ratio) <= BLUR]
+    right = [index for index, ratio in named.items() if abs(ratio - 1) <= BLUR]
+    if len(missing) == count:
+        return None
+    if missing:
+        batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
+        text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} not in it"
+        cause = "gradients are cleared, reduced or stepped before every micro-batch is in them"
+    elif right and len(right) < count:
+        listed = ", ".join(f"{i}: {r:.3g}" for i, r in named.items() if i not in right)
+        text = f"micro-batches count with other weights than in the reference ({listed} times)"
+        cause = "a micro-batch is counted again, or weighted by the wrong number of tokens"
+    else:
+        return None
+    return Pattern("other micro-batches", text, cause=cause)

@@ -1,0 +1,44 @@
+"""Values that passed through a narrower dtype."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+
+_NARROWER = {
+    "float64": (torch.bfloat16, torch.float16, torch.float32),
+    "float32": (torch.bfloat16, torch.float16),
+}
+
+#: A value of fewer significant bits (0, 1, 0.5) fits every dtype, whatever it passed through.
+PLAIN_BITS = 4
+
+
+def narrower(wrong: Wrong) -> Pattern | None:
+    """Every value is exactly representable in a narrower dtype, unlike the reference's."""
+    if wrong.value.is_complex() or _plain(wrong.value):
+        return None
+    for dtype in _NARROWER.get(wrong.dtype, ()):
+        if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):
+            continue
+        # A sum of a few rounded terms errs a little more than one rounding.
+        if wrong.error > 2 * torch.finfo(dtype).eps * norm(wrong.reference):
+            continue
+        name = str(dtype).removeprefix("torch.")
+        return Pattern(
+            "narrower dtype",
+            f"every value fits {name} exactly, and the error is that of rounding to it",
+            cause=f"the value passes through {name} on its way",
+        )
+    return None
+
+
+def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return bool((tensor.to(dtype).to(tensor.dtype) == tensor).all())
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    mantissa = torch.frexp(tensor).mantissa * 2**PLAIN_BITS
+    return bool((mantissa == mantissa.round()).all())

@@ -1,0 +1,20 @@
+"""Values of another time: of the step or the micro-batch before."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few
+
+
+def stale(wrong: Wrong) -> Pattern | None:
+    """The value is one that the reference had earlier; of a few elements that would be chance."""
+    if by_few(wrong.value - wrong.reference):
+        return None
+    for when, earlier in wrong.earlier.items():
+        if earlier.shape == wrong.value.shape and wrong.explains(wrong.value, earlier):
+            return Pattern(
+                "stale",
+                f"the value is the reference's {when}",
+                cause="a buffer, a copy or an input is not refreshed in time",
+            )
+    return None

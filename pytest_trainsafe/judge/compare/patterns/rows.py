@@ -1,0 +1,103 @@
+"""Rows of the reference in the wrong places: shifted, permuted, or copied over others."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import LEFT_OVER, Wrong, norm
+
+#: Rows that are matched with each other; a matrix of their distances is kept.
+MOST_ROWS = 2048
+
+#: Elements of a row that are looked at to find its match; the match is checked in full.
+SAMPLED = 64
+
+#: Fewer elements than this in the rows that moved are matched by chance.
+FEWEST = 8
+
+#: The farthest shift that is tried.
+FARTHEST = 4
+
+
+def shifted(wrong: Wrong) -> Pattern | None:
+    """Row i along one dimension is the reference's row i - k; rows at the edge may be anything."""
+    for dim, length in enumerate(wrong.reference.shape):
+        for size in range(1, min(FARTHEST, length - 2) + 1):
+            for by in (size, -size):
+                if _shifts(wrong, dim, by):
+                    rows = "one row" if size == 1 else f"{size} rows"
+                    where = "on" if by > 0 else "back"
+                    text = (
+                        f"the rows of dimension {dim} are shifted {where} by {rows}: row "
+                        f"{max(by, 0)} holds what belongs to row {max(-by, 0)}"
+                    )
+                    cause = f"an index or an offset along dimension {dim} is off by {size}"
+                    return Pattern("shifted", text, cause=cause)
+    return None
+
+
+def _shifts(wrong: Wrong, dim: int, by: int) -> bool:
+    kept = wrong.reference.shape[dim] - abs(by)
+    here, there = max(by, 0), max(-by, 0)
+    value = wrong.value.narrow(dim, here, kept)
+    expected = wrong.reference.narrow(dim, there, kept)
+    if value.numel() < FEWEST or kept < 2:
+        return False
+    error = norm(value - wrong.reference.narrow(dim, here, kept))
+    left = norm(value - expected)
+    # Where the rows are all alike, a shift changes nothing and explains nothing.
+    return (
+        error >= wrong.error / 4
+        and error > wrong.allowed
+        and left <= max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error)
+    )
+
+
+def permuted(wrong: Wrong) -> Pattern | None:
+    """The wrong rows along one dimension are rows of the reference, in another order or copied."""
+    for dim in range(wrong.reference.ndim):
+        found = _sources(wrong, dim)
+        if found is None:
+            continue
+        rows, sources = found
+        arranged = wrong.reference.clone()
+        arranged.index_copy_(dim, rows, wrong.reference.index_select(dim, sources))
+        if not wrong.explains(wrong.value, arranged):
+            continue
+        length = wrong.reference.shape[dim]
+        first, source = int(rows[0]), int(sources[0])
+        what = f"{len(rows)} of {length} rows of dimension {dim}"
+        where = f"row {first} holds what belongs to row {source}"
+        if sorted(sources.tolist()) == rows.tolist():
+            cause = f"parts are gathered or reordered wrongly along dimension {dim}"
+            return Pattern("permuted rows", f"{what} are in another order: {where}", cause=cause)
+        cause = f"rows are gathered or copied from the wrong places along dimension {dim}"
+        return Pattern("misplaced rows", f"{what} are copies of others: {where}", cause=cause)
+    return None
+
+
+def _sources(wrong: Wrong, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The wrong rows along a dimension and the reference's rows they are nearest to."""
+    length = wrong.reference.shape[dim]
+    reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)
+    width = reference.shape[1]
+    errors = (value - reference).square().sum(dim=1).sqrt()
+    # A row that is right to within its share of rounding stays where it is.
+    limit = max(2 * wrong.allowed / max(length, 1) ** 0.5, 1e-3 * wrong.error / length**0.5)
+    rows = (errors > limit).nonzero().flatten()
+    if len(rows) * width < FEWEST or max(len(rows), length) > MOST_ROWS:
+        return None
+    columns = torch.linspace(0, width - 1, min(width, SAMPLED)).round().long()
+    distances = torch.cdist(value[rows][:, columns], reference[:, columns])
+    sources = distances.argmin(dim=1)
+    if bool((sources == rows).any()):
+        return None
+    if width < FEWEST and sorted(sources.tolist()) != rows.tolist():
+        return None  # the nearest of many short rows is near by chance
+    return rows, sources
+
+
+def _rows(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.movedim(dim, 0).reshape(tensor.shape[dim], -1)

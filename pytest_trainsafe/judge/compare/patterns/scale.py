@@ -1,0 +1,117 @@
+"""Values that are a multiple of the right ones."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few, norm
+
+#: How far a measured factor may be from the one it is named by; rounding blurs it.
+BLUR = 0.02
+
+#: What a kind of value is scaled by in practice, the likeliest first, where sizes are equal.
+_REDUCED = ("dp", "cp", "micro-batches", "tp", "pp")
+_LIKELY = {
+    "activation": ("tp", "cp", "dp", "pp", "micro-batches"),
+    "loss": ("cp", "micro-batches", "dp", "tp", "pp"),
+    "activation_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
+    "param_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
+}
+
+#: Kinds that an optimizer's step makes of gradients: their factors are mostly its own.
+_STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
+
+MOST_NAMES = 3
+
+
+def scaled(wrong: Wrong) -> Pattern | None:
+    """The value is a multiple of the reference.
+
+    A few elements, or a few that outweigh the others, are always nearly a multiple of something:
+    they must be so by the size of an axis, or its inverse.
+    """
+    power = float(wrong.reference.abs().square().sum())
+    if power == 0:
+        return None
+    factor = float((wrong.value * wrong.reference.conj()).real.sum()) / power
+    names = _names(abs(factor), wrong)
+    for exact, found in names.items():
+        if wrong.explains(wrong.value, wrong.reference * math.copysign(exact, factor)):
+            if factor < 0:
+                break
+            return _named(factor, found, wrong)
+    if factor == 0 or by_few(wrong.reference):
+        return None
+    if not wrong.explains(wrong.value, wrong.reference * factor):
+        return None
+    text = f"the value is {_digits(factor, wrong)} times the reference"
+    if factor > 0:
+        cause = "a factor is wrong, missing, or applied twice"
+    else:
+        cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
+    return Pattern("scaled", text, cause=cause)
+
+
+def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
+    text = f"the value is {_digits(factor, wrong)} times the reference, which is {_or(names)}"
+    sizes = _or([name.removeprefix("1/").strip("()") for name in names])
+    if wrong.kind in _STEPPED:
+        cause = (
+            f"the optimizer's step has a wrong factor: its learning rate or a beta, or a division "
+            f"by {sizes}"
+        )
+    elif factor > 1:
+        cause = f"a division by {sizes} is missing, or a sum over {sizes} counts replicas"
+    else:
+        cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"
+    first = names[0].removeprefix("1/")
+    return Pattern("scaled", text, first if first in wrong.sizes else "", cause)
+
+
+def _digits(factor: float, wrong: Wrong) -> str:
+    """The factor with no more digits than rounding leaves it."""
+    blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
+    return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
+
+
+def _or(names: list[str]) -> str:
+    return " or ".join(names[:MOST_NAMES])
+
+
+def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
+    """The sizes near a factor with what they are the size of: axes, or else products."""
+    order = _LIKELY.get(wrong.kind, _REDUCED)
+    every = {**wrong.sizes, **wrong.factors}
+    ranked = sorted(every, key=lambda name: order.index(name) if name in order else len(order))
+    large = {name: every[name] for name in ranked if every[name] > 1}
+    for candidates in (_single(large), _products(large)):
+        found: dict[float, list[str]] = {}
+        for name, exact in candidates:
+            if exact != 1 and abs(factor - exact) <= BLUR * exact:
+                found.setdefault(exact, []).append(name)
+        if found:
+            return found
+    return {}
+
+
+def _single(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+    for name, size in sizes.items():
+        yield name, float(size)
+        yield f"1/{name}", 1 / size
+
+
+def _products(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
+    """Products of different sizes, squares, and quotients of two."""
+    for count in range(2, len(sizes) + 1):
+        for names in itertools.combinations(sizes, count):
+            product = math.prod(sizes[name] for name in names)
+            yield "*".join(names), float(product)
+            yield f"1/({'*'.join(names)})", 1 / product
+    for name, size in sizes.items():
+        yield f"{name}*{name}", float(size**2)
+        yield f"1/({name}*{name})", 1 / size**2
+    for above, below in itertools.permutations(sizes, 2):
+        yield f"{above}/{below}", sizes[above] / sizes[below]

@@ -1,0 +1,65 @@
+"""Ranks that hold each other's parts."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.indices import LayoutError, extract
+from pytest_trainsafe.core.layout import Partial, Shard, ZigZag
+from pytest_trainsafe.judge.compare.explain.wrong import FEW, LEFT_OVER, Wrong, norm
+
+
+def other_shard(wrong: Wrong) -> Pattern | None:
+    """Every rank along an axis holds a part of the reference, and some hold another's."""
+    for axis, size in wrong.sizes.items():
+        if size == 1 or not wrong.parts or not all(_splits(part, axis) for part in wrong.parts):
+            continue
+        holds = {part.rank: _whose(part, axis, wrong) for part in wrong.parts}
+        moved = [p for p in wrong.parts if holds[p.rank] != p.coordinates[axis]]
+        if moved and all(held is not None for held in holds.values()):
+            first = moved[0]
+            text = (
+                f"rank {first.rank} holds the part of {axis} rank {holds[first.rank]} instead of "
+                f"{axis} rank {first.coordinates[axis]}"
+            )
+            if len(moved) > 1:
+                text += f", and {len(moved) - 1} more ranks another's"
+            cause = f"the order or the offset of the parts along {axis} is wrong"
+            return Pattern("another shard", text, axis, cause)
+    return None
+
+
+def _splits(part: Part, axis: str) -> bool:
+    split = any(isinstance(p, Shard | ZigZag) and p.axis == axis for p in part.layout)
+    return split and not any(isinstance(p, Partial) for p in part.layout)
+
+
+def _whose(part: Part, axis: str, wrong: Wrong) -> int | None:
+    """The coordinate along `axis` whose part of the reference a rank holds, its own first."""
+    mine = part.tensor.to(wrong.reference.dtype)
+    own = part.coordinates[axis]
+    others = [other for other in range(wrong.sizes[axis]) if other != own]
+    expected = _part(wrong, part, axis, own)
+    if expected is None or expected.shape != mine.shape:
+        return None
+    error = norm(mine - expected)
+    if error <= max(3 * wrong.allowed, LEFT_OVER * norm(expected)):
+        return own
+    for other in others:
+        theirs = _part(wrong, part, axis, other)
+        if theirs is None or theirs.shape != mine.shape or mine.numel() < FEW:
+            continue
+        left = norm(mine - theirs)
+        if left <= max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error):
+            return other
+    return None
+
+
+def _part(wrong: Wrong, part: Part, axis: str, other: int) -> torch.Tensor | None:
+    where = {**part.coordinates, axis: other}
+    try:
+        return extract(wrong.reference, part.layout, where, wrong.sizes)
+    except LayoutError:
+        return None

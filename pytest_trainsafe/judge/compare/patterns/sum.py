@@ -1,0 +1,127 @@
+"""Ranks that hold terms of a sum where each ought to hold the sum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.layout import Partial, axes_of
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+
+#: Ranks that are listed one by one.
+MOST_RANKS = 8
+
+_NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
+
+
+def partial_sum(wrong: Wrong) -> Pattern | None:
+    """The sum (or mean) of what the ranks along some axes hold is the reference.
+
+    Tries every set of axes that the layout does not name, the smallest first, and divisions of
+    the sum by the sizes of some of them.
+    """
+    sets = list(_sets(wrong))
+    first = _summed(wrong, ()) if sets else None
+    for axes in sets:
+        total = _summed(wrong, axes)
+        if total is None or total.shape != wrong.reference.shape:
+            continue
+        if first is None or wrong.explains(total / _size(wrong, axes), first):
+            continue  # replicas are equal, so their sum says nothing
+        for count in range(len(axes) + 1):
+            for divided in itertools.combinations(axes, count):
+                value = total / _size(wrong, divided)
+                if wrong.explains(value):
+                    return _pattern(wrong, axes, divided, norm(value - wrong.reference))
+        if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
+            return _with_bias(wrong, axes)
+    return None
+
+
+def _explained_but_for_a_bias(wrong: Wrong, total: torch.Tensor) -> bool:
+    """Whether a sum is the reference plus one row, the same everywhere.
+
+    Where ranks add a bias to their terms before anything sums them, the sum has it too often.
+    """
+    leading = tuple(range(total.ndim - 1))
+    if math.prod(total.shape[:-1]) < 2:
+        return False
+    excess = (total - wrong.reference).mean(leading, keepdim=True)
+    return wrong.explains(total - excess)
+
+
+def _with_bias(wrong: Wrong, axes: tuple[str, ...]) -> Pattern:
+    along = " and ".join(axes)
+    text = (
+        f"the ranks of {along} hold partial sums: {_terms(wrong.parts, axes)} equals the reference "
+        "plus a row that is the same everywhere, as a bias is that every rank has added"
+    )
+    cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
+    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause)
+
+
+def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:
+    free = [
+        axis
+        for axis, size in wrong.sizes.items()
+        if size > 1
+        and not any(names_axis(part, axis) for part in wrong.parts)
+        and len({part.coordinates[axis] for part in wrong.parts}) == size
+    ]
+    for count in range(1, len(free) + 1):
+        yield from itertools.combinations(free, count)
+
+
+def names_axis(part: Part, axis: str) -> bool:
+    """Whether a part's layout says what its ranks along `axis` hold; if not, they hold replicas."""
+    return any(axis in axes_of(placement) for placement in part.layout)
+
+
+def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:
+    """The logical tensor if the ranks of `axes` held terms of a sum."""
+    partial = tuple(Partial(axis) for axis in axes)
+    parts = [
+        Part(p.rank, p.coordinates, p.tensor, p.layout + partial, p.layout_source)
+        for p in wrong.parts
+    ]
+    found = merge(parts, wrong.sizes, shape=tuple(wrong.reference.shape)).tensor
+    return found.to(wrong.reference.dtype) if found is not None else None
+
+
+def _size(wrong: Wrong, axes: Sequence[str]) -> int:
+    return math.prod(wrong.sizes[axis] for axis in axes)
+
+
+def _pattern(wrong: Wrong, axes: tuple[str, ...], divided: tuple[str, ...], left: float) -> Pattern:
+    along = " and ".join(axes)
+    terms = _terms(wrong.parts, axes)
+    close = f"(to {left / (norm(wrong.reference) or 1.0):.1e})"
+    noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
+    if divided == axes:
+        text = f"the mean over the ranks of {along} ({terms}, divided) equals the reference"
+        cause = f"an average over {along} is missing for this {noun}"
+    elif divided:
+        text = f"the ranks of {along} hold partial sums: {terms}, divided by the size of "
+        text += f"{' and '.join(divided)}, equals the reference"
+        cause = f"an all-reduce over {along} is missing for this {noun}"
+    else:
+        text = f"the ranks of {along} hold partial sums: {terms} equals the reference"
+        cause = f"an all-reduce over {along} is missing for this {noun}"
+    return Pattern("partial sum", f"{text} {close}", axes[0] if len(axes) == 1 else along, cause)
+
+
+def _terms(parts: list[Part], axes: Sequence[str]) -> str:
+    """The ranks that differ from the first only in their place along `axes`, as a sum."""
+
+    def elsewhere(part: Part) -> dict[str, int]:
+        return {axis: at for axis, at in part.coordinates.items() if axis not in axes}
+
+    names = [f"rank{p.rank}" for p in parts if elsewhere(p) == elsewhere(parts[0])]
+    if len(names) > MOST_RANKS:
+        names = [*names[:2], "…", names[-1]]
+    return " + ".join(names)

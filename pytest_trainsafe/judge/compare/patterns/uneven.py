@@ -1,0 +1,101 @@
+"""Replicas that were updated from unevenly scaled gradients: clipping that leaves some ranks out.
+
+Called where replicas differ after an optimizer's step.  Every optimizer's first moment is linear in
+the gradient that its step was given, so what two replicas' first moments differ by is a multiple
+of the gradient that both had, if one of them was scaled on its way from the reduction to the step.
+BLOOM-176B's layer norms drifted apart like this (DeepSpeed #1801).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import free_axes, parts_of
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.patterns.sum import names_axis
+from pytest_trainsafe.judge.compare.rung import Rung
+
+#: What optimizers call their first moment.
+FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
+
+#: The share of a difference that may be no multiple of the gradient: rounding in bfloat16.
+UNEXPLAINED = 0.02
+
+
+def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
+    """Whether replicas of a parameter, or of what its optimizer holds, stem from gradients that
+    were equal when they were reduced, and were scaled on some ranks only."""
+    name = id.name
+    if id.kind == "optimizer_state":
+        name, _, _ = name.rpartition(".")
+    elif id.kind not in ("param", "master_param", "update"):
+        return None
+    gradient = msgspec.structs.replace(id, kind="main_grad", name=name)
+    for moment in FIRST_MOMENTS:
+        state = msgspec.structs.replace(id, kind="optimizer_state", name=f"{name}.{moment}")
+        found = _uneven(rung, gradient, state, moment)
+        if found is not None:
+            return found
+    return None
+
+
+def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pattern | None:
+    moments, gradients = parts_of(rung.candidate, state), parts_of(rung.candidate, gradient)
+    for axis, size in rung.candidate.sizes.items():
+        if size < 2 or any(names_axis(part, axis) for part in [*moments, *gradients]):
+            continue
+        held = [_at(rung, moments, axis, place, state) for place in range(size)]
+        given = [_at(rung, gradients, axis, place, gradient) for place in range(size)]
+        for place in range(1, size):
+            values = held[0], held[place], given[0], given[place]
+            if any(value is None for value in values):
+                continue
+            share = _multiple(*values)  # type: ignore[arg-type]
+            if share is None:
+                continue
+            more = "plus" if share > 0 else "minus"
+            scaled = 0 if share > 0 else place
+            text = (
+                f"{axis} ranks 0 and {place} had the same gradient when it was reduced, and "
+                f"{moment} on rank {place} is that of rank 0 {more} {abs(share):.3g} times it"
+            )
+            cause = (
+                "between its reduction and the optimizer's step this gradient is made smaller on "
+                f"{axis} rank {scaled} only: clipping acts there, and leaves out what other ranks "
+                f"of {axis} hold as replicas"
+            )
+            return Pattern("uneven", text, axis, cause)
+    return None
+
+
+def _at(
+    rung: Rung, parts: Sequence[Part], axis: str, place: int, id: TensorId
+) -> torch.Tensor | None:
+    """What the ranks at a place of an axis hold, None where it does not fit together."""
+    chosen = [part for part in parts if part.coordinates[axis] == place]
+    if not chosen:
+        return None
+    return merge(chosen, rung.candidate.sizes, free_axes=free_axes(id), where=id).tensor
+
+
+def _multiple(
+    first: torch.Tensor, other: torch.Tensor, gradient: torch.Tensor, same: torch.Tensor
+) -> float | None:
+    """How often the gradient is in the difference of two replicas, None where it is no multiple.
+
+    None, too, where the two gradients themselves differ.
+    """
+    power = float(gradient.square().sum())
+    if first.shape != gradient.shape or not torch.equal(gradient, same) or power == 0:
+        return None
+    difference = other - first
+    share = float((difference * gradient).sum()) / power
+    left = float((difference - share * gradient).norm())
+    if share == 0 or left > UNEXPLAINED * float(difference.norm()):
+        return None
+    return share

@@ -1,0 +1,46 @@
+"""Values that are zero and ought not to be: all of them, or a region, or here and there."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judge.compare.explain.regions import name_region, region_of
+from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+
+
+def zero(wrong: Wrong) -> Pattern | None:
+    """Every value is zero."""
+    if bool(wrong.value.any()) or not bool(wrong.reference.any()):
+        return None
+    if wrong.kind == "update":
+        cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
+        return Pattern("zero", "the parameter did not move", cause=cause)
+    cause = "nothing reaches this tensor: it is cut off, masked, or cleared before it is used"
+    return Pattern("zero", "every value is zero", cause=cause)
+
+
+def zero_in_part(wrong: Wrong) -> Pattern | None:
+    """Some values are zero, and the others are right."""
+    cleared = (wrong.value == 0) & (wrong.reference != 0)
+    if not bool(cleared.any()):
+        return None
+    rest = (wrong.value - wrong.reference).masked_fill(cleared, 0)
+    if not wrong.settles(norm(rest)):
+        return None
+    region = region_of(cleared)
+    words, axis = name_region(region, wrong)
+    if words and not bool(_within(wrong.value, region).any()):
+        text = f"{words}: zero there, and right elsewhere"
+        cause = "nothing reaches this part: it is not gathered, not copied, or masked"
+    else:
+        count = int(cleared.sum())
+        text = f"{count} of {cleared.numel()} values are zero, and the others are right"
+        axis, cause = "", "a mask, or dropout, is applied here and not in the reference"
+    return Pattern("zero in part", text, axis, cause)
+
+
+def _within(tensor: torch.Tensor, region: list[torch.Tensor]) -> torch.Tensor:
+    for dim, mask in enumerate(region):
+        tensor = tensor.index_select(dim, mask.nonzero().flatten())
+    return tensor

@@ -1,0 +1,1 @@
+"""Judges tensors by random projections, where their values were not kept."""

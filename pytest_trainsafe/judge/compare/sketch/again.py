@@ -1,0 +1,39 @@
+"""Which tensors to record and judge again, with their values, when sketches leave suspects.
+
+Called by the judge and the ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.updates import ends
+from pytest_trainsafe.trace.reader import Trace
+
+
+def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
+    """The main gradients that say which elements of the suspects' updates have a certain sign."""
+    return {
+        msgspec.structs.replace(id, kind="main_grad", step=step)
+        for id in suspects
+        if id.kind in ("param", "master_param")
+        for step in range(id.step + 1)
+    }
+
+
+def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
+    """The tensors whose values a candidate must keep for its suspects to be judged, sorted."""
+    wanted = {*suspects, *gradients_behind(suspects)}
+    for id in suspects:
+        if id.kind not in ("param", "master_param") or id.step == INITIAL:
+            continue
+        master = msgspec.structs.replace(id, kind="master_param")
+        wanted |= {master, *(ends(candidate, id) or ()), *(ends(candidate, master) or ())}
+    for id in suspects:
+        if id.module in candidate.renumbered:  # ranks know their calls by lower numbers
+            wanted |= {msgspec.structs.replace(id, call=call) for call in range(id.call)}
+    held = set(candidate.ids())
+    return tuple(sorted(wanted & held, key=str))

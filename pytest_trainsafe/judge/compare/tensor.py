@@ -1,0 +1,174 @@
+"""Judges one logical tensor of a candidate against its reference.  Called by the compare judge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pytest_trainsafe.judge.compare.errors import Errors, Norms, Wide, finite, measure, norm
+from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, Allowance, allowance
+
+
+@dataclass(frozen=True, slots=True)
+class TensorJudgement:
+    """What was found of one tensor.
+
+    `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
+    "exact", or "" when all passed.  `error` and `allowed` are those of that check, relative to
+    the reference's norm where that is not zero.  `ratio` is the worst error over its allowance
+    of all checks.  `rounding` is the absolute norm that rounding explains of the whole tensor,
+    `slices` the same of every index of each dimension.
+    """
+
+    check: str
+    message: str
+    error: float
+    allowed: float
+    ratio: float
+    rounding: float = 0.0
+    slices: tuple[Norms, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        return not self.check
+
+
+def judge_tensor(
+    candidate: Wide,
+    reference: Wide,
+    others: Sequence[Wide],
+    dtype: str,
+    *,
+    loosened: float = 1.0,
+    least: float = 0.0,
+    whole: bool = False,
+) -> TensorJudgement:
+    """Judge wide arrays; `others` are the perturbed reference and its float64 shadow.
+
+    Integers and booleans are compared exactly, and so is everything without `others`.
+    `reference` and `others` must be finite and of one shape.  `loosened` and `least` are those
+    of `allowance`; `whole` leaves out the slices.
+    """
+    allowed = None
+    if others and candidate.shape == reference.shape and reference.dtype.kind in "fc":
+        allowed = allowance_by(reference, others, dtype, loosened=loosened, least=least)
+    return judge_allowed(candidate, reference, allowed, norm(reference), dtype, whole=whole)
+
+
+def allowance_by(
+    reference: Wide, others: Sequence[Wide], dtype: str, *, loosened: float, least: float
+) -> Allowance:
+    """What rounding may do to a tensor, measured by `others`; see `allowance`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        responses = [measure(other, reference) for other in others]
+        return allowance(reference, responses, dtype, loosened=loosened, least=least)
+
+
+def judge_allowed(
+    candidate: Wide,
+    reference: Wide,
+    allowed: Allowance | None,
+    size: float,
+    dtype: str,
+    *,
+    whole: bool = False,
+) -> TensorJudgement:
+    """Judge by what is allowed; `size` is the reference's norm, and the rest as `judge_tensor`."""
+    if candidate.shape != reference.shape:
+        return _shape(candidate, reference)
+    if reference.dtype.kind not in "fc":
+        return _exact(candidate, reference)
+    if not finite(candidate):
+        return _non_finite(candidate)
+    if allowed is None:
+        return _bitwise(candidate, reference)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        errors = measure(candidate, reference)
+        if whole:
+            errors, allowed = replace(errors, slices=()), replace(allowed, slices=())
+        return _numeric(errors, allowed, size, dtype)
+
+
+def judge_equal(allowed: Allowance | None, size: float) -> TensorJudgement:
+    """What judging gives for a candidate of the same bits as its reference, which is finite."""
+    if allowed is None:
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    bound = allowed.norm / (size or 1.0)
+    return TensorJudgement("", "", 0.0, bound, 0.0, allowed.norm, allowed.slices)
+
+
+def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> TensorJudgement:
+    unit = size or 1.0
+    ratio = _over(errors.norm, allowed.norm)
+    check, message = ("norm", "") if ratio > 1 else ("", "")
+    error, bound = errors.norm / unit, allowed.norm / unit
+    for dim, (wrong, limit) in enumerate(zip(errors.slices, allowed.slices, strict=True)):
+        over = _over_each(wrong, limit)
+        worst = int(over.argmax()) if over.size else 0
+        if over.size and float(over[worst]) > ratio:
+            ratio = float(over[worst])
+            if ratio > 1 and not check:
+                check = "slice"
+                error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
+                message = _slice_message(dim, worst, int((over > 1).sum()), over.size)
+    if dtype in LOW_PRECISION:
+        scale = _over(abs(errors.along), allowed.along)
+        if scale > ratio:
+            ratio = scale
+            if scale > 1 and not check:
+                check = "projection"
+                error, bound = abs(errors.along), allowed.along
+                message = f"the values are scaled by {1 + errors.along:.4g} as a whole"
+    return TensorJudgement(check, message, error, bound, ratio, allowed.norm, allowed.slices)
+
+
+def _slice_message(dim: int, worst: int, wrong: int, length: int) -> str:
+    only = f"only index {worst} of dimension {dim} is wrong, of {length}"
+    many = f"index {worst} of dimension {dim} is the worst of {wrong} wrong of {length}"
+    return only if wrong == 1 else many
+
+
+def _over(error: float, allowed: float) -> float:
+    """How many times too large; an allowance of zero is exceeded by any error, and met by none."""
+    if error == 0:
+        return 0.0
+    over = error / allowed if allowed else math.inf
+    return math.inf if math.isnan(over) else over
+
+
+def _over_each(errors: Norms, allowed: Norms) -> Norms:
+    over = np.where(errors == 0, 0.0, errors / allowed)
+    # Squares overflow above 1e154: what cannot be measured is not passed.
+    return np.where(np.isnan(over), np.inf, over)
+
+
+def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
+    message = f"has shape {list(candidate.shape)}, its reference {list(reference.shape)}"
+    return TensorJudgement("shape", message, float("inf"), 0.0, float("inf"))
+
+
+def _exact(candidate: Wide, reference: Wide) -> TensorJudgement:
+    wrong = int((candidate != reference).sum())
+    if not wrong:
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    message = f"{wrong} of {reference.size} values differ"
+    return TensorJudgement("exact", message, wrong / reference.size, 0.0, float("inf"))
+
+
+def _non_finite(candidate: Wide) -> TensorJudgement:
+    wrong = ~np.isfinite(candidate)
+    first = [int(i) for i in np.argwhere(wrong)[0]]
+    message = f"{int(wrong.sum())} of {candidate.size} values are not finite, first at {first}"
+    return TensorJudgement("non-finite", message, float("inf"), 0.0, float("inf"))
+
+
+def _bitwise(candidate: Wide, reference: Wide) -> TensorJudgement:
+    """Without a measured response nothing but equality is known to be right."""
+    if np.array_equal(candidate, reference):
+        return TensorJudgement("", "", 0.0, 0.0, 0.0)
+    error = norm(candidate - reference) / (norm(reference) or 1.0)
+    message = "differs, and no rounding was measured to allow it"
+    return TensorJudgement("exact", message, error, 0.0, float("inf"))

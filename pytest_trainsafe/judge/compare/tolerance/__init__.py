@@ -1,0 +1,1 @@
+"""How far rounding alone may take a tensor: measured on the reference."""

@@ -1,0 +1,50 @@
+"""How far rounding moves the norm of all gradients, by how far it moves each gradient's own.
+
+The norm itself is one number, and one sample of its response may be small by luck.  Each
+gradient's share in it is a sample of its own: together they say what to expect.
+Called by the yardstick.
+"""
+
+from __future__ import annotations
+
+import math
+
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import measure, norm
+from pytest_trainsafe.judge.compare.sketch.sketches import sketch_of
+from pytest_trainsafe.judge.compare.values import Values
+
+
+def response_of_norm(reference: Values, other: Values, step: int) -> float:
+    """The response of the gradients' norm to what moved `other`, relative to the norm.
+
+    The root of the sum of the squared shares: those of different gradients are as likely to
+    cancel as to add up.  Zero where no gradients of the whole step were recorded.
+    """
+    power = shares = 0.0
+    of_step = [id for id in reference.trace.ids() if id.step == step]
+    unclipped = [id for id in of_step if id.kind == "unclipped_grad"]
+    # The norm of clipped gradients is what it is clipped to, however rounding moves them.
+    for id in unclipped or [id for id in of_step if id.kind == "main_grad"]:
+        found = _moved(reference, other, id)
+        if found is not None:
+            size, along = found
+            power += size**2
+            shares += (size**2 * along) ** 2
+    return math.sqrt(shares) / power if power else 0.0
+
+
+def _moved(reference: Values, other: Values, id: TensorId) -> tuple[float, float] | None:
+    """A gradient's norm, and how far the other one is along it, relative to that."""
+    if all(is_whole(values.trace, id) for values in (reference, other)):
+        own, moved = reference.tensor(id), other.tensor(id)
+        if own is None or moved is None or own.shape != moved.shape:
+            return None
+        size, along = norm(own.numpy()), measure(moved.numpy(), own.numpy()).along
+    else:
+        sketch, another = sketch_of(reference.trace, id), sketch_of(other.trace, id)
+        if sketch is None or another is None or sketch.shape != another.shape or not sketch.norm:
+            return None
+        size, along = sketch.norm, (another - sketch).along(sketch)
+    return (size, along) if math.isfinite(size) and math.isfinite(along) else None

@@ -1,0 +1,53 @@
+"""A user's own allowance for some tensors: a factor, and the reason for it, which reports show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from pytest_trainsafe.core.tensor_id import TensorId
+
+_UPDATED = ("param", "master_param")
+
+
+@dataclass(frozen=True, slots=True)
+class Loosen:
+    """Multiply the allowance of matching tensors by `factor`, because of `reason`.
+
+    `tensors` is an `fnmatch` pattern over a tensor's path ("*.router.weight"); `kind` limits it
+    to kinds of tensors ("main_grad", "*_grad"; a parameter's move in a step is an "update").
+    ValueError for a factor that is not finite or below 1, or an empty reason.
+    """
+
+    tensors: str
+    factor: float
+    reason: str
+    kind: str = "*"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.factor < math.inf:
+            raise ValueError(f"Loosen takes a finite factor of at least 1, not {self.factor!r}")
+        if not self.reason.strip():
+            raise ValueError(
+                f"loosening the tolerance of {self.tensors!r} needs a reason; the report shows it"
+            )
+
+    def matches(self, id: TensorId) -> bool:
+        """Whether this loosens the tensor."""
+        return fnmatchcase(id.path, self.tensors) and fnmatchcase(id.kind, self.kind)
+
+
+def require_used(loosen: Sequence[Loosen], ids: Iterable[TensorId]) -> None:
+    """Raise ValueError for an entry that matches none of the reference's tensors."""
+    known = set(ids)
+    updates = {msgspec.structs.replace(id, kind="update") for id in known if id.kind in _UPDATED}
+    for entry in loosen:
+        if not any(entry.matches(id) for id in known | updates):
+            raise ValueError(
+                f"Loosen({entry.tensors!r}, kind={entry.kind!r}) matches no tensor of the "
+                "reference; correct its pattern (fnmatch, of a full dotted name) or remove it"
+            )

@@ -1,0 +1,37 @@
+"""By which dtype's rounding a rung is judged: its own, or that of what the program casts to.
+
+Called by the session, which makes noise of that size, and by the ladder.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.trace.reader import Trace
+
+
+def rounding_of(reference: Trace) -> str:
+    """The dtype whose rounding limits what the reference can be compared with; "float8" is FP8.
+
+    Casts to FP8 limit no run in float64: a value would have to lie within 1e-16 of the edge
+    between two codes for two correct runs to take different ones, so all take the same.  In
+    float32 one of a few thousand does not, and what follows differs by steps of FP8.
+    """
+    cast = deciding_cast(reference)
+    return cast.split()[0] if cast else reference.manifest.dtype
+
+
+def deciding_cast(reference: Trace) -> str:
+    """The cast that decides, "dtype file:line"; "" where the program makes none that matters."""
+    narrowed = max(_notes(reference, "narrowed"), key=_rounding, default="")
+    if narrowed or reference.manifest.dtype != "float64":
+        return next(iter(_notes(reference, "quantised")), narrowed)
+    return ""
+
+
+def _notes(reference: Trace, key: str) -> list[str]:
+    """What the ranks noted: a pipeline's stages each what they saw."""
+    return [note for rank in reference.ranks for note in rank.note(key)]
+
+
+def _rounding(cast: str) -> float:
+    return EPSILON[cast.split()[0]]

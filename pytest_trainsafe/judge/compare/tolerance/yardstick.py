@@ -1,0 +1,294 @@
+"""What a reference says of its own tensors: whether they can be compared, and how closely.
+
+Depends on nothing of the candidate, so it is found once for all candidates of a reference.
+Called by the compare judge.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import overload
+
+import numpy as np
+import torch
+import xxhash
+
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import finite, norm
+from pytest_trainsafe.judge.compare.memory import Memory
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import allowance_by
+from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, SAFETY, Allowance
+from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
+from pytest_trainsafe.judge.compare.values import Values
+
+#: What is kept of all references of this process, in bytes.
+KEPT = 64 * 2**20
+
+#: An element of a gradient below this multiple of its share of the allowance has no certain sign.
+UNDETERMINED = 2.0
+
+#: Nor has one below this share of the gradient's root mean square: Adam's epsilon, which smooths
+#: its step there, makes the step sensitive to rounding instead.
+NEARLY_ZERO = 1e-3
+
+#: Tensors of so few elements are allowed the rounding of the dtype they are stored in.
+FEW = 2
+
+#: In low precision so many elements of an update may go the other way: two, or this share.
+TURNED = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a reference says of one of its tensors.
+
+    `size` is its norm, `moves` whether any element is not zero.  `unmeasured` says that none of
+    the runs which measure rounding has a usable value of it.  Where `allowed` is None, only
+    equal values are right.  `undetermined` marks the elements of a main gradient whose sign
+    rounding may turn, and `zero` those that are zero in the reference and in every run that
+    measures; None where there are none.
+    """
+
+    finite: bool
+    elements: int
+    size: float
+    moves: bool
+    unmeasured: bool
+    allowed: Allowance | None
+    undetermined: torch.Tensor | None = None
+    zero: torch.Tensor | None = None
+
+    def rounding_of_zero(self, candidate: torch.Tensor) -> torch.Tensor | None:
+        """Where a candidate's gradient is rounding of a zero; None for nowhere.
+
+        Terms that cancel exactly in one order of summation may leave rounding in another, and
+        Adam turns it into a step.
+        """
+        if self.zero is None or candidate.shape != self.zero.shape:
+            return None
+        rounding = self.zero & (candidate != 0)
+        return rounding if bool(rounding.any()) else None
+
+
+def _bytes(mark: Mark) -> int:
+    slices = sum(each.nbytes for each in mark.allowed.slices) if mark.allowed else 0
+    marked = sum(each.nbytes for each in (mark.undetermined, mark.zero) if each is not None)
+    return 600 + slices + marked
+
+
+_marks = Memory[Mark](KEPT, _bytes)
+
+
+class Yardstick:
+    """A rung's reference and the runs that measure it, in the rung's dtype."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.dtype = rung.dtype
+        self.reference = Values(rung.reference)
+        traces = rung.measures()
+        self.measures = [Values(trace) for trace in traces]
+        serials = [rung.reference.serial, *(trace.serial for trace in traces)]
+        self._key = rung.dtype, *serials
+
+    def mark(self, id: TensorId, loosened: float, reference: torch.Tensor | None = None) -> Mark:
+        """Of a recorded tensor, which is `reference` where the caller has it at hand."""
+        key = *self._key, id, loosened
+        found = _marks.get(key)
+        if found is None:
+            if reference is None:
+                reference = self.reference.tensor(id)
+                assert reference is not None, id
+            least = 0.0
+            if reference.is_floating_point():
+                least = self._subnormal(id) * math.sqrt(reference.numel())
+                if reference.numel() <= FEW:
+                    # One sample of so few values says little; each may be rounded when stored.
+                    least = max(least, 0.5 * self.epsilon(id) * norm(reference.numpy()))
+            if id.kind == "grad_norm":
+                shares = [response_of_norm(self.reference, o, id.step) for o in self.measures]
+                least = max([least, *(each * norm(reference.numpy()) for each in shares)])
+            found = self._mark(
+                reference, self.others(id), loosened, least, gradient=id.kind == "main_grad"
+            )
+            _marks.keep(key, found)
+        return found
+
+    def mark_exact(self, id: TensorId) -> Mark:
+        """Of a tensor that is compared exactly."""
+        key = *self._key, id, "exact"
+        found = _marks.get(key)
+        if found is None:
+            reference = self.reference.tensor(id)
+            assert reference is not None, id
+            found = self._mark(reference, [], 1.0, 0.0)
+            _marks.keep(key, found)
+        return found
+
+    @overload
+    def mark_update(
+        self,
+        id: TensorId,
+        loosened: float,
+        undetermined: Undetermined | None,
+        expected: torch.Tensor,
+    ) -> Mark: ...
+
+    @overload
+    def mark_update(
+        self, id: TensorId, loosened: float, undetermined: Undetermined | None
+    ) -> Mark | None: ...
+
+    def mark_update(
+        self,
+        id: TensorId,
+        loosened: float,
+        undetermined: Undetermined | None,
+        expected: torch.Tensor | None = None,
+    ) -> Mark | None:
+        """Of the update that the parameter `id` completes, but for what is undetermined of it.
+
+        It is `expected` where the caller has it at hand; None where the reference has none.
+        """
+        key = *self._key, id, loosened, undetermined.key if undetermined else ()
+        found = _marks.get(key)
+        if found is None:
+            if expected is None:
+                expected = self.reference.update(id)
+                if expected is None:
+                    return None
+                expected = without(expected, undetermined)
+            others = [values.update(id) for values in self.measures]
+            after = self.reference.tensor(id)
+            assert after is not None, id
+            # A stored value is rounded, and so is the difference of two of them.
+            least = 0.5 * self.epsilon(id) * norm(after.numpy())
+            if self.dtype in LOW_PRECISION:
+                least = max(least, turned(norm(expected.numpy()), expected.numel()))
+            present = [without(other, undetermined) for other in others if other is not None]
+            found = self._mark(expected, present, loosened, least)
+            _marks.keep(key, found)
+        return found
+
+    def others(self, id: TensorId) -> list[torch.Tensor]:
+        """The values of a tensor in the runs that measure."""
+        found = [values.tensor(id) for values in self.measures if values.trace.holders(id)]
+        return [tensor for tensor in found if tensor is not None]
+
+    def _subnormal(self, id: TensorId) -> float:
+        """The rounding error of storing a value near zero: half the smallest number of the dtype.
+
+        That number is 6e-8 in float16, and second moments of small gradients are hardly larger.
+        """
+        info = torch.finfo(self._stored(id))
+        return 0.5 * info.smallest_normal * info.eps
+
+    def _stored(self, id: TensorId) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.reference.trace.holders(id)[0][1].dtype)
+        return found
+
+    def epsilon(self, id: TensorId) -> float:
+        """The spacing of numbers next to 1 in the dtype in which a tensor is stored."""
+        return torch.finfo(self._stored(id)).eps
+
+    def _mark(
+        self,
+        reference: torch.Tensor,
+        others: list[torch.Tensor],
+        loosened: float,
+        least: float,
+        *,
+        gradient: bool = False,
+    ) -> Mark:
+        own = reference.numpy()
+        number = own.dtype.kind in "fc"
+        is_finite = finite(own)
+        usable = [o for o in others if o.shape == reference.shape and finite(o.numpy())]
+        allowed = undetermined = zero = None
+        if is_finite and number and usable and own.size:
+            arrays = [other.numpy() for other in usable]
+            allowed = allowance_by(own, arrays, self.dtype, loosened=loosened, least=least)
+            if gradient:
+                undetermined, zero = _undetermined(reference, usable, allowed.norm)
+        return Mark(
+            finite=is_finite,
+            elements=own.size,
+            size=norm(own),
+            moves=bool(np.any(own)),
+            unmeasured=number and bool(self.measures) and not usable,
+            allowed=allowed,
+            undetermined=undetermined,
+            zero=zero,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Undetermined:
+    """The elements of a parameter whose gradients had no certain sign in some steps.
+
+    `key` says which steps, and which elements of them stem from the candidate: equal keys of one
+    reference and parameter are equal masks.
+    """
+
+    mask: torch.Tensor
+    key: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        mask: torch.Tensor,
+        step: int,
+        before: Undetermined | None,
+        own: torch.Tensor | None = None,
+    ) -> Undetermined:
+        """Those of one step, and of the steps before; `own` are more, of the candidate alone."""
+        key: tuple[int, ...] = (step,)
+        if own is not None:
+            mask = mask | own
+            key = step, xxhash.xxh3_64_intdigest(own.numpy().tobytes())
+        if before is None or before.mask.shape != mask.shape:
+            return cls(mask, key)
+        return cls(mask | before.mask, (*before.key, *key))
+
+
+def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Tensor:
+    """Values with zeros in place of what is undetermined, where that has their shape."""
+    if undetermined is None or values.shape != undetermined.mask.shape:
+        return values
+    return values.masked_fill(undetermined.mask, 0)
+
+
+def _undetermined(
+    gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The elements of a gradient that rounding may turn around, and those that stay zero.
+
+    Adam's step is close to the gradient's sign: where the gradient is within rounding of
+    zero, the update may have either sign in a correct program, in this step and, through
+    the moments, in later ones.  One that is zero in every run here is likely to stay so: that
+    of a row which no token chose.
+    """
+    root = gradient.numel() ** 0.5
+    limit = max(UNDETERMINED * rounding / root, NEARLY_ZERO * norm(gradient.numpy()) / root)
+    marked = _below(gradient, limit)
+    certain = marked & (gradient == 0)
+    for other in others if bool(certain.any()) else ():
+        certain &= other == 0
+    return marked ^ certain, certain if bool(certain.any()) else None
+
+
+def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
+    if tensor.is_complex():
+        return tensor.abs() <= limit
+    return (tensor <= limit) & (tensor >= -limit)
+
+
+def turned(size: float, elements: int) -> float:
+    """The norm of an update's error when a few elements go the other way, unforeseen.
+
+    `size` is the norm of the update, of that many elements.
+    """
+    elements = max(elements, 1)
+    turned = min(max(2.0, TURNED * elements), elements)
+    return 2 * size * math.sqrt(turned / elements) / SAFETY["bfloat16"]

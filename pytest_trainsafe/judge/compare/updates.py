@@ -1,0 +1,43 @@
+"""What a step added to a parameter.  Called by the compare judge.
+
+A parameter moves little in a step, so an error of its update drowns in its value.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import parts_of
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.trace.reader import Trace
+
+
+def update_parts(trace: Trace, id: TensorId) -> list[Part]:
+    """The parameter (or master copy) `id` after its step minus before it, rank by rank."""
+    ids = ends(trace, id)
+    if ids is None:
+        return []
+    before = {part.rank: part for part in parts_of(trace, ids[0])}
+    return [
+        Part(
+            part.rank,
+            part.coordinates,
+            part.tensor.to(torch.float64) - before[part.rank].tensor.to(torch.float64),
+            part.layout,
+            part.layout_source,
+        )
+        for part in parts_of(trace, ids[1])
+        if part.rank in before and before[part.rank].tensor.shape == part.tensor.shape
+    ]
+
+
+def ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:
+    """The parameter or master copy before a step and after it; None if one is not recorded."""
+    # A float64 shadow keeps no master copies, and nothing has one before the first step.
+    after = id if trace.holders(id) else msgspec.structs.replace(id, kind="param")
+    before = msgspec.structs.replace(after, step=id.step - 1)
+    if not trace.holders(before):
+        before = msgspec.structs.replace(before, kind="param")
+    return (before, after) if trace.holders(before) and trace.holders(after) else None

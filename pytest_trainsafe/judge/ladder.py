@@ -1,0 +1,461 @@
+"""The ladder: judges a test's Runs dtype by dtype, widest first, and writes the report.
+
+Logic is judged where rounding cannot hide it: in float64 every logic bug stands out at 1e-12.
+Called by the assertions, which import it when they are called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.annotations.write import write_annotations
+from pytest_trainsafe.config.checks import is_accepted, require_known
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
+from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared, misfits
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.sketch.again import to_keep
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
+from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judge.compare.tolerance.rounding import deciding_cast, rounding_of
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import raised, reason
+from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
+from pytest_trainsafe.report.proposal import misaveraged_rows, misdeclared_rows, proposal_rows
+from pytest_trainsafe.report.summary import PointSummary, RungSummary
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.runs.session import Traces
+    from pytest_trainsafe.sweep.case import Case
+
+
+def climb(
+    candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
+) -> str:
+    """Judge every rung of a test, down to the first that fails; the report, or "" for a pass.
+
+    A rung that is inconclusive does not end the climb: a failure further down says more.
+    The ladder chosen by default leaves float64 out where the reference or the candidate cannot run
+    in it.  The candidate must raise the same exception there twice, and run in the next rung.
+    """
+    case = candidate.case
+    accepted = {*accept, *case.settings.accept}
+    require_known(accepted)
+    for dtype in case.rungs:
+        candidate.prefetch(dtype)  # first: whether the reference is filed takes a while to tell
+        reference.prefetch(dtype)
+    if "float64" not in case.program.traits.dtypes:
+        reference.prefetch("float64")
+    ladder = _Ladder(candidate, reference, loosen, accepted)
+    rungs, shadow, left_out = _runnable(case, reference)
+    broken: GroupFailure | None = None
+    for dtype in rungs:
+        shadowed = dtype != "float64" and shadow
+        try:
+            failed = ladder.fails(dtype, shadowed, last=dtype == rungs[-1])
+        except GroupFailure as failure:
+            may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
+            may_lack = may_lack and candidate.ended_in(dtype, failure)
+            if not (may_lack and raised(failure.result)):
+                raise
+            broken = failure
+            left_out.append(
+                f"{dtype} was left out: the candidate cannot run in it ({reason(failure.result)})"
+            )
+            continue
+        if failed:
+            ladder.explain(shadowed)
+            break
+    passes = not any(entry.failed for entry in ladder.judged)
+    if broken is not None and passes and not candidate.fails_again("float64", broken):
+        raise broken  # by chance: what ends a Run now and then is no matter of dtype
+    if candidate.publish is not None:
+        candidate.publish(ladder.summary(left_out))
+    if not any(entry.failed for entry in ladder.judged):
+        return ""
+    located, options = ladder.located, _options(case)
+    point = str(case.point)
+    return failure_message(
+        case.program.name, point, ladder.judged, case.nodeid, left_out, options, located
+    )
+
+
+class _Ladder:
+    """The rungs of one test that were judged, from the widest down, and what that took."""
+
+    def __init__(
+        self,
+        candidate: Traces,
+        reference: Traces,
+        loosen: Sequence[Loosen],
+        accepted: set[str],
+    ) -> None:
+        self.candidate = candidate
+        self.reference = reference
+        self.loosen = loosen
+        self.accepted = accepted
+        self.judged: list[Judged] = []
+        self.located: Located | None = None
+        self.seconds = {"compare": 0.0}
+        self._rung: Rung | None = None
+
+    def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
+        """Judge the next rung; whether it fails."""
+
+        def ahead() -> None:
+            if last or self.candidate.foreseen():
+                self.candidate.session.look_ahead()
+
+        candidate, reference, screened = self.candidate, self.reference, None
+        rung = make_rung(dtype, candidate, reference, shadowed, ahead)
+        comparison = self._compare(rung)
+        if comparison.suspects:
+            candidate = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            reference, screened = reference.in_full(), comparison
+            rung = make_rung(dtype, candidate, reference, shadowed)
+            comparison = self._compare(rung, screened)
+        rung, comparison = measured_again(
+            rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
+        )
+        if comparison.failed:
+            with _one_thread():
+                comparison = with_factor(rung, comparison)
+        self.judged.append(_judged(dtype, rung, comparison, self.accepted))
+        self._rung = rung
+        return comparison.failed
+
+    def explain(self, shadowed: bool) -> None:
+        """Look for annotations that a failed rung lacks or that are wrong, or the code at fault."""
+        failed, rung = self.judged[-1], self._rung
+        assert rung is not None
+        failed.explained = self._declarations(rung, failed, shadowed)
+        case = self.candidate.case
+        if failed.explained:
+            return
+        if case.settings.localize:
+            began = time.perf_counter()
+            self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
+            if self.located is not None:
+                self.seconds["localize"] = time.perf_counter() - began
+        if self.located is None:
+            self.located = _look_at(self.candidate, rung, failed.comparison)
+
+    def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
+        """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
+        lacking, unfit = lacks(rung, failed.comparison), misfits(rung, failed.comparison)
+        averaged = may_be_misaveraged(rung, failed.comparison)
+        if not lacking and not unfit and not averaged:
+            return False
+        comparison = failed.comparison
+        whole = self._in_full(failed.dtype, shadowed)
+        if whole is not None:
+            rung, comparison = whole, _compare(whole, self.loosen)
+        wrong = proposal = means = None
+        with _one_thread():
+            if averaged:
+                means = misaveraged(rung, comparison, self.loosen)
+            if unfit:
+                wrong = misdeclared(rung, comparison, self.loosen)
+            if lacking:
+                proposal = propose(rung, comparison, self.loosen)
+        if means is not None:
+            failed.advice.extend(misaveraged_rows(means))
+            return True
+        if wrong is not None:
+            failed.advice.extend(misdeclared_rows(wrong))
+        failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))
+        declared = wrong is not None and wrong.left is None
+        return declared or (proposal is not None and proposal.settles)
+
+    def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
+        """The rung with every tensor's values, where only sketches of most were kept."""
+        if self.candidate.case.settings.record == "full":
+            return None
+        reference = self.reference.in_full()
+        rung = make_rung(dtype, self.candidate.in_full(), reference, shadowed)
+        assert self._rung is not None
+        return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
+
+    def summary(self, left_out: Sequence[str]) -> PointSummary:
+        """What the terminal's summary is told of this Point."""
+        candidate = self.candidate
+        seconds = {**candidate.seconds, **self.seconds}
+        summary = _summary(str(candidate.case.point), self.judged, seconds)
+        if self.located is not None and self.located.faults:
+            summary["faults"] = list(self.located.faults)
+        if self.reference.reused:
+            summary["references"] = dict(self.reference.reused)
+        unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
+        summary["notes"] = [*left_out, *unlooked, *candidate.session.notes]
+        return summary
+
+    def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
+        began = time.perf_counter()
+        comparison = _compare(rung, self.loosen, screened)
+        self.seconds["compare"] += time.perf_counter() - began
+        return comparison
+
+
+def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Row]:
+    """The rows of a proposal, which is written to a file where the user asks for that."""
+    if proposal is None:
+        return []
+    written = ""
+    if case.settings.annotate and proposal.wanted:
+        written = write_annotations(
+            proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
+        )
+        candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    return proposal_rows(proposal, written)
+
+
+def make_rung(
+    dtype: str,
+    candidate: Traces,
+    reference: Traces,
+    shadowed: bool,
+    launched: Callable[[], None] | None = None,
+) -> Rung:
+    """The traces of one rung, launched together where they are not there yet.
+
+    `launched` is called once all of them are, and the candidate's is the last to be waited for.
+    """
+    candidate.prefetch(dtype)
+    for needed in (dtype, "float64") if shadowed else (dtype,):
+        reference.prefetch(needed)
+    decided = reference.decided(dtype)
+    candidate, measured = candidate.replaying(decided), reference.replaying(decided)
+    if decided is not None:
+        for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
+            traces.prefetch(needed)
+    trusted, perturbed = reference.at(dtype), measured.perturbed(dtype)
+    shadow = measured.at("float64") if shadowed else None
+    if launched is not None:
+        launched()
+    tested = renumbered(candidate.at(dtype), trusted)
+    return Rung(reference.rounding(dtype), tested, trusted, perturbed, shadow)
+
+
+def measured_again(
+    rung: Rung,
+    comparison: Comparison,
+    dtype: str,
+    reference: Traces,
+    judge: Callable[[Rung], Comparison],
+) -> tuple[Rung, Comparison]:
+    """Take more samples of noise, and judge by them, while the failure may be due to too few."""
+    for each in ROUNDS:
+        if not needs_samples(comparison, each):
+            return rung, comparison
+        rung = more_samples(rung, dtype, reference, each.samples)
+        comparison = judge(rung)
+    undecided(comparison)
+    return rung, comparison
+
+
+def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
+    """The rung with rounding measured by so many samples of noise in all.
+
+    Samples in which the program cannot run are left out: noise on operations may be in its way.
+    """
+    measured = reference.replaying(reference.decided(dtype))
+    measured.prefetch_perturbed(dtype, range(1, samples))
+    resampled = []
+    for sample in range(1, samples):
+        with contextlib.suppress(GroupFailure):
+            resampled.append(measured.perturbed(dtype, sample))
+    return replace(rung, resampled=tuple(resampled))
+
+
+def _localize(
+    candidate: Traces, reference: Traces, rung: Rung, failed: Comparison
+) -> Located | None:
+    from pytest_trainsafe.judge.localize.search import localize
+
+    with _one_thread():
+        return localize(candidate, reference, rung, failed, candidate.session.localizing)
+
+
+def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+    from pytest_trainsafe.judge.localize.search import look_at
+
+    return look_at(candidate, rung, failed)
+
+
+def _options(case: Case) -> str:
+    """What a command line must add to a node id for the same test to exist and do the same."""
+    settings, default = case.settings, Settings()
+    words = []
+    if settings.sweep and not settings.sweep_from_ini:
+        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
+        words.append(f"--trainsafe-sweep {swept}")
+    if settings.dtypes:
+        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.seed != default.seed:
+        words.append(f"--trainsafe-seed {settings.seed}")
+    return "".join(f" {word}" for word in words)
+
+
+def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
+    """The rungs to judge, whether float64 can measure their rounding, and what was left out.
+
+    Many programs have kernels or constants of one dtype.  Rungs a user asked for are not left
+    out, and nor is the recipe's own: there a reference that cannot run is the test's failure.
+    Where only the candidate cannot be float64, the reference can, and measures.
+    """
+    rungs = list(case.rungs)
+    alone = "float64" not in case.program.traits.dtypes
+    if not alone and (case.settings.dtypes or rungs[0] == case.dtype):
+        return rungs, "float64" in rungs, []
+    try:
+        reference.at("float64" if alone else rungs[0])
+    except GroupFailure as failure:
+        why = reason(failure.result)
+        lost = "the rounding that float64 would measure" if alone else rungs[0]
+        it = "float64" if alone else "it"
+        note = f"{lost} was left out: the reference cannot run in {it} ({why})"
+        return rungs if alone else rungs[1:], False, [note]
+    return rungs, alone or "float64" in rungs, []
+
+
+def judge_pair(
+    candidate: Trace | Path | str,
+    reference: Trace | Path | str,
+    perturbed: Trace | Path | str | None,
+    shadow: Trace | Path | str | None,
+    loosen: Sequence[Loosen],
+    accept: Sequence[str],
+) -> str:
+    """Judge two recorded Runs; the report, or "" for a pass.
+
+    Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
+    """
+    require_known(accept)
+    opened = _opened(reference)
+    dtype = opened.manifest.dtype
+    rung = Rung(
+        dtype=rounding_of(opened),
+        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "the candidate"), opened),
+        reference=opened,
+        perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
+        shadow=_of_dtype(_opened(shadow), "float64", "the shadow") if shadow else None,
+    )
+    # That only equal bits pass is what a caller without measurements asked for.
+    unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
+    comparison = _compare(rung, loosen)
+    if comparison.failed:
+        with _one_thread():
+            comparison = with_factor(rung, comparison)
+    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
+    if not judged.failed:
+        return ""
+    if comparison.failed and lacks(rung, comparison):
+        with _one_thread():
+            proposal = propose(rung, comparison, loosen)
+        if proposal is not None:
+            judged.advice.extend(proposal_rows(proposal))
+            judged.explained = proposal.settles
+    return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
+
+
+def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
+    if trace.manifest.dtype != dtype:
+        raise TraceError(
+            f"the trace {trace.path} was recorded in {trace.manifest.dtype}, and {role} of this "
+            f"comparison must be in {dtype}. Record it in {dtype}."
+        )
+    return trace
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors are small here, and threads of torch that wait for each other keep ranks waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _compare(
+    rung: Rung, loosen: Sequence[Loosen], screened: Comparison | None = None
+) -> Comparison:
+    require_used(loosen, rung.reference.ids())
+    with _one_thread():
+        return compare(rung, loosen, screened)
+
+
+def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> Judged:
+    # A failure is a verdict already; guards speak where there would be a pass.
+    found = guard(rung, comparison)
+    doubts = [] if comparison.failed else found
+    inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
+    return Judged(
+        dtype=dtype,
+        rounding=rung.dtype,
+        comparison=comparison,
+        doubts=[f for f in inconclusive if not is_accepted(f.check, accepted)],
+        hints=[f for f in found if comparison.failed and f.check in SETUP],
+        accepted=[f for f in inconclusive if is_accepted(f.check, accepted)],
+        cast=deciding_cast(rung.reference),
+        reference=_named(rung.reference),
+        unseen=unseen(rung, comparison),
+        samples=1 + len(rung.resampled),
+    )
+
+
+def _named(reference: Trace) -> str:
+    alone = reference.manifest.world_size == 1
+    return "a single device" if alone else str(reference.point)
+
+
+def _summary(point: str, judged: Sequence[Judged], seconds: dict[str, float]) -> PointSummary:
+    failed = any(entry.comparison.failed for entry in judged)
+    doubts = [finding for entry in judged for finding in entry.doubts]
+    summary: PointSummary = {
+        "point": point,
+        "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
+        "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
+        "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
+    }
+    if failed:
+        lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
+        summary["first"] = {
+            "judge": lead.judge,
+            "check": lead.check,
+            "where": str(lead.where or ""),
+            "pattern": lead.pattern.text if lead.pattern is not None else "",
+        }
+    elif doubts:
+        summary["reason"] = doubts[0].message
+    return summary
+
+
+def _rung_summary(dtype: str, comparison: Comparison) -> RungSummary:
+    return {
+        "dtype": dtype,
+        "tensors": sum(comparison.compared.values()),
+        "worst": comparison.worst,
+        "worst_name": str(comparison.worst_id) if comparison.worst_id is not None else "",
+    }
+
+
+def _opened(trace: Trace | Path | str) -> Trace:
+    return trace if isinstance(trace, Trace) else Trace.open(trace)

@@ -1,0 +1,70 @@
+"""Which axis a fault needs: Points with one axis less, tried one after the other.
+
+Called by `judge.localize.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.validity import invalid
+
+#: Axes that mean nothing without another.
+NEEDS = {"sp": "tp", "vpp": "pp"}
+
+
+def parallel(point: Point, names: frozenset[str]) -> list[str]:
+    """The axes of a Point that are in effect; those that need another come before it."""
+    found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
+    return sorted(found, key=lambda axis: axis not in NEEDS)
+
+
+def trivial(axis: str, value: AxisValue) -> AxisValue:
+    """The value of an axis, like this one, that leaves training alone."""
+    if axis == "zero":
+        return 0
+    if isinstance(value, bool):
+        return False
+    return 1 if isinstance(value, int) else "none"
+
+
+def without(case: Case, axis: str) -> Point | None:
+    """The case's Point without an axis and those that need it; None where that makes no sense."""
+    dependent = [name for name, other in NEEDS.items() if other == axis]
+    point = case.point.without("dtype", axis, *dependent)
+    arguments = case.program.complete(case.candidate_arguments)
+    reason = invalid(point, arguments, case.program.rules, case.settings.max_world_size)
+    return point if reason is None else None
+
+
+def needed(
+    case: Case, axes: list[str], persists: Callable[[Point], bool | None]
+) -> tuple[str, str]:
+    """The axis that the fault needs ("" for none alone), and a sentence of what was tried.
+
+    `persists(point)` says whether the fault is there at a Point, None where that is unknown.
+    """
+    values: Mapping[str, AxisValue] = dict(case.point)
+    gone: list[str] = []
+    stays: list[str] = []
+    for axis in axes:
+        if any(NEEDS.get(name) == axis for name in gone):
+            continue  # without this axis, that one would be gone too
+        point = without(case, axis)
+        there = None if point is None else persists(point)
+        if there is not None:
+            (stays if there else gone).append(axis)
+
+    def at(axis: str) -> str:
+        return f"{axis}={trivial(axis, values[axis])}"
+
+    if not gone:
+        tried = " and ".join(f"at {at(axis)}" for axis in stays)
+        return "", f"no single axis: the fault is there {tried} too" if tried else ""
+    if len(gone) == 1:
+        also = " and ".join(f"at {at(axis)}" for axis in stays)
+        text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
+        return gone[0], f"{text}, {also} it is still there" if also else text
+    return "", f"{' and '.join(gone)} together: without any of them the fault is gone"

@@ -1,0 +1,347 @@
+"""From the tensors that differ in a rewritten Run to the code that made them.
+
+A wrong output is its module's fault if the inputs agree, else that of the code between modules,
+which belongs to the module that ran it.  A wrong gradient that reaches an output came from those
+that were given the output: a module from whose inputs wrong gradients leave, or else the code
+that ran them.  What one fault explains is not told again.  Called by `judge.localize.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.inputs import Inputs
+from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
+from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.spec import Rewrite
+from pytest_trainsafe.trace.reader import Trace
+
+Phase = Literal[
+    "data",
+    "forward",
+    "buffer",
+    "backward",
+    "weights",
+    "loss",
+    "reduction",
+    "norm",
+    "optimizer",
+]
+
+#: The program's own code, outside of its model.
+PROGRAM = "<program>"
+
+#: The kinds that an optimizer's step makes.
+_STEPPED = frozenset({"param", "master_param", "optimizer_state", "update"})
+
+
+#: How the names of dtypes begin that are computed with.
+_NUMBERS = ("float", "bfloat", "complex")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
+
+    `between` says that it is the module's own code, between the modules that it runs.
+    `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `unseen` says
+    of a forward that its inputs were not all compared, so that they may be at fault instead.
+    `uncalled` says that the module is called less often than in the reference, or never.
+    """
+
+    phase: Phase
+    target: str
+    between: bool = False
+    handed: int | None = None
+    unseen: bool = False
+    uncalled: Literal["", "never", "less"] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A candidate with all that its stages recorded, and the containers that are `cut` over them.
+
+    The rung beside it has the two ends of these (`judge/localize/stages.py`).
+    """
+
+    candidate: Trace
+    cut: frozenset[str] = frozenset()
+
+
+def blame(
+    rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+) -> list[Fault]:
+    """The faults that explain what differs, those earlier in dataflow first."""
+    found = list(dict.fromkeys(_Blame(rung, comparison, rewrite, stages).faults()))
+    # A container's stages may be written otherwise than the whole: blamed where nothing else is.
+    return [fault for fault in found if fault.target not in stages.cut] or found
+
+
+class _Blame:
+    def __init__(
+        self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+    ) -> None:
+        self.rung = rung
+        self.comparison = comparison
+        self.factor = comparison.factor
+        self.stages = stages
+        self.inputs = Inputs(rung)
+        self.rewrite = rewrite
+        failing = (f.where for f in comparison.findings if f.verdict == "fail")
+        self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
+        notes = [note for rank in rung.reference.ranks for note in rank.note("caller")]
+        self.callers = dict(note.split("=", 1) for note in reversed(notes))
+        self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
+        for id in rung.reference.ids():
+            if is_input(id):
+                key = (id.step, id.microbatch, id.kind, id.module)
+                self.input_ids.setdefault(key, []).append(id)
+
+    def faults(self) -> Iterator[Fault]:
+        if self.of("input"):
+            yield Fault("data", PROGRAM)
+        outputs = self.of("activation")
+        forward = [fault for id in outputs for fault in self.forward(id)]
+        yield from forward
+        at_fault = {fault.target for fault in forward} | {id.module for id in outputs}
+        for id in self.of("activation_grad"):
+            yield from (fault for fault in self.backward(id) if fault.target not in at_fault)
+        for module in dict.fromkeys(id.module for id in self.of("buffer")):
+            if module not in at_fault and not self.wrong_inputs(module):
+                yield Fault("buffer", module)
+        if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
+            yield Fault("loss", PROGRAM)
+        weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
+        yield from (Fault("weights", id.path) for id in weights)
+        yield from self.after_the_backward()
+
+    def after_the_backward(self) -> Iterator[Fault]:
+        """Faults of reductions, of the norm and of the optimizer.
+
+        A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
+        """
+        wrong = {id.path for id in self.of("param_grad")}
+        norm, given, unclipped = map(self.of, ("grad_norm", "main_grad", "unclipped_grad"))
+        reduced = unclipped or given
+        clipped = self.factor is not None and bool(self.factor.clips)
+        scaled = {*self.factor.scaled} if self.factor is not None and clipped else set()
+        late = [id for id in reduced if id.path not in wrong and id not in scaled]
+        if given and not unclipped and self.comparison.compared["unclipped_grad"]:
+            # Right before they were clipped, and wrong afterwards.
+            yield Fault("norm", PROGRAM)
+        else:
+            if clipped or not (norm and wrong):
+                yield from (Fault("reduction", id.path) for id in late)
+            if not wrong and not late and (norm or scaled):
+                yield Fault("norm", PROGRAM)
+        wrong |= {id.path for id in reduced}
+        stepped = [id for id in self.wrong if id.kind in _STEPPED and not (_paths(id) & wrong)]
+        # What a factor on all gradients explains follows from what is wrong before it.
+        follow = self.follow_a_factor(stepped) if norm or wrong else set()
+        for id in stepped:
+            if _parameter(id) not in follow:
+                yield Fault("optimizer", _parameter(id))
+
+    def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
+        """The parameters whose steps are wrong by a factor on all gradients alone."""
+        paths = {_parameter(id) for id in stepped}
+        step = self.wrong[-1].step
+        given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
+        return follow_a_factor(
+            self.rung, [id for id in given if id.step == step and id.path in paths]
+        )
+
+    def of(self, kind: str) -> list[TensorId]:
+        return [id for id in self.wrong if id.kind == kind]
+
+    # Forward.
+
+    def forward(self, id: TensorId) -> Iterator[Fault]:
+        """The module whose code made a wrong output: its own, or the nearest whose inputs agree."""
+        if not self.rung.candidate.holders(id):
+            yield from self.uncalled(id)
+            return
+        target, between = id.module, self.has_children(id.module)
+        wrong = [i for i in self.input_ids_of(id) if self.inputs.differs(i)]
+        while wrong:
+            if any(self.source_is_wrong(i) for i in wrong):
+                return
+            caller = self.callers.get(target)
+            if caller is None:
+                stage = stage_of(self.rung.candidate, id)
+                entered = self.parts_run(id)[:1] == [target]
+                if self.only_counts(wrong) or (entered and stage == 0):
+                    yield Fault("data", PROGRAM)
+                else:
+                    yield Fault("forward", PROGRAM, handed=stage if entered else None)
+                return
+            target, between = caller, True
+            wrong = self.wrong_inputs_of(target, id)
+        if between and self.wrong_outputs_of(target, below=id.module):
+            return  # an output that was not rewritten carried the error on
+        if between:
+            yield self.between("forward", target)
+        else:
+            given = self.input_ids_of(id)
+            unseen = not given or not all(self.inputs.agrees(each) for each in given)
+            yield Fault("forward", target, unseen=unseen)
+
+    def uncalled(self, id: TensorId) -> Iterator[Fault]:
+        """The module that made no output of a name, unless what calls it was not called either."""
+        if self.is_missing(self.callers.get(id.module), id):
+            return
+        calls = {
+            (other.step, other.microbatch, other.call): other
+            for other in self.rung.candidate.ids()
+            if other.module == id.module and other.kind == "activation" and not is_input(other)
+        }
+        if (id.step, id.microbatch, id.call) in calls:
+            yield Fault("forward", id.module, self.has_children(id.module))
+        else:
+            yield Fault("forward", id.module, uncalled="less" if calls else "never")
+
+    def is_missing(self, module: str | None, at: TensorId) -> bool:
+        """Whether a module lacks an output of a step and micro-batch."""
+        return any(
+            id.module == module and not self.rung.candidate.holders(id)
+            for id in self.of("activation")
+            if (id.step, id.microbatch) == (at.step, at.microbatch)
+        )
+
+    def only_counts(self, ids: Iterable[TensorId]) -> bool:
+        """Whether inputs are integers all: tokens, labels, masks, which no module computes."""
+        events = [self.rung.reference.holders(id)[0][1] for id in ids]
+        return all(not event.dtype.startswith(_NUMBERS) for event in events)
+
+    def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
+        """The code between the modules that `target` runs, or what hands it on between stages."""
+        handed, caller = None, target
+        while caller in self.stages.cut:
+            handed = handed_wrong(self.stages.candidate, caller, phase)
+            if handed is None:
+                return Fault(phase, caller, between=True)
+            if caller not in self.callers:
+                return Fault(phase, PROGRAM, handed=handed)
+            caller = self.callers[caller]
+        return Fault(phase, caller, between=True)
+
+    def source_is_wrong(self, id: TensorId) -> bool:
+        """Whether an input is a module's output, which is wrong itself and was told."""
+        module = self.inputs.source(id).removeprefix("output of ")
+        return any(wrong.module == module for wrong in self.of("activation"))
+
+    def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
+        """Wrong outputs, not rewritten, of the modules that `caller` runs, but for `below`."""
+        return [
+            id
+            for id in self.of("activation")
+            if self.callers.get(id.module) == caller
+            and id.module != below
+            and rewrite_key(id) not in self.rewrite
+        ]
+
+    def parts_run(self, at: TensorId) -> list[str]:
+        """The modules that the program itself ran beside a tensor's, on its stage, in order."""
+        rank, _ = self.rung.candidate.holders(at)[0]
+        when = at.step, at.microbatch, "activation"
+        ran = (id for id in rank.tensors if (id.step, id.microbatch, id.kind) == when)
+        return list(dict.fromkeys(id.module for id in ran if id.module not in self.callers))
+
+    def input_ids_of(self, id: TensorId) -> list[TensorId]:
+        """The inputs of the call that made an output."""
+        ids = self.input_ids.get((id.step, id.microbatch, "activation", id.module), [])
+        return [i for i in ids if i.call == id.call]
+
+    def wrong_inputs(self, module: str) -> bool:
+        """Whether any call of a module was given wrong values."""
+        keys = [key for key in self.input_ids if key[2:] == ("activation", module)]
+        return any(self.inputs.differs(i) for key in keys for i in self.input_ids[key])
+
+    def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
+        ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
+        return [i for i in ids if self.inputs.differs(i)]
+
+    # Backward.
+
+    def backward(self, id: TensorId) -> Iterator[Fault]:
+        """The module whose backward made the wrong gradient that reached an output."""
+        caller = self.callers.get(id.module)
+        if caller is None:
+            stage = stage_of(self.rung.candidate, id)
+            left = stage < self.rung.candidate.sizes["pp"] - 1
+            left = left and self.parts_run(id)[-1:] == [id.module]
+            yield Fault("backward", PROGRAM, handed=stage if left else None)
+            return
+        users = [user for user in self.run_by(caller) if self.leaves_wrong(user, id)]
+        if not users:
+            if not self.wrong_forward(caller, id):
+                yield self.between("backward", caller)
+            return
+        for user in users:
+            yield from self.innermost(user, id)
+
+    def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
+        """The modules within `module`, or it itself, from which the wrong gradients come."""
+        if self.wrong_forward(module, at) or self.arrives_unrewritten(module, at):
+            return
+        inner = [child for child in self.run_by(module) if self.leaves_wrong(child, at)]
+        for child in inner:
+            yield from self.innermost(child, at)
+        if not inner and not any(
+            self.callers.get(id.module) == module for id in self.of("activation_grad")
+        ):
+            yield Fault("backward", module, self.has_children(module))
+
+    def run_by(self, module: str) -> list[str]:
+        return [child for child, caller in self.callers.items() if caller == module]
+
+    def leaves_wrong(self, module: str, at: TensorId) -> bool:
+        """Whether a wrong gradient leaves a module through an input."""
+        ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
+        return any(self.inputs.differs(id) for id in ids)
+
+    def wrong_forward(self, module: str, at: TensorId) -> bool:
+        """Whether the module computed from wrong values, or wrong values."""
+        outputs = any(id.module == module for id in self.of("activation"))
+        return outputs or bool(self.wrong_inputs_of(module, at))
+
+    def arrives_unrewritten(self, module: str, at: TensorId) -> bool:
+        """Whether the module was given wrong gradients, which nothing had replaced."""
+        return any(
+            id.module == module and rewrite_key(id) not in self.rewrite
+            for id in self.of("activation_grad")
+        )
+
+    # Parameters.
+
+    def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
+        """Whether a wrong parameter gradient follows from what its module was given, or did."""
+        return any(_within(id.module, module) for module in at_fault) or (
+            self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
+        )
+
+    def has_children(self, module: str) -> bool:
+        return module in self.callers.values()
+
+
+def _within(module: str, outer: str) -> bool:
+    """Whether a module is another, or a part of it."""
+    return not outer or module == outer or module.startswith(f"{outer}.")
+
+
+def _parameter(id: TensorId) -> str:
+    """The path of the parameter that a tensor belongs to: without a state's name."""
+    name = id.name.split(".")[0] if id.kind == "optimizer_state" else id.name
+    return msgspec.structs.replace(id, name=name).path
+
+
+def _paths(id: TensorId) -> set[str]:
+    return {id.path, _parameter(id)}

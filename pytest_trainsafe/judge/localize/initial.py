@@ -1,0 +1,97 @@
+"""Says what is wrong of a model that differs before the first step, where nothing flows yet.
+
+Nothing is run again: what the ranks hold tells it.  Called by `judge.localize.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.located_words import told_names
+from pytest_trainsafe.trace.reader import Trace
+
+
+def initial(failed: Comparison, candidate: Trace) -> Located:
+    """The report's row on parameters that nobody has, or that start from other values."""
+    findings = [
+        (f.where, f.check)
+        for f in failed.findings
+        if f.verdict == "fail" and f.where is not None and f.where.step == INITIAL
+    ]
+    missing = [id for id, check in findings if check == "missing"]
+    if missing:
+        return _missing(missing, candidate)
+    wrong = list(dict.fromkeys(id for id, _ in findings))
+    names = list(dict.fromkeys(id.path for id in wrong))
+    text = (
+        f"the initial parameters, before the first step: those of {told_names(names, 'parameter')}"
+        f"{_on_stages(wrong, candidate)} are others than the reference's, so what fills the model "
+        "(an initialization, a checkpoint) or cuts it into shards is wrong"
+    )
+    return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
+
+
+def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
+    held = _held(candidate)
+    lacking: dict[str, TensorId] = {}
+    for id in missing:
+        lacking.setdefault(_outermost(id, held), id)
+    names = list(lacking)
+    modules = [name for name in names if name != lacking[name].path]
+    text = (
+        "the initial parameters, before the first step: no rank holds "
+        f"{told_names(names, 'module' if len(modules) == len(names) else 'parameter')}"
+    )
+    if candidate.sizes["pp"] > 1 and names[0] in modules:
+        text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
+    return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
+
+
+def _held(candidate: Trace) -> set[str]:
+    """The modules that some rank has, or has a part of: a container may be watched in parts."""
+    held: set[str] = set()
+    for rank in candidate.ranks:
+        for name in (*rank.modules, *(id.module for id in rank.tensors if id.kind == "param")):
+            while name and name not in held:
+                held.add(name)
+                name = name.rpartition(".")[0]
+    return held
+
+
+def _outermost(id: TensorId, held: set[str]) -> str:
+    """The outermost module around a parameter that no rank has, or else the parameter."""
+    parts = id.module.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        if name and name not in held:
+            return name
+    return id.path
+
+
+def _division(name: str, candidate: Trace) -> str:
+    """Which of a module's siblings each stage holds: `of decoder.layers, rank 0 of pp has 0, 1`."""
+    parent, _, _ = name.rpartition(".")
+    inside = f"{parent}." if parent else ""
+    stages: dict[int, dict[str, None]] = {}
+    for rank in candidate.ranks:
+        here = stages.setdefault(rank.coordinates["pp"], {})
+        for module in rank.modules:
+            child = module.removeprefix(inside).partition(".")[0]
+            if module.startswith(inside) and child:
+                here[child] = None
+    told = [
+        f"rank {stage} of pp has {', '.join(children) or 'none'}"
+        for stage, children in sorted(stages.items())
+    ]
+    return f"of {parent or 'the root module'}, {'; '.join(told)}"
+
+
+def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
+    """`, on rank 1 of pp,` where only some stages hold what is wrong."""
+    stages = {rank.coordinates["pp"] for id in wrong for rank, _ in candidate.holders(id)}
+    if not stages or len(stages) == candidate.sizes["pp"]:
+        return ""
+    return f", on rank {' and '.join(map(str, sorted(stages)))} of pp,"

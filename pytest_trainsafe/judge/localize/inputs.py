@@ -1,0 +1,156 @@
+"""Whether a module's inputs, and the gradients that leave through them, agree with the reference.
+
+An input is laid out as the output that it is; what code between two modules made of outputs has
+a layout that nobody declared.  Its parts then agree if they fit the reference under *some* layout
+that the Point allows.  Called by `judge.localize.blame`, after the comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.errors import finite
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import judge_tensor
+from pytest_trainsafe.record.inject.rewrite import UNKNOWN
+
+
+class Inputs:
+    """The inputs of one rung's modules, each judged once."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+        self._agrees: dict[TensorId, bool | None] = {}
+        layouts = (
+            event.layout
+            for rank in rung.candidate.ranks
+            for id, event in rank.tensors.items()
+            if id.kind in ("activation", "activation_grad")
+        )
+        self._declared = list(dict.fromkeys(layouts))
+        placed = (placement for layout in self._declared for placement in layout)
+        #: What gradients are besides, before a reduction that averages.
+        self._scaled: Layout = tuple({p: None for p in placed if isinstance(p, Scaled)})
+
+    def agrees(self, id: TensorId) -> bool:
+        """Whether the candidate's tensor is known to be the reference's."""
+        return self._known(id) is True
+
+    def differs(self, id: TensorId) -> bool:
+        """Whether the candidate's tensor is known not to be the reference's."""
+        return self._known(id) is False
+
+    def _known(self, id: TensorId) -> bool | None:
+        if id not in self._agrees:
+            self._agrees[id] = self._judge(id)
+        return self._agrees[id]
+
+    def source(self, id: TensorId) -> str:
+        """`output of NAME` where the input is a module's output, else UNKNOWN."""
+        holders = self.rung.candidate.holders(id)
+        return holders[0][1].layout_source if holders else UNKNOWN
+
+    def _judge(self, id: TensorId) -> bool | None:
+        """True or False where it can be told whether both are the same, else None."""
+        if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
+            return None
+        reference = logical_tensor(self.rung.reference, id).tensor
+        if reference is None or not finite(reference.numpy()):
+            return None
+        traces = self.rung.measures()
+        measured = [logical_tensor(t, id).tensor for t in traces if t.holders(id)]
+        others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
+        parts = parts_of(self.rung.candidate, id)
+        sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)
+        known = parts[0].layout_source != UNKNOWN
+        layouts = [parts[0].layout] if known else self._layouts(id, shape, parts)
+        for layout in layouts:
+            laid = [Part(p.rank, p.coordinates, p.tensor, layout) for p in parts]
+            try:
+                merged = merge(laid, sizes, shape=shape, free_axes=("pp", "dp"), where=id)
+            except (LayoutError, IndexError):
+                continue  # a layout of tensors with more dimensions
+            if merged.tensor is None or merged.findings:
+                continue
+            if others and reference.is_floating_point():
+                wide = merged.tensor.numpy(), reference.numpy()
+                if judge_tensor(*wide, others, self.rung.dtype).passed:
+                    return True
+            elif np.array_equal(merged.tensor.numpy(), reference.numpy()):
+                return True
+        if not reference.is_floating_point() and not self._owes(parts, reference):
+            return None
+        return False
+
+    def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
+        """Whether integers ought to be the reference's, though no layout was declared of them.
+
+        Ranks may number what is their own (rows of a shard, positions of a part of the sequence):
+        then each has other values of the whole shape, or all have the same ones of a part.
+        """
+        first = parts[0].tensor
+        equal = all(torch.equal(part.tensor, first) for part in parts)
+        return equal == (first.shape == reference.shape)
+
+    def _layouts(self, id: TensorId, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
+        """Layouts under which parts of this size can make a tensor of `shape`, likely ones first.
+
+        Sums over ranks are not among them, unless declared of some tensor: most sums that fit
+        are those that somebody forgot.
+        """
+        local = tuple(parts[0].tensor.shape)
+        if len(local) != len(shape):
+            return
+        seen = set()
+        gradient = id.kind == "activation_grad"
+        besides = self._scaled if gradient else ()
+        cuts = (cut + besides for cut in self._cuts(shape))
+        for layout in itertools.chain(self._declared, cuts):
+            if layout not in seen and self._fits(layout, shape, local):
+                seen.add(layout)
+                yield layout
+
+    def _cuts(self, shape: tuple[int, ...]) -> Iterator[Layout]:
+        """Every way to cut dimensions over cp and tp, cp outermost."""
+        choices: list[list[Layout]] = []
+        for axis in ("cp", "tp"):
+            cuts: list[Layout] = [()]
+            if self.rung.candidate.sizes[axis] > 1:
+                for dim, length in enumerate(shape):
+                    cuts += [(cut,) for cut in _ways(dim, length, axis)]
+            choices.append(cuts)
+        for outer, inner in itertools.product(*choices):
+            yield outer + inner
+
+    def _fits(self, layout: Layout, shape: tuple[int, ...], local: tuple[int, ...]) -> bool:
+        whole = list(local)
+        for placement in layout:
+            if isinstance(placement, Shard | ZigZag):
+                if placement.dim >= len(shape):
+                    return False
+                whole[placement.dim] *= self.rung.candidate.sizes[placement.axis]
+                blocks = placement.blocks if isinstance(placement, Shard) else ()
+                if blocks and sum(blocks) != shape[placement.dim]:
+                    return False
+            elif not isinstance(placement, Partial | Scaled):
+                return False
+        return tuple(whole) == shape
+
+
+def _ways(dim: int, length: int, axis: str) -> Iterator[Placement]:
+    yield Shard(dim, axis)
+    if axis == "cp":
+        yield ZigZag(dim, axis)
+    else:  # fused projections: gate and up; queries, keys and values
+        for fused in (2, 3):
+            if length % fused == 0:
+                yield Shard(dim, axis, (length // fused,) * fused)

@@ -1,0 +1,220 @@
+"""The line to look at for a fault outside of the modules: of a reduction, a step, a batch.
+
+Reads the lines that the recorder noted.  Called by `report.located_words`, and by the ladder where
+nothing was localised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+from msgspec.json import decode
+
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.localize.blame import Phase
+from pytest_trainsafe.launch.collectives.passing import is_installed
+from pytest_trainsafe.report.places import relative
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.sites import Reduction, Site, What
+
+#: A line, and what is there: "file:line" and a phrase; both "" for none.
+Place = tuple[str, str]
+NOWHERE: Place = ("", "")
+
+#: What makes a tensor of a kind that no module makes.
+_MADE_BY: dict[str, Phase] = {
+    "loss": "loss",
+    "grad_norm": "norm",
+    "param": "optimizer",
+    "master_param": "optimizer",
+    "update": "optimizer",
+    "optimizer_state": "optimizer",
+}
+
+#: What a line does, for "look at".
+_DOES: dict[What, str] = {
+    "model": "calls the model",
+    "loss": "reports the loss",
+    "norm": "reports the gradient norm",
+    "backward": "starts the backward",
+    "step": "steps the optimizer",
+}
+
+#: Operations that scale a gradient in place.
+_SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
+
+#: Reductions that add up; any other is odd for gradients.
+_SUMS = ("(SUM)", "(AVG)")
+
+
+class Places:
+    """The lines that a candidate's trace knows of its program."""
+
+    def __init__(self, candidate: Trace, program: Program) -> None:
+        self.candidate = candidate
+        self.program = program
+        self.reductions = self._noted("reduction")
+        self.norms = self._noted("norm_reduction")
+        sites = dict.fromkeys(text for rank in candidate.ranks for text in rank.note("site"))
+        self.sites = [decode(text, type=Site) for text in sites]
+
+    def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
+        """The line of a fault in the program's own code; `targets` are parameters' paths."""
+        match phase:
+            case "data" | "forward":
+                found = self._does("model")
+            case "backward":
+                found = self._does("backward")
+            case "loss":
+                found = self._does("loss")
+            case "norm":
+                found = self._norm(comparison)
+            case "reduction":
+                found = self._reduction(comparison, targets)
+            case "optimizer":
+                found = self._optimizer()
+            case _:
+                return NOWHERE
+        return found if found[0] else (_line_of(self.program), "the program")
+
+    def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
+        """The line of what makes a wrong tensor, where that is no module."""
+        phase = _MADE_BY.get(id.kind)
+        if id.microbatch is None and id.kind.endswith("_grad"):
+            phase = "reduction"
+        if phase is None:
+            return NOWHERE
+        factor = comparison.factor
+        if phase == "reduction" and factor is not None and factor.clips and not factor.apart:
+            phase = "norm"
+        return self.of_phase(phase, comparison, [id.path])
+
+    def led_there(self) -> str:
+        """The user's own line that calls the model, for code of installed packages."""
+        sites = [site for site in self.sites if site.what == "model"]
+        return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
+
+    def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
+        """The collectives that reduce gradients of these parameters, or the gradients' norm."""
+        if phase == "norm":
+            return _once(self.norms)
+        return _once(self._fitting(targets) or self.reductions)
+
+    def _noted(self, key: str) -> list[Reduction]:
+        texts = dict.fromkeys(text for rank in self.candidate.ranks for text in rank.note(key))
+        return [decode(text, type=Reduction) for text in texts]
+
+    def _does(self, *kinds: What) -> Place:
+        for what in kinds:
+            for site in self.sites:
+                if site.what == what:
+                    return site.user or site.at, f"{_DOES[what]}{_through(site)}"
+        return NOWHERE
+
+    def _norm(self, comparison: Comparison) -> Place:
+        """The line that sums the gradient norm over ranks, or that scales gradients by it."""
+        factor = comparison.factor
+        clip = self._writes(_SCALES)
+        if self.norms and not (factor is not None and factor.clips == "right norm" and clip[0]):
+            return self._of(self.norms)
+        return clip if clip[0] else self._does("norm", "step")
+
+    def _writes(self, operations: Collection[str] = ()) -> Place:
+        """The first line that changes gradients in place, by one of some operations."""
+        for site in self.sites:
+            if site.what == "write" and (not operations or site.name in operations):
+                return site.user or site.at, f"changes gradients by {site.name}{_through(site)}"
+        return NOWHERE
+
+    def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
+        """The line that reduces some gradients, or else that wraps the model to have them reduced.
+
+        Of what is missing there is no line: then the one that reduces the same gradients over
+        another axis, or any gradient, is where it would be.
+        """
+        patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
+        axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
+        fitting = self._fitting(targets)
+        ranked = sorted(
+            fitting or self.reductions,
+            key=lambda made: (_adds_up(made), not axes & {*made.axes}),
+        )
+        wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
+        if wrapper is not None and not (fitting and ranked[0].axes != ("dp",)):
+            return (
+                wrapper.user or wrapper.at,
+                f"{wrapper.name} is applied here, and reduces the gradients{_through(wrapper)}",
+            )
+        if ranked:
+            return self._of(ranked)
+        written = self._writes()
+        return written if written[0] else self._does("step")
+
+    def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
+        """The reductions of tensors as large as these parameters are on some rank.
+
+        What is as large as no parameter is a bucket of several, and may hold any.
+        """
+        paths = {*targets}
+        every: set[int] = set()
+        sizes: set[int] = set()
+        for rank in self.candidate.ranks:
+            for id, event in rank.tensors.items():
+                if id.kind == "param":
+                    every.add(math.prod(event.shape))
+                    if id.path in paths:
+                        sizes.add(math.prod(event.shape))
+        return [
+            made
+            for made in self.reductions
+            if made.numel is None or made.numel in sizes or made.numel not in every
+        ]
+
+    def _of(self, ranked: Sequence[Reduction]) -> Place:
+        made = ranked[0]
+        if not made.caller:
+            return made.site, str(made)
+        return made.caller, f"{made} at {relative(made.site)}"
+
+    def _optimizer(self) -> Place:
+        source, what = self._does("step")
+        made = next((site for site in self.sites if site.what == "optimizer"), None)
+        if made is None:
+            return source, what
+        line = made.user or made.at
+        if not source:
+            return line, f"constructs {made.name}"
+        return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+
+def _adds_up(made: Reduction) -> bool:
+    return made.call.endswith(_SUMS) or "(" not in made.call
+
+
+def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
+    """Each line once, whatever the sizes that it reduces."""
+    found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
+    return list(found.values())
+
+
+def _own(line: str) -> bool:
+    return bool(line) and not is_installed(line.rpartition(":")[0])
+
+
+def _through(site: Site) -> str:
+    """Where a line of the user's own goes through an installed package."""
+    return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
+
+
+def _line_of(program: Program) -> str:
+    """file:line of a program's function, the file of a script."""
+    if not program.file:
+        return program.path if program.script is not None else ""
+    function = program.path.rpartition(":")[2].rpartition(".")[2]
+    lines = Path(program.file).read_text(encoding="utf-8").splitlines()
+    found = (n for n, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
+    return f"{program.file}:{next(found, 1)}"

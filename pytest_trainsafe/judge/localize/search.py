@@ -1,0 +1,260 @@
+"""Runs candidate and reference with everything between modules rewritten, and says who differs.
+
+Called by the ladder after a rung failed.  Costs one Run of the candidate, two or three of the
+reference (which are kept, as every reference is), and one of the candidate for each axis tried.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.axes import needed, parallel
+from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
+from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, Known
+from pytest_trainsafe.judge.localize.initial import initial
+from pytest_trainsafe.judge.localize.places import Places
+from pytest_trainsafe.judge.localize.scales import encode, scales
+from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
+from pytest_trainsafe.judge.localize.whole_steps import has_whole_steps_only, whole_steps
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.located_words import located
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.core.point import Point
+    from pytest_trainsafe.runs.session import Run, Traces
+
+
+def localize(
+    candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
+) -> Located | None:
+    """Where the fault of a failed rung is; None where there is nothing to look for.
+
+    Rows say how long the search took, and why nothing was found, where it was not.  A test may
+    take `settings.localize` seconds, all tests of a process together what `budget` allows; a
+    failure of a family that was localised before refers to that.
+    """
+    first = next(f for f in failed.findings if f.verdict == "fail")
+    if first.where is None:
+        return None
+    if first.where.step == INITIAL:
+        return initial(failed, rung.candidate)
+    if has_whole_steps_only(rung.reference):
+        return whole_steps(failed)
+    case = candidate.case
+    family = family_of(case, rung, first)
+    if (known := budget.known(family)) is not None:
+        return _as_known(known)
+    most = case.settings.localize
+    if (seconds := budget.allows(most)) <= 0:
+        return _looking_at(candidate, rung, failed, _all_spent(budget, most))
+    began = time.perf_counter()
+    why = ""
+    try:
+        found = Search(candidate, reference, rung, seconds).run()
+    except TimeoutError:
+        spent = time.perf_counter() - began
+        limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
+        why = f"stopped for want of time after {spent:.1f} s ({limit})"
+    except GroupFailure as failure:
+        reason = str(failure).partition("\n")[0]
+        why = f"the program does not run with rewritten values ({reason})"
+    except TraceError as error:
+        why = str(error).partition("\n")[0]
+    spent = time.perf_counter() - began
+    budget.take(spent)
+    if why:
+        return _looking_at(candidate, rung, failed, why)
+    if not found.faults:
+        return _looking_at(candidate, rung, failed, *(text for _, text in found.rows))
+    found = replace(found, rows=(*found.rows, ("localised", f"in {spent:.1f} s")))
+    budget.keep(family, case.nodeid, found)
+    return found
+
+
+def look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+    """The line that makes the first wrong tensor, where no module does; without any search."""
+    found = _looking_at(candidate, rung, failed)
+    return found if found.source else None
+
+
+def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
+    """The reasons why nothing was localised, and the line that makes what is wrong first."""
+    first = next(f for f in failed.findings if f.verdict == "fail")
+    rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
+    if first.where is None:
+        return Located(rows)
+    places = Places(rung.candidate, candidate.case.program)
+    return Located(rows, *places.of_tensor(first.where, failed))
+
+
+def family_of(case: Case, rung: Rung, first: Finding) -> Family:
+    """What failures have in common that most likely have one cause."""
+    assert first.where is not None
+    where, pattern = first.where, first.pattern
+    program = case.program.path, case.program.file
+    arguments = json.dumps([dict(case.arguments), dict(case.candidate_arguments)], sort_keys=True)
+    parameters = tuple((axis, value) for axis, value in case.point if axis not in PARALLEL_AXES)
+    return (
+        program,
+        arguments,
+        parameters,
+        rung.candidate.manifest.dtype,
+        (where.kind, where.path),
+        (first.check, pattern.name if pattern else "", pattern.axis if pattern else ""),
+    )
+
+
+def _as_known(known: Known) -> Located:
+    """What was found of another failure of the same family; nothing was run for this one."""
+    text = next(text for label, text in known.located.rows if label == "faulty")
+    test = known.nodeid or "an earlier test"
+    told = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    what = f"{known.located.what}; as in that test" if known.located.source else ""
+    return Located((("localised", told),), known.located.source, what)
+
+
+def _all_spent(budget: Budget, most: float) -> str:
+    return (
+        f"localisations took {budget.spent:.0f} s in this process, and may take {TESTS} times "
+        f"the {most:g} s of one test (--trainsafe-localize)"
+    )
+
+
+def _not_located(why: str) -> Located:
+    return Located((("not localised", why),))
+
+
+@dataclass
+class Search:
+    """One localisation of what differs in `rung`, within `seconds`.
+
+    Raises TimeoutError, GroupFailure for a program that does not run with rewritten values, and
+    TraceError for traces without values.
+    """
+
+    candidate: Traces
+    reference: Traces
+    rung: Rung
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self.until = time.monotonic() + self.seconds
+        self.dtype = self.rung.candidate.manifest.dtype
+        whole = self.reference.in_full().at(self.dtype)
+        self.rewrite = scales(whole, self.rung.candidate)
+
+    def run(self) -> Located:
+        """The report's rows."""
+        if not self.rewrite:
+            return _not_located("no activations were recorded that could be rewritten")
+        rung = self.rewritten()
+        comparison, faults = self.judge(rung)
+        if not faults:
+            return _not_located(
+                "with what flows between modules rewritten nothing differs: the fault needs values "
+                "that only training has, or a state that modules share"
+            )
+        program = self.candidate.case.program
+        return located(faults, comparison, rung, program, self.axis(faults, rung))
+
+    def rewritten(self) -> Rung:
+        """The rung again, with what flows between modules rewritten."""
+        runs = [
+            self.candidate.rewritten(self.dtype, encode(self.rewrite)),
+            self.reference.rewritten(self.dtype, encode(self.rewrite)),
+            self.reference.rewritten(self.dtype, encode(self.rewrite), noise=True),
+        ]
+        if self.rung.shadow is not None:
+            runs.append(self.reference.rewritten("float64", encode(self.rewrite)))
+        candidate, reference, perturbed, *shadow = map(self._wait, runs)
+        return Rung(
+            dtype=self.rung.dtype,
+            candidate=renumbered(candidate, reference),
+            reference=reference,
+            perturbed=perturbed,
+            shadow=shadow[0] if shadow else None,
+        )
+
+    def judge(self, rung: Rung) -> tuple[Comparison, list[Fault]]:
+        """What differs in a rewritten rung, and whose fault it is."""
+        cut = cut_modules(rung.candidate) | cut_modules(rung.reference)
+        stages = Stages(rung.candidate, frozenset(cut))
+        rung = _with_ends(rung, cut)
+        outputs = replace(
+            rung, candidate=_outputs(rung.candidate), reference=_outputs(rung.reference)
+        )
+        comparison = with_factor(outputs, compare(outputs, ()))
+        return comparison, blame(rung, comparison, self.rewrite, stages)
+
+    def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
+        """Which axis the first fault needs, as far as there is time to try."""
+        case = self.candidate.case
+        late = False
+
+        def persists(point: Point) -> bool | None:
+            nonlocal late
+            if time.monotonic() >= self.until:
+                late = True
+                return None
+            run = self.candidate.rewritten(self.dtype, encode(self.rewrite), point=point)
+            try:
+                trace = self._wait(run)
+            except TimeoutError:
+                late = True
+                return None
+            except (GroupFailure, TraceError):
+                return None
+            trace = renumbered(trace, rung.reference)
+            _, found = self.judge(replace(rung, candidate=trace))
+            return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
+
+        axes = parallel(case.point, PARALLEL_AXES)
+        if len(axes) == 1 and case.arguments == case.candidate_arguments:
+            return f"{axes[0]}, the only one of this Point"
+        text = needed(case, axes, persists)[1]
+        if late:
+            stopped = f"stopped for want of time after {self.seconds:.0f} s (--trainsafe-localize)"
+            text = f"{text}; {stopped}" if text else stopped
+        return text
+
+    def _wait(self, future: Future[Run]) -> Trace:
+        return future.result(max(0.0, self.until - time.monotonic())).trace
+
+
+def _with_ends(rung: Rung, cut: set[str]) -> Rung:
+    """The rung with the two ends of the containers that lie on several stages."""
+    measures = [trace for trace in (rung.perturbed, rung.shadow) if trace is not None]
+    candidate, reference, *folded = ends(cut, rung.candidate, rung.reference, *measures)
+    others = iter(folded)
+    return replace(
+        rung,
+        candidate=candidate,
+        reference=reference,
+        perturbed=next(others) if rung.perturbed is not None else None,
+        shadow=next(others) if rung.shadow is not None else None,
+    )
+
+
+def _outputs(trace: Trace) -> Trace:
+    """A trace without modules' inputs, which the judge knows nothing of."""
+    ranks = [
+        replace(rank, tensors={id: e for id, e in rank.tensors.items() if not is_input(id)})
+        for rank in trace.ranks
+    ]
+    return Trace(trace.path, trace.manifest, ranks)

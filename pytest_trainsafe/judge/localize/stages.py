@@ -1,0 +1,149 @@
+"""Containers that lie on several stages of a pipeline, and what stages hand on.
+
+A container of layers (the decoder, the model itself) is called on each of its stages, with other
+contents.  Of the whole model's call there are two ends: what the first stage is given, and what
+the last one yields.  Between two stages the program hands on what the one yields, and a stage
+must be given that, bit for bit.  Called by `judge.localize.search` and `judge.localize.blame`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
+from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: A container's call on one stage: with several chunks a rank the later chunks are later calls.
+_Place = tuple[int, int]
+_Call = tuple[int, int | None, str]
+
+_FLOWS: tuple[Kind, ...] = ("activation", "activation_grad")
+
+
+def is_input(id: TensorId) -> bool:
+    """Whether a recorded tensor is a module's input, or the gradient that left through one."""
+    return id.kind in _FLOWS and id.name.split(".")[0] == "input"
+
+
+def cut_modules(trace: Trace) -> set[str]:
+    """The containers that lie on several stages, with contents of their own on each."""
+    outputs = {id.module: id for id in trace.ids() if id.kind == "activation" and not is_input(id)}
+    return {module for module, id in outputs.items() if is_cut_over_stages(trace, id)}
+
+
+def ends(cut: set[str], *traces: Trace) -> list[Trace]:
+    """The traces with the two ends of each container in `cut`, as one call of the whole.
+
+    What the first two of them (candidate and reference) do not both have, in one shape, is left
+    out of all: stages may return other things than the whole does.
+    """
+    if not cut:
+        return list(traces)
+    folded = [_folded(trace, cut) for trace in traces]
+    first, second, *_ = folded
+    both = {*first.ids()} & {*second.ids()}
+    odd = {id for trace in folded for id in trace.ids() if id.module in cut and id not in both}
+    odd |= {id for id in both if id.module in cut and not _alike(first, second, id)}
+    return [_without(trace, odd) for trace in folded]
+
+
+def _folded(trace: Trace, cut: set[str]) -> Trace:
+    places: defaultdict[_Call, set[_Place]] = defaultdict(set)
+    for rank in trace.ranks:
+        for id in rank.tensors:
+            if id.module in cut and id.kind == "activation" and not is_input(id):
+                places[_call(id)].add((id.call, rank.coordinates["pp"]))
+    ranks = []
+    for rank in trace.ranks:
+        tensors = {}
+        for id, event in rank.tensors.items():
+            if id.module in cut and id.kind in _FLOWS:
+                # Without stages, several calls are calls of the whole: none is an end.
+                several = trace.sizes["pp"] == 1 and len(places[_call(id)]) > 1
+                end = (min if is_input(id) else max)(places[_call(id)], default=None)
+                if several or end != (id.call, rank.coordinates["pp"]):
+                    continue
+                id = msgspec.structs.replace(id, call=0)
+            tensors[id] = event
+        ranks.append(replace(rank, tensors=tensors))
+    return Trace(trace.path, trace.manifest, ranks)
+
+
+def _alike(candidate: Trace, reference: Trace, id: TensorId) -> bool:
+    """Whether both have an output of one shape; inputs may have any layout."""
+    if is_input(id):
+        return True
+    expected = logical_tensor(reference, id).tensor
+    if expected is None:
+        return False
+    found = logical_tensor(candidate, id, tuple(expected.shape)).tensor
+    return found is not None and found.shape == expected.shape
+
+
+def _without(trace: Trace, odd: set[TensorId]) -> Trace:
+    ranks = [
+        replace(rank, tensors={id: e for id, e in rank.tensors.items() if id not in odd})
+        for rank in trace.ranks
+    ]
+    return Trace(trace.path, trace.manifest, ranks)
+
+
+def stage_of(trace: Trace, id: TensorId) -> int:
+    """The coordinate in pp of the first rank that recorded a tensor."""
+    return trace.holders(id)[0][0].coordinates["pp"]
+
+
+def handed_wrong(trace: Trace, module: str, phase: Literal["forward", "backward"]) -> int | None:
+    """The pp rank that a container's neighbouring stage handed something wrong; None for none.
+
+    Forward, what a stage is given is not what the stage before it yields; backward, the gradient
+    that reaches what a stage yields is not the one that left the next stage.  Tensors are matched
+    by their shapes.
+    """
+    kind: Kind = "activation" if phase == "forward" else "activation_grad"
+    for before, after, receiver in _neighbours(trace, module, kind, phase):
+        given, taken = (before, after) if phase == "forward" else (after, before)
+        shapes = {(event.shape, event.dtype) for event in given}
+        hashes = {event.hash for event in given}
+        if any(e.hash not in hashes for e in taken if (e.shape, e.dtype) in shapes):
+            return receiver
+    return None
+
+
+def _neighbours(
+    trace: Trace, module: str, kind: Kind, phase: str
+) -> Iterator[tuple[list[TensorEvent], list[TensorEvent], int]]:
+    """What leaves a stage and what enters the next, of each call, with the receiver's pp rank."""
+    columns: defaultdict[tuple[tuple[str, int], ...], list[tuple[_Place, TensorId, TensorEvent]]]
+    columns = defaultdict(list)
+    for rank in trace.ranks:
+        at = tuple((axis, n) for axis, n in rank.coordinates.items() if axis != "pp")
+        for id, event in rank.tensors.items():
+            if id.module == module and id.kind == kind:
+                columns[at].append(((id.call, rank.coordinates["pp"]), id, event))
+    for column in columns.values():
+        for call in dict.fromkeys(_call(id) for _, id, _ in column):
+            of_call = [entry for entry in column if _call(entry[1]) == call]
+            places = sorted({place for place, _, _ in of_call})
+            for before, after in itertools.pairwise(places):
+                leaving = _at(of_call, before, inputs=False)
+                entering = _at(of_call, after, inputs=True)
+                yield leaving, entering, (after if phase == "forward" else before)[1]
+
+
+def _at(
+    entries: Iterable[tuple[_Place, TensorId, TensorEvent]], place: _Place, *, inputs: bool
+) -> list[TensorEvent]:
+    return [event for at, id, event in entries if at == place and is_input(id) == inputs]
+
+
+def _call(id: TensorId) -> _Call:
+    return id.step, id.microbatch, id.module

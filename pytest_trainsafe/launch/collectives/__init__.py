@@ -1,0 +1,1 @@
+"""What ranks write down of their collectives, and what disagrees between them."""

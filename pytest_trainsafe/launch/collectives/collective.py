@@ -1,0 +1,114 @@
+"""Collective: one line of a rank's ledger.  Written in the ranks, read by `ledger_check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+
+
+class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collective"):
+    """One call of a collective or of a point-to-point operation, as one rank made it.
+
+    `group` is the process group's name, `ranks` its members' global ranks.
+    `op` is the public name ("all_reduce"), without the variants that mean the same ("isend" is
+    "send"); `reduce` the ReduceOp, `root` the global rank of src or dst, `peer` that of the
+    other side of a send or recv (None: any source) and `tag` its tag.
+    `detail` is whatever else all ranks must agree on, in words.
+    `shape` and `dtype` are those of the tensor that goes in.
+    `gives[i]` and `takes[i]` are how many elements go to and come from the group's rank i.
+    `name` is what `ledger.name_tensor` said; `site` is file:line of the caller outside torch, and
+    `user` that of the user's code where the caller is a package's.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    op: str
+    site: str
+    user: str = ""
+    reduce: str = ""
+    root: int | None = None
+    peer: int | None = None
+    tag: int = 0
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    gives: tuple[int, ...] | None = None
+    takes: tuple[int, ...] | None = None
+    name: str = ""
+    detail: str = ""
+
+    @property
+    def is_p2p(self) -> bool:
+        """Whether this is one half of a send and recv."""
+        return self.op in ("send", "recv")
+
+    @property
+    def numel(self) -> int | None:
+        """Elements of the tensor that goes in."""
+        if self.shape is None:
+            return None
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+    def __str__(self) -> str:
+        text = self.op
+        if self.reduce:
+            text += f"({self.reduce})"
+        if self.detail:
+            text += f"({self.detail})"
+        if self.root is not None:
+            text += f" from rank {self.root}" if self.op in FROM_ROOT else f" to rank {self.root}"
+        if self.is_p2p:
+            other = "any rank" if self.peer is None else f"rank {self.peer}"
+            text += f" to {other}" if self.op == "send" else f" from {other}"
+        if self.shape is not None:
+            text += f" of {'x'.join(map(str, self.shape)) or 'one'} {self.dtype}"
+        if self.tag:
+            text += f" with tag {self.tag}"
+        if self.name:
+            text += f" ({self.name})"
+        text += f" at {self.site}"
+        return f"{text} (from {self.user})" if self.user else text
+
+
+#: Operations whose root is where the data comes from.
+FROM_ROOT = ("broadcast", "scatter", "broadcast_object_list", "scatter_object_list")
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished"):
+    """The rank's program returned: no collective follows."""
+
+
+class LedgerError(Exception):
+    """A rank's ledger cannot be read; the message says why, without the path."""
+
+
+#: Most bytes of a ledger: some millions of calls.
+MOST_LEDGER = 2**30
+
+
+def read_ledger(path: Path) -> tuple[list[Collective], bool]:
+    """A rank's collectives, and whether its program returned; a torn last line is left out.
+
+    Raises LedgerError for what is no ledger: it is the rank's to write, and a rank runs anything.
+    """
+    try:
+        # The folders up to the group's: a rank can replace its own.
+        content = read_file(path, below=path.parent.parent, most=MOST_LEDGER)
+    except FileNotFoundError:
+        return [], False
+    except OSError as error:
+        raise LedgerError(error.strerror or str(error)) from error
+    decoder = msgspec.json.Decoder(Collective | Finished)
+    entries: list[Collective | Finished] = []
+    try:
+        for line in content.split(b"\n")[:-1]:
+            entries.append(decoder.decode(line))
+    except MALFORMED as error:
+        raise LedgerError(f"line {len(entries) + 1} is damaged: {error}") from error
+    finished = bool(entries) and isinstance(entries[-1], Finished)
+    return [entry for entry in entries if isinstance(entry, Collective)], finished

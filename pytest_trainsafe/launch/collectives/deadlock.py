@@ -1,0 +1,181 @@
+"""Finds deadlocks: ranks whose ledgers show that they wait in calls that can never complete.
+
+A rank is part of one only if what it waits for is certain: its main thread is inside a call
+(`blocked`), and every rank that could still meet the call has ended or is part of the deadlock
+itself.  A rank that computes, sleeps or loads data may still make any call, so a rank that waits
+for it is not part of a deadlock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Standing
+from pytest_trainsafe.launch.supervise.stacks import ranks_text
+
+Ledgers = Sequence[Sequence[Collective]]
+
+#: Collectives that no rank can leave before all have come.  From others a rank may return early,
+#: such as the root of a broadcast, so that a single absent rank does not prove that it waits.
+_NEED_ALL = {
+    *("init_process_group", "all_reduce", "all_reduce_coalesced", "barrier", "monitored_barrier"),
+    *("all_gather", "all_gather_into_tensor", "all_gather_object"),
+    *("reduce_scatter", "reduce_scatter_tensor"),
+}
+
+
+class Wait(NamedTuple):
+    """A call that a rank waits in, the ranks that have not made theirs, and whether one suffices.
+
+    `needs_all` says that the call returns only once each of the `absent` has come.
+    """
+
+    call: Collective
+    absent: frozenset[int]
+    needs_all: bool
+
+
+def deadlock(
+    ledgers: Ledgers, standings: Sequence[Standing], ended: Sequence[bool]
+) -> dict[int, Wait]:
+    """The ranks that wait forever, and for what; empty where none does.
+
+    `ended` says of each rank whether its program has ended, however.
+    """
+    calls = _Calls(ledgers)
+    waits = {}
+    for rank, standing in enumerate(standings):
+        if not ended[rank] and (wait := calls.wait(rank, standing)) is not None:
+            waits[rank] = wait
+    gone = {rank for rank, over in enumerate(ended) if over}
+    while hopeful := [rank for rank, wait in waits.items() if not _never(wait, gone | set(waits))]:
+        for rank in hopeful:
+            del waits[rank]
+    return waits
+
+
+def _never(wait: Wait, dead: set[int]) -> bool:
+    """Whether a call never completes if the `dead` ranks make no more calls."""
+    return bool(wait.absent & dead) if wait.needs_all else wait.absent <= dead
+
+
+class _Calls:
+    """What every rank called, counted in the way in which calls are matched."""
+
+    def __init__(self, ledgers: Ledgers) -> None:
+        self._ledgers = ledgers
+        self._made: list[Counter[object]] = []
+        for ledger in ledgers:
+            made: Counter[object] = Counter()
+            for call in ledger:
+                made[_lane(call)] += 1
+            self._made.append(made)
+
+    def wait(self, rank: int, standing: Standing) -> Wait | None:
+        """What a rank waits for; None where it may go on, or where that is not known.
+
+        If the call is unknown, it is taken to be the first of the rank's calls that is not matched.
+        """
+        ledger = self._ledgers[rank]
+        if standing.threads or standing.call == 0 or standing.call > len(ledger):
+            return None
+        made: Counter[object] = Counter()
+        for number, call in enumerate(ledger, 1):
+            made[_lane(call)] += 1
+            if call.op == "recv":
+                made[call.group, call.tag] += 1
+            if standing.call in (number, UNKNOWN):
+                absent = self._absent(rank, call, made)
+                if absent:
+                    needs_all = call.op in _NEED_ALL or (call.is_p2p and call.peer is not None)
+                    return Wait(call, frozenset(absent), needs_all)
+                if standing.call == number:
+                    return None
+        return None
+
+    def _absent(self, rank: int, call: Collective, made: Mapping[object, int]) -> set[int]:
+        """The ranks that have not made their part of the last of the calls that are `made`."""
+        nth = made[_lane(call)]
+        if not call.is_p2p:
+            return {other for other in call.ranks if self._count(other, _lane(call)) < nth}
+        if call.peer is None:
+            sends = sum(self._count(other, _lane_of("send", call, rank)) for other in call.ranks)
+            return set(call.ranks) - {rank} if sends < made[call.group, call.tag] else set()
+        meet = self._count(call.peer, _lane_of("recv" if call.op == "send" else "send", call, rank))
+        if call.op == "send":
+            meet += self._count(call.peer, _lane_of("recv", call, None))
+        return {call.peer} if meet < nth else set()
+
+    def _count(self, rank: int, lane: object) -> int:
+        return self._made[rank][lane] if 0 <= rank < len(self._made) else 0
+
+
+def _lane(call: Collective) -> object:
+    """What calls of one rank must share to be counted together."""
+    return _lane_of(call.op, call, call.peer) if call.is_p2p else (call.group, call.ranks)
+
+
+def _lane_of(op: str, call: Collective, peer: int | None) -> object:
+    """The lane of sends to, or recvs from, a peer, with this call's group and tag."""
+    return op, call.group, call.tag, peer
+
+
+def describe(waits: Mapping[int, Wait]) -> list[str]:
+    """A sentence that names the ranks, what each waits in and why no call meets; [] for none."""
+    if not waits:
+        return []
+    ranks = sorted(waits)
+    why = _why(waits)
+    calls = "; ".join(_waits(rank, waits[rank]) for rank in ranks[:_SHOWN])
+    more = f"; and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else ""
+    return [f"deadlock: {why}: {calls}{more}"]
+
+
+def _waits(rank: int, wait: Wait) -> str:
+    call = wait.call
+    group = "" if call.is_p2p else f" of the group of ranks {list(call.ranks)}"
+    return f"rank {rank} waits for {_ranks_text(wait.absent)} in {call}{group}"
+
+
+def _ranks_text(ranks: Collection[int]) -> str:
+    named = ranks_text(sorted(ranks)[:_SHOWN])
+    return f"{named} and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else named
+
+
+#: Ranks whose calls the sentence names.
+_SHOWN = 8
+
+
+def _why(waits: Mapping[int, Wait]) -> str:
+    """The most specific reason for the deadlock that the waits show."""
+    for rank, (call, absent, _) in sorted(waits.items()):
+        for other in sorted(absent & set(waits)):
+            theirs = waits[other].call
+            if call.is_p2p and theirs.is_p2p:
+                if other == rank:
+                    return f"rank {rank} communicates with itself"
+                if _would_meet(call, theirs, rank, other):
+                    if call.tag != theirs.tag:
+                        return (
+                            f"the tags of ranks {rank} and {other} do not match "
+                            f"({call.tag} and {theirs.tag})"
+                        )
+                    return f"ranks {rank} and {other} use different groups of the same ranks"
+                if call.op == theirs.op and (call.peer, theirs.peer) == (other, rank):
+                    verb = "send to" if call.op == "send" else "receive from"
+                    return f"ranks {rank} and {other} both {verb} each other first"
+            elif not (call.is_p2p or theirs.is_p2p) and call.group != theirs.group:
+                if set(call.ranks) == set(theirs.ranks):
+                    return f"ranks {rank} and {other} use different groups of the same ranks"
+                return f"ranks {rank} and {other} wait in collectives of different groups"
+    return "the ranks wait in calls that can never complete"
+
+
+def _would_meet(call: Collective, theirs: Collective, rank: int, other: int) -> bool:
+    """Whether a send and a recv of two ranks would match if tag and group did."""
+    facing = call.peer in (other, None) and theirs.peer in (rank, None)
+    differ = call.tag != theirs.tag or call.group != theirs.group
+    return facing and differ and {call.op, theirs.op} == {"send", "recv"}

@@ -1,0 +1,140 @@
+"""Comparing the flight records of all ranks: where do they disagree, and who keeps whom waiting?
+
+Conservative: compared is only what every collective of gloo must share between its ranks, by the
+number under which gloo pairs them.  What Python called is better told by `ledger_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued
+from pytest_trainsafe.launch.supervise.stacks import ranks_text
+
+#: Operations of gloo in which every rank's part has the same number of elements.
+_EVEN = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter")
+
+_Calls = Mapping[int, list[Issued]]
+
+
+def check_flights(
+    flights: Sequence[Flight | None],
+    finished: Sequence[bool],
+    told: Collection[GroupKey | None] = (),
+) -> list[str]:
+    """The first mismatch of every group, as sentences; empty where all ranks agree.
+
+    `finished` says which ranks' programs returned; what another rank did not issue does not
+    count.  `told` are groups of which a mismatch is known already.
+    """
+    found = []
+    for group, calls in _by_group(flights).items():
+        if group not in told and (text := _first_mismatch(group[1], calls, finished)):
+            found.append(f"collective mismatch: {text}")
+    return found
+
+
+def _by_group(flights: Sequence[Flight | None]) -> dict[GroupKey, dict[int, list[Issued]]]:
+    """What each rank issued, by group; a rank without a reliable record is left out.
+
+    So is a group of ranks that there are not: a program may believe in a larger world.
+    """
+    groups: dict[GroupKey, dict[int, list[Issued]]] = {}
+    for rank, flight in enumerate(flights):
+        for group, issued in (flight or {}).items():
+            if rank in group[1] and max(group[1]) < len(flights):
+                groups.setdefault(group, {})[rank] = issued
+    return groups
+
+
+def _first_mismatch(members: tuple[int, ...], calls: _Calls, finished: Sequence[bool]) -> str:
+    group = f"of the group of ranks {list(members)}"
+    numbered = {
+        rank: {call.collective_seq_id: call for call in made} for rank, made in calls.items()
+    }
+    last = {rank: max(made, default=0) for rank, made in numbered.items()}
+    for number in sorted(set().union(*numbered.values())):
+        made = {rank: all_[number] for rank, all_ in numbered.items() if number in all_}
+        one, *others = made
+        for other in others:
+            if why := _disagree(made[one], made[other]):
+                return (
+                    f"collective #{number} {group}, as torch counts them, differs ({why}): "
+                    f"rank {one} {made[one]}; rank {other} {made[other]}"
+                )
+        # earlier ones may be missing for other reasons: overwritten, or a monitored_barrier
+        missing = [rank for rank in numbered if last[rank] < number]
+        done = [rank for rank in missing if finished[rank]]
+        if done:
+            return (
+                f"collective #{number} {group}, as torch counts them, is made by rank {one} but "
+                f"not by rank {done[0]}, which finished after #{last[done[0]]}: "
+                f"rank {one} {made[one]}"
+            )
+        if missing:
+            return ""
+    return ""
+
+
+def _disagree(a: Issued, b: Issued) -> str:
+    """Why two ranks' calls cannot be one collective; "" if they can."""
+    if a.op != b.op:
+        return "operation"
+    if a.dtypes and b.dtypes and a.dtypes != b.dtypes:
+        return "dtype"
+    if a.op in _EVEN and a.numel != b.numel:
+        return "number of elements"
+    return ""
+
+
+def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]:
+    """One line a group in which a rank waits: where each of its ranks stands, and who lags.
+
+    `ended` says how each rank's program ended ("finished", "raised"), "" while it runs.  One that
+    ended waits for nothing, whatever its record says: torch retires a collective a moment after
+    its result is there.
+    """
+    lines = []
+    for (_, members), calls in _by_group(flights).items():
+        running = {rank: made for rank, made in calls.items() if not ended[rank]}
+        open_ = {rank: call for rank, made in running.items() if (call := _first_open(made))}
+        if not open_:
+            continue
+        ahead = max(call.collective_seq_id for call in open_.values())
+        places: dict[tuple[str, str], list[int]] = {}
+        for rank in members:
+            if rank in calls:
+                place = _place(calls[rank], ended[rank], ahead)
+            else:
+                place = ("left", " no record") if flights[rank] is None else _UNKNOWN
+            places.setdefault(place, []).append(rank)
+        told = [
+            f"{ranks_text(ranks)} {verb if len(ranks) > 1 else _singular(verb)}{rest}"
+            for (verb, rest), ranks in places.items()
+        ]
+        lines.append(f"group of ranks {list(members)}: {'; '.join(told)}")
+    return lines
+
+
+def _first_open(made: list[Issued]) -> Issued | None:
+    """The collective a rank waits for: later ones may be under way, as DDP's buckets are."""
+    return next((call for call in made if not call.retired), None)
+
+
+#: The rank did not make the group, or its record of it cannot be relied on.
+_UNKNOWN = ("have", " no record of it")
+
+
+def _place(made: list[Issued], ended: str, ahead: int) -> tuple[str, str]:
+    """A verb for several ranks, and the rest of the sentence."""
+    after = f" after {made[-1]}" if made else " with none issued"
+    if ended:
+        return ended, after
+    if call := _first_open(made):
+        return "wait", f" in {call}"
+    behind = not made or made[-1].collective_seq_id < ahead
+    return ("lag", after) if behind else ("passed", f" {made[-1]}")
+
+
+def _singular(verb: str) -> str:
+    return {"wait": "waits", "lag": "lags", "have": "has"}.get(verb, verb)

@@ -1,0 +1,340 @@
+"""The ledger: every rank writes down each collective just before it calls it.
+
+`install` runs in the ranks before the user's program is imported, and replaces the public
+functions of `torch.distributed` by ones that write a line first.  gloo and NCCL pair calls by
+their order alone and answer some mismatches with garbage or silence; `ledger_check` compares the
+lines of all ranks.  Not seen: what C++ calls by itself (the gradient buckets of DDP); that is in
+`flight`, which knows less of each call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import inspect
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as funcol
+from torch.distributed import distributed_c10d as c10d
+
+from pytest_trainsafe.launch.collectives.collective import Collective, Finished
+from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
+from pytest_trainsafe.launch.collectives.passing import is_installed, is_stdlib, passes_on
+from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class Ledger:
+    """The open ledger of this rank, which says in `blocked` which call has not returned."""
+
+    def __init__(self, path: Path, blocked: Blocked) -> None:
+        self.path = path
+        self.blocked = blocked
+        self._calls = 0
+        self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._pid = os.getpid()
+        self._encode = msgspec.json.Encoder().encode
+        self._members: dict[str, tuple[int, ...]] = {}
+        #: Is told of each call as well.
+        self.listener: Callable[[Collective], None] | None = None
+
+    def write(self, entry: Collective | Finished) -> None:
+        """Append one line.  Not buffered: it must be there when the next call never returns."""
+        if os.getpid() != self._pid:  # a process the program forked is no rank
+            return
+        try:
+            os.write(self.fd, self._encode(entry) + b"\n")
+        except OSError as error:
+            what = os.strerror(error.errno or errno.EIO)
+            raise OSError(
+                error.errno, f"{what}: the ledger of collectives", str(self.path)
+            ) from None
+
+    def record(self, op: str, detail: Detail) -> int:
+        """Write down one call, unless it is of a group this rank is no member of; its number.
+
+        Calls are counted from 1; UNKNOWN is the number of one that is not written down.
+        """
+        group = detail.group if detail.group is not None else c10d._get_default_group()
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            return UNKNOWN
+        name = str(group.group_name)
+        ranks = self._members.get(name)
+        if ranks is None:
+            ranks = self._members[name] = tuple(dist.get_process_group_ranks(group))
+        tensor = detail.tensor
+        site, user = calling_lines()
+        entry = Collective(
+            group=name,
+            ranks=ranks,
+            op=op,
+            site=site,
+            user=user,
+            reduce=detail.reduce,
+            root=_global(ranks, detail.root, detail.group_root),
+            peer=_global(ranks, detail.peer, detail.group_peer),
+            tag=detail.tag,
+            dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+            shape=None if tensor is None else tuple(tensor.shape),
+            gives=_sizes(detail.gives, len(ranks)),
+            takes=_sizes(detail.takes, len(ranks)),
+            name="" if tensor is None else _name_of(tensor),
+            detail=detail.detail,
+        )
+        self.write(entry)
+        self._calls += 1
+        if self.listener is not None:
+            self.listener(entry)
+        return self._calls
+
+    def issued(self, work: Any, call: int) -> None:
+        """Remember that this call issued the work: to wait for the work is to wait in the call."""
+        if isinstance(work, c10d.Work):
+            self._works[work] = call
+
+    def call_of(self, work: Any) -> int:
+        """The number of the call that issued the work."""
+        return self._works.get(work, UNKNOWN)
+
+    def join(self, entry: Collective) -> int:
+        """Write down that this rank joins the world; the call's number."""
+        self.write(entry)
+        self._calls += 1
+        return self._calls
+
+    def finish(self) -> None:
+        """Say that the program returned."""
+        self.write(Finished())
+
+
+def _global(ranks: tuple[int, ...], rank: int | None, in_group: int | None) -> int | None:
+    return ranks[in_group] if in_group is not None else rank
+
+
+def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
+    if sizes is None:
+        return None
+    return (sizes,) * world if isinstance(sizes, int) else tuple(sizes)
+
+
+def calling_lines() -> tuple[str, str]:
+    """file:line of who calls torch or this package, and of the user's code that led there.
+
+    The first is the innermost caller outside torch, this package and frameworks' layers over
+    `torch.distributed`.  The second is "" where that is the user's own, or where none led there:
+    torch's autograd runs backwards in threads of its own.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    site = last = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        last = f"{file}:{frame.f_lineno}"
+        if not file.startswith((_TORCH, "<")) and not passes_on(file):
+            site = site or last
+            if not is_installed(file) and not is_stdlib(file):
+                return site, "" if last == site else last
+        frame = frame.f_back
+    return site or last, ""
+
+
+#: data pointer -> (the tensor, its number of elements, its name)
+_names: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
+
+
+def name_tensor(tensor: torch.Tensor, name: str) -> None:
+    """Let the ledger call this tensor, and whole views of it, by a name.
+
+    Ranks that reduce the same names in different orders are reported.  The tensor is not kept
+    alive; a name is forgotten with its tensor.
+    """
+    pointer = tensor.data_ptr()
+    if pointer:
+        _names[pointer] = (weakref.ref(tensor), tensor.numel(), name)
+
+
+def _name_of(tensor: torch.Tensor) -> str:
+    if not _names:
+        return ""
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError:  # fake and functional tensors have no memory
+        return ""
+    named = _names.get(pointer)
+    if named is None or named[1] != tensor.numel():
+        return ""
+    owner = named[0]()
+    if owner is None or owner.data_ptr() != pointer:  # the memory has a new owner
+        del _names[pointer]
+        return ""
+    return named[2]
+
+
+_current: Ledger | None = None
+
+
+def current() -> Ledger:
+    """The ledger of this rank; there is one in every rank, and none elsewhere."""
+    assert _current is not None, "no ledger is installed in this process"
+    return _current
+
+
+def listen(listener: Callable[[Collective], None]) -> None:
+    """Tell `listener` of every later call; of none in a process without a ledger."""
+    if _current is not None:
+        _current.listener = listener
+
+
+class _Within(threading.local):
+    """Whether this thread is inside a recorded call; collectives are made of collectives."""
+
+    active = False
+
+
+_within = _Within()
+
+
+def install(path: Path, blocked: Path) -> Ledger:
+    """Record every later call of this process into `path`, and in `blocked` what it waits in."""
+    global _current
+    ledger = _current = Ledger(path, Blocked(blocked))
+    for public, (op, describe) in DESCRIBE.items():
+        original = getattr(c10d, public, None)
+        if original is not None:  # some names are younger than the oldest torch we support
+            recorded = _recorded(ledger, op, describe, original)
+            # in both modules: torch calls its own functions through the inner one
+            setattr(c10d, public, recorded)
+            if hasattr(dist, public):
+                setattr(dist, public, recorded)
+    joined = _recorded_join(ledger, c10d.init_process_group)
+    c10d.init_process_group = dist.init_process_group = joined
+    batch = _recorded_batch(ledger, c10d.batch_isend_irecv)
+    c10d.batch_isend_irecv = dist.batch_isend_irecv = batch
+    for public, (op, describe) in FUNCTIONAL.items():
+        original = getattr(funcol, public, None)
+        if original is not None:
+            setattr(funcol, public, _recorded(ledger, op, describe, original))
+    setattr(c10d.Work, "wait", _recorded_wait(ledger, c10d.Work.wait))  # noqa: B010 - mypy
+    funcol.wait_tensor = _recorded_wait_tensor(ledger, funcol.wait_tensor)
+    return ledger
+
+
+def _recorded(
+    ledger: Ledger, op: str, describe: Callable[..., Detail], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        # The compiler must see the function it knows.
+        if torch.compiler.is_compiling() or _within.active:
+            return original(*args, **kwargs)
+        detail = None
+        with contextlib.suppress(TypeError, AttributeError, ValueError, LookupError, RuntimeError):
+            detail = describe(*args, **kwargs)
+        if detail is None:
+            # A call that torch itself will refuse, with a better message than ours.  It is made
+            # here, after the exception, so that torch's error is not chained to it.
+            return original(*args, **kwargs)
+        call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
+        _within.active = True
+        # a monitored_barrier has a timeout, so it does not wait forever
+        if op != "monitored_barrier":
+            ledger.blocked.enter(call)
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            _within.active = False
+            ledger.blocked.leave()
+        ledger.issued(result, call)
+        return result
+
+    return recorded
+
+
+def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # nor does a wait with a timeout
+        if torch.compiler.is_compiling() or args or kwargs or _within.active:
+            return original(self, *args, **kwargs)
+        ledger.blocked.enter(ledger.call_of(self))
+        try:
+            return original(self)
+        finally:
+            ledger.blocked.leave()
+
+    return wait
+
+
+def _recorded_wait_tensor(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wait_tensor(tensor: Any) -> Any:
+        if torch.compiler.is_compiling() or _within.active:
+            return original(tensor)
+        ledger.blocked.enter(UNKNOWN)
+        try:
+            return original(tensor)
+        finally:
+            ledger.blocked.leave()
+
+    return wait_tensor
+
+
+def _recorded_batch(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def recorded(p2p_op_list: list[Any]) -> Any:
+        calls = []
+        for each in p2p_op_list:
+            op = "send" if each.op.__name__ == "isend" else "recv"
+            detail = Detail(each.tensor, each.group, peer=each.peer, tag=each.tag)
+            calls.append(ledger.record(op, detail))
+        _within.active = True
+        try:
+            works = original(p2p_op_list)
+        finally:
+            _within.active = False
+        if len(works) == len(calls):  # one for all where the backend joins them
+            for work, call in zip(works, calls, strict=True):
+                ledger.issued(work, call)
+        return works
+
+    return recorded
+
+
+def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(original)
+    world = int(os.environ["WORLD_SIZE"])
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        # Ranks that disagree on the world wait for each other for ever.
+        given = signature.bind_partial(*args, **kwargs).arguments
+        size = given.get("world_size", -1)
+        backend = given.get("backend") or "the default backend"
+        call = ledger.join(
+            Collective(
+                group="",
+                ranks=tuple(range(world)),
+                op="init_process_group",
+                site=calling_lines()[0],
+                detail=f"{backend}, world_size={world if size == -1 else size}",
+            )
+        )
+        ledger.blocked.enter(call)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            ledger.blocked.leave()
+
+    return recorded

@@ -1,0 +1,183 @@
+"""Comparing the ledgers of all ranks: where do they disagree on a collective?
+
+Each group's ranks must make the same calls in the same order; a send must meet a recv that takes
+as much.  What differs legitimately (call sites, object sizes, the parts of an all_to_all) is no
+mismatch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from pytest_trainsafe.launch.collectives.collective import Collective
+
+Ledgers = Sequence[Sequence[Collective]]
+_GroupKey = tuple[str, tuple[int, ...]]
+_Lane = tuple[str, int, int, int]
+
+#: Operations that move differently shaped parts; `gives` and `takes` say what must fit.
+_BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", "gather", "scatter")
+
+
+class Mismatch(NamedTuple):
+    """One disagreement, as a sentence, and the group in which it is; None for a send or recv."""
+
+    text: str
+    group: _GroupKey | None = None
+
+
+def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
+    """The first mismatch of every group; empty where all ranks agree.
+
+    `finished` says which ranks' programs returned.  What a rank did not call counts only if it
+    finished: one that was stopped may just not have come so far.
+    """
+    return [*_check_collectives(ledgers, finished), *_check_p2p(ledgers, finished)]
+
+
+def self_talk(ledgers: Ledgers, failed: Sequence[bool]) -> list[str]:
+    """Each failed rank whose last call is a send to itself or a recv from itself: gloo has none."""
+    return [
+        f"rank {rank} communicates with itself: {ledger[-1]}"
+        for rank, ledger in enumerate(ledgers)
+        if failed[rank] and ledger and ledger[-1].is_p2p and ledger[-1].peer == rank
+    ]
+
+
+def _check_collectives(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]:
+    calls: dict[_GroupKey, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
+    for rank, ledger in enumerate(ledgers):
+        for call in ledger:
+            if not call.is_p2p:
+                calls[call.group, call.ranks][rank].append(call)
+    for (name, members), by_rank in calls.items():
+        known = [rank for rank in members if rank < len(ledgers)]
+        found = _first_mismatch(members, {rank: by_rank[rank] for rank in known}, finished)
+        if found:
+            yield Mismatch(f"collective mismatch: {found}", (name, members))
+
+
+def _first_mismatch(
+    members: tuple[int, ...], calls: dict[int, list[Collective]], finished: Sequence[bool]
+) -> str:
+    group = f"the group of ranks {list(members)}"
+    names = {rank: {call.name for call in made} for rank, made in calls.items()}
+    for number in range(max(map(len, calls.values()), default=0)):
+        made = {rank: all_[number] for rank, all_ in calls.items() if number < len(all_)}
+        for one, other in _pairs(list(made)):
+            why = _disagree(made[one], made[other], members.index(one), members.index(other))
+            if not why and _swapped(made[one].name, made[other].name, names[one], names[other]):
+                why = "the same tensors in another order"
+            if why:
+                return (
+                    f"collective {number + 1} of {group} differs ({why}): "
+                    f"rank {one} {made[one]}; rank {other} {made[other]}"
+                )
+        missing = [rank for rank in calls if rank not in made]
+        done = [rank for rank in missing if finished[rank]]
+        if done:
+            one = min(made)
+            return (
+                f"collective {number + 1} of {group} is made by rank {one} but not by "
+                f"rank {done[0]}, which finished after {len(calls[done[0]])}: "
+                f"rank {one} {made[one]}"
+            )
+        if missing:
+            return ""
+    return ""
+
+
+def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
+    """The first rank with every other: enough for what all must share."""
+    return ((ranks[0], other) for other in ranks[1:])
+
+
+def _disagree(a: Collective, b: Collective, a_at: int, b_at: int) -> str:
+    """Why two ranks' calls cannot be one collective; "" if they can."""
+    if a.op != b.op:
+        return "operation"
+    if a.reduce != b.reduce:
+        return "reduction"
+    if a.detail != b.detail:
+        return "arguments"
+    if a.root != b.root:
+        return "root"
+    if a.dtype != b.dtype:
+        return "dtype"
+    if a.op in _BY_PARTS:
+        return _parts_disagree(a, b, a_at, b_at) or _parts_disagree(b, a, b_at, a_at)
+    if a.numel != b.numel:
+        return "number of elements"
+    if a.shape is not None and b.shape is not None and _squeezed(a.shape) != _squeezed(b.shape):
+        return "shape"
+    return ""
+
+
+def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_at: int) -> str:
+    if giver.gives is None or taker.takes is None:
+        return ""
+    if max(giver_at, taker_at) >= min(len(giver.gives), len(taker.takes)):
+        return "number of parts"
+    given, taken = giver.gives[taker_at], taker.takes[giver_at]
+    return f"{given} elements given, {taken} taken" if given != taken else ""
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A broadcast from () into (1,) is common and harmless."""
+    return tuple(size for size in shape if size != 1)
+
+
+def _swapped(a: str, b: str, all_of_a: set[str], all_of_b: set[str]) -> bool:
+    """Whether named tensors meet others although their namesakes exist.
+
+    Different names alone are no mismatch: tied embeddings have one in each pipeline stage.
+    """
+    return bool(a and b) and a != b and (a in all_of_b or b in all_of_a)
+
+
+def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]:
+    lanes: dict[_Lane, tuple[list[Collective], list[Collective]]] = defaultdict(lambda: ([], []))
+    any_source = set()
+    for rank, ledger in enumerate(ledgers):
+        for call in ledger:
+            if call.op == "send" and call.peer is not None:
+                lanes[call.group, rank, call.peer, call.tag][0].append(call)
+            elif call.op == "recv" and call.peer is not None:
+                lanes[call.group, call.peer, rank, call.tag][1].append(call)
+            elif call.op == "recv":
+                any_source.add((call.group, rank))
+    for (group, source, target, _), (sends, recvs) in sorted(lanes.items()):
+        if (group, target) in any_source:  # which send it met is not known
+            continue
+        found = _first_p2p(source, target, sends, recvs, finished)
+        if found:
+            yield Mismatch(f"collective mismatch: {found}")
+
+
+def _first_p2p(
+    source: int,
+    target: int,
+    sends: list[Collective],
+    recvs: list[Collective],
+    finished: Sequence[bool],
+) -> str:
+    for number, (send, recv) in enumerate(zip(sends, recvs, strict=False)):
+        if send.numel != recv.numel or send.dtype != recv.dtype:
+            return (
+                f"send {number + 1} from rank {source} to rank {target} does not fit its recv: "
+                f"rank {source} {send}; rank {target} {recv}"
+            )
+    both = min(len(sends), len(recvs))
+    if len(sends) > both and target < len(finished) and finished[target]:
+        return (
+            f"send {both + 1} from rank {source} to rank {target} is never received: "
+            f"rank {source} {sends[both]}"
+        )
+    if len(recvs) > both and source < len(finished) and finished[source]:
+        return (
+            f"recv {both + 1} by rank {target} from rank {source} is never sent: "
+            f"rank {target} {recvs[both]}"
+        )
+    return ""

@@ -1,0 +1,164 @@
+"""The guard of a forked group: forks the ranks, holds their store, and lets nothing outlive them.
+
+Called by `warm_server` in a child of its own for each connection; speaks `processes`' lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import traceback
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import msgspec
+
+from pytest_trainsafe.launch.forkserver.fit import misfits
+from pytest_trainsafe.launch.forkserver.forked_rank import run_rank
+from pytest_trainsafe.launch.resources import namespace
+from pytest_trainsafe.launch.supervise import guard
+from pytest_trainsafe.launch.torchrun.elastic import worker_environment
+from pytest_trainsafe.launch.torchrun.store import hold_store, listen
+
+#: Seconds within which whoever connects must have said what it wants.
+_PATIENCE = 60.0
+
+#: Most bytes of a request, or somewhat more than an environment and a search path can have.
+_MOST_REQUEST = 2**24
+
+
+class _RequestError(Exception):
+    """A request is not one that `warm` makes; the message says why."""
+
+
+class _Request(msgspec.Struct):
+    """What a request for ranks has, at least."""
+
+    task: str
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=2**14)]
+    environ: dict[str, str]
+    sys_path: list[str]
+    cwd: str
+
+
+def serve(
+    control: socket.socket, client: int, base: Mapping[str, str], status: Mapping[str, object]
+) -> NoReturn:
+    """Serve the request of one connection in this process, and end it."""
+    code = 70  # EX_SOFTWARE: what follows failed
+    try:
+        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+        control.settimeout(_PATIENCE)
+        try:
+            request = _read(control)
+        except _RequestError as error:
+            guard.tell(control, {"refused": f"the request cannot be read: {error}"})
+            request = None
+        if request is not None:
+            control.settimeout(None)
+            guard.tell(control, {"guard": os.getpid()})
+            _answer(control, client, base, status, request)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _read(control: socket.socket) -> dict[str, Any] | None:
+    """The request, with its pipe as our output and its `gate`; None if it was taken back."""
+    content, fds, _, _ = socket.recv_fds(control, 65536, 2)
+    if fds:
+        os.dup2(fds[0], 1)
+        os.dup2(fds[0], 2)
+        os.close(fds[0])
+    received = bytearray(content)
+    while not received.endswith(b"\n"):
+        chunk = control.recv(65536)
+        if not chunk:
+            return None
+        received += chunk
+        if len(received) > _MOST_REQUEST:
+            raise _RequestError(f"it is longer than {_MOST_REQUEST} bytes")
+    line, _, rest = bytes(received).partition(b"\n")
+    # What is sent after a message with descriptors is received by itself.
+    if rest or select.select([control], [], [], 0)[0]:
+        return None
+    try:
+        request = json.loads(line)  # not msgspec: variables need not be UTF-8
+        if not isinstance(request, dict):
+            raise _RequestError("it is not a JSON object")
+        if "task" in request:
+            msgspec.convert(request, _Request)
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        raise _RequestError(str(error)) from error
+    return {**request, "gate": fds[-1] if fds else -1}
+
+
+def _answer(
+    control: socket.socket,
+    client: int,
+    base: Mapping[str, str],
+    status: Mapping[str, object],
+    request: dict[str, Any],
+) -> None:
+    if "task" not in request:
+        guard.tell(control, {"status": status})
+        return
+    reasons = misfits(base, request["environ"], request["sys_path"])
+    if reasons:
+        guard.tell(control, {"refused": "; ".join(reasons)})
+        return
+    try:
+        alive = [control.fileno(), os.pidfd_open(client)]
+    except ProcessLookupError:
+        return
+    if request["private"]:
+        try:
+            namespace.enter()
+        except namespace.NoNamespace as error:
+            guard.tell(control, {"refused": f"no private network for the ranks: {error}"})
+            return
+    with listen() as listening:
+        close = [control, listening]
+        children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
+        os.close(request["gate"])
+        guard.stay()
+        store = hold_store(listening)  # it has a thread: nothing is forked after
+    guard.watch(control, alive, children)
+    del store
+
+
+def _fork_ranks(
+    request: dict[str, Any], port: int, close: list[socket.socket], close_fds: list[int]
+) -> dict[int, dict[str, object]]:
+    world, run_id = request["world_size"], uuid.uuid4().hex
+    children: dict[int, dict[str, object]] = {}
+    for rank in range(world):
+        pid = os.fork()
+        if pid:
+            children[pid] = {"rank": rank}
+            continue
+        for each in close:
+            each.close()
+        for fd in close_fds:
+            os.close(fd)
+        task_file = Path(request["task"])
+        environ = worker_environment(
+            request["environ"],
+            rank=rank,
+            world_size=world,
+            port=port,
+            run_id=run_id,
+            error_file=str(task_file.parent / f"rank{rank}" / "error.json"),
+        )
+        run_rank(task_file, rank, environ, request["cwd"], request["gate"])
+    return children

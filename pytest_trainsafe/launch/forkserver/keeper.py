@@ -1,0 +1,85 @@
+"""The keeper: starts the fork server, replaces it when it dies, and outlives it to clean up.
+
+    python -m pytest_trainsafe.launch.forkserver.keeper SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
+
+Started by `WarmServer`; imports no torch.  It holds the listening sockets, so that whoever
+connects while there is no server waits for the next one.  When the controller lets go of LIFE or
+is gone, however violently, it kills every process below it and removes the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+from pytest_trainsafe.launch.supervise import guard
+
+#: Exit code of a server that found itself unsafe to fork from; it has said why.
+UNSAFE = 78
+
+#: Servers in a row that may die before they are ready.
+_ATTEMPTS = 3
+
+
+def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
+    """Keep a server alive until the controller is done."""
+    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    guard.stay()
+    *sockets, life = fds
+    os.set_inheritable(life, False)
+    try:
+        alive = [life, os.pidfd_open(controller)]
+        _keep(alive, sockets, directory, preload)
+    except ProcessLookupError:
+        pass
+    for fd in sockets:  # from now on connecting is refused
+        os.close(fd)
+    guard.sweep()
+    if directory.exists() and (directory / "gave-up").exists():
+        select.select(alive, [], [])  # the reason must stay readable
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _keep(alive: list[int], sockets: list[int], directory: Path, preload: list[str]) -> None:
+    wakeup = guard.wake_on_children()
+    server, failures = 0, 0
+    while failures < _ATTEMPTS:
+        if not server:
+            server = _start(sockets, directory, preload)
+        ready, _, _ = select.select([*alive, wakeup], [], [], 1.0)
+        if wakeup in ready:
+            os.read(wakeup, 4096)
+        if set(ready) & set(alive):
+            return
+        for pid, status in guard.reap():
+            if pid == server:
+                server = 0
+                code = os.waitstatus_to_exitcode(status)
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                _note(directory, f"the fork server died ({how})")
+                was_ready = directory / f"ready-{pid}"
+                failures = 0 if was_ready.exists() else failures + 1
+                was_ready.unlink(missing_ok=True)
+    (directory / "gave-up").touch()
+
+
+def _start(sockets: list[int], directory: Path, preload: list[str]) -> int:
+    for fd in sockets:
+        os.set_inheritable(fd, True)
+    command = [sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.forkserver.server"]
+    return guard.start([*command, *map(str, sockets), str(directory), *preload])
+
+
+def _note(directory: Path, line: str) -> None:
+    with (directory / "log.txt").open("a") as log:
+        log.write(line + "\n")
+
+
+if __name__ == "__main__":
+    signal.set_wakeup_fd(-1)
+    listening, learning, life, controller = map(int, sys.argv[1:5])
+    main([listening, learning, life], controller, Path(sys.argv[5]), sys.argv[6:])

@@ -1,0 +1,243 @@
+"""WarmLauncher: ranks forked from a process that has imported torch already."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.launch.files import RankFiles, write_whole
+from pytest_trainsafe.launch.forkserver.start import connect, teach
+from pytest_trainsafe.launch.outcome import group_result
+from pytest_trainsafe.launch.protocol import Launcher
+from pytest_trainsafe.launch.resources.namespace import is_private
+from pytest_trainsafe.launch.result import GroupResult
+from pytest_trainsafe.launch.supervise.supervisor import Group
+from pytest_trainsafe.launch.supervise.unreachable import in_private_network
+from pytest_trainsafe.launch.task import Task
+from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environment
+
+
+class WarmLauncher:
+    """Runs a task in ranks forked for it alone; as torchrun does, within a fraction of a second.
+
+    `address` is a `WarmServer`'s.  Every group is fresh: its ranks have what a new process has,
+    except that string hashes are seeded alike in all ranks, and that a variable which a
+    preloaded module reads when it is imported (DeepSpeed: DS_ACCELERATOR) has the value it had
+    when the server started.  Where that is known to matter, and where there is no server that is
+    safe to fork from, the group is left to `fallback`, and `warn` is told why, once per reason.
+    `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.
+    """
+
+    name = "warm"
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        grace: float = 3.0,
+        startup_timeout: float = 180.0,
+        network: str = "auto",
+        fallback: Launcher | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.grace = grace
+        self.startup_timeout = startup_timeout
+        self.network = network
+        self.fallback = fallback or TorchrunLauncher(
+            grace=grace, startup_timeout=startup_timeout, network=network
+        )
+        self._warn = warn or _warn
+        self._warned: set[str] = set()
+        self._taught: set[str] = set()
+
+    def run(
+        self,
+        task: Task,
+        *,
+        timeout: float,
+        workdir: Path,
+        stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
+        begun: Forked | None = None,
+    ) -> GroupResult:
+        """Run the task in a new folder below `workdir`; see `Launcher.run`.
+
+        `begun` is what `begin` returned for the same task.
+        """
+        stop = stop or threading.Event()
+        why = ""
+        for _ in range(2):
+            try:
+                processes = begun or self._fork(task, workdir, environ)
+                begun = None
+                processes.let_in()
+            except OSError as error:
+                why = f"there is no fork server: {_given_up(self.address) or error}"
+                break
+            folder = processes.folder
+            with Group(processes, folder, task.world_size) as group:
+                group.wait(
+                    timeout=timeout,
+                    startup_timeout=self.startup_timeout,
+                    grace=self.grace,
+                    stop=stop,
+                )
+            seen = group.state
+            why = seen.refused or (seen.problem if not processes.guard else "")
+            if not why or seen.reason == "request":
+                self._teach(folder, task.world_size)
+                result = group_result(task, folder, seen, timeout, self.startup_timeout)
+                return in_private_network(result) if is_private(self.network) else result
+            if seen.refused:
+                break
+        if why not in self._warned:
+            self._warned.add(why)
+            self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
+        return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
+
+    def begin(
+        self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
+    ) -> Forked | None:
+        """Fork the ranks of a task that is about to be run; they wait where the program begins.
+
+        To be given to `run`, or ended.  None where nothing can be forked, as `run` will say.
+        """
+        try:
+            return self._fork(task, workdir, environ)
+        except OSError:
+            return None
+
+    def _fork(self, task: Task, workdir: Path, environ: Mapping[str, str] | None) -> Forked:
+        workdir.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
+        try:
+            return Forked(
+                self.address,
+                task,
+                folder,
+                os.environ if environ is None else environ,
+                private=is_private(self.network),
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _teach(self, folder: Path, world_size: int) -> None:
+        """Pass on what the ranks had to import."""
+        names: dict[str, None] = {}
+        for rank in range(world_size):
+            names |= dict.fromkeys(RankFiles(folder, rank).read_imported())
+        news = [name for name in names if name not in self._taught]
+        if news:
+            self._taught.update(news)
+            teach(self.address, news)
+
+
+class Forked:
+    """The processes of a group that the fork server forks; see `Processes`.
+
+    The ranks wait in `folder` until they are let in.
+    """
+
+    def __init__(
+        self, address: str, task: Task, folder: Path, environ: Mapping[str, str], *, private: bool
+    ) -> None:
+        self.guard = 0
+        self.folder = folder
+        self._address = address
+        self._ranks = task.world_size
+        task_file = folder / "task.msgpack"
+        request = {
+            "task": str(task_file),
+            "world_size": task.world_size,
+            "environ": environment(task, environ),
+            "cwd": task.cwd or os.getcwd(),
+            "sys_path": list(task.sys_path),
+            "private": private,
+        }
+        self.control = connect(address)
+        try:
+            write_whole(task_file, msgspec.msgpack.encode(task))
+            self.output, write = os.pipe()
+            read, self._gate = os.pipe()
+            try:
+                content = json.dumps(request).encode() + b"\n"
+                sent = socket.send_fds(self.control, [content], [write, read])
+                self.control.sendall(content[sent:])
+            except BaseException:
+                os.close(self.output)
+                os.close(self._gate)
+                raise
+            finally:
+                os.close(write)
+                os.close(read)
+        except BaseException:
+            self.control.close()
+            raise
+
+    def let_in(self) -> None:
+        """Let the ranks begin the program."""
+        with contextlib.suppress(BrokenPipeError):  # they died, as their supervisor will see
+            os.write(self._gate, bytes(self._ranks))
+
+    def end(self) -> None:
+        """End the ranks of a group that is not to be run after all."""
+        with Group(self, self.folder, self._ranks):
+            pass
+
+    def reap(self, *, by_force: bool) -> None:
+        """Close what we hold; the server waits for its children."""
+        if by_force and self.guard:
+            os.kill(self.guard, 9)
+        self.control.close()
+        os.close(self.output)
+        os.close(self._gate)
+
+    def obituary(self) -> str:
+        """How the part of the fork server that was to guard this group ended."""
+        note = Path(self._address) / f"guard-{self.guard}"
+        until = time.monotonic() + 2.0
+        while self.guard and time.monotonic() < until:
+            try:
+                how = note.read_text()
+            except OSError:
+                time.sleep(0.01)
+                continue
+            note.unlink(missing_ok=True)
+            return f"the fork server died ({how})"
+        return _last_death(self._address) or "the fork server died"
+
+
+def _last_death(address: str) -> str:
+    """What the keeper noted of the last server that died."""
+    try:
+        lines = (Path(address) / "log.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    deaths = [line for line in lines if line.startswith("the fork server died")]
+    return deaths[-1] if deaths else ""
+
+
+def _given_up(address: str) -> str:
+    """Why there is no server any more, if the keeper says so."""
+    folder = Path(address)
+    if not (folder / "gave-up").exists():
+        return ""
+    lines = (folder / "log.txt").read_text(errors="replace").splitlines()
+    return " / ".join(lines[-4:])
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)

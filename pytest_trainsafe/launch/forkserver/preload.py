@@ -1,0 +1,174 @@
+"""Learning what to preload: installed modules that ranks had to import themselves.
+
+The ranks name them; the server's child tries each import first, because one that starts a
+thread, touches CUDA or changes the process must never happen in the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import signal
+import site
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pytest_trainsafe.launch.supervise.guard import (
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_PDEATHSIG,
+    descendants,
+    prctl,
+    sweep,
+)
+
+
+def installed(names: Iterable[str]) -> list[str]:
+    """Those of the imported modules that live among installed packages, in order of import.
+
+    Never the user's project: what it holds must be imported anew for each group.  This package
+    is installed wherever it lies.
+    """
+    homes = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    with contextlib.suppress(AttributeError):  # a virtual environment of old has no such functions
+        homes |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders = tuple(os.path.realpath(home) + os.sep for home in homes)
+    found = []
+    for name in names:
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if getattr(spec, "name", None) != name or not isinstance(origin, str):
+            continue  # made at run time, or known by another name
+        own = name.partition(".")[0] == __package__.partition(".")[0]
+        if own or os.path.realpath(origin).startswith(folders):
+            found.append(name)
+    return found
+
+
+def unsafe() -> str:
+    """Why this process must not be forked from; "" if it may."""
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1:
+        return f"has {threads} threads"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "has initialised CUDA"
+    return ""
+
+
+class State:
+    """What an import should leave alone, as far as forked ranks would inherit it."""
+
+    def __init__(self) -> None:
+        import random
+
+        import torch
+
+        self.facts: dict[str, object] = {
+            "the environment": dict(os.environ),
+            "the working directory": os.getcwd(),
+            "sys.path": list(sys.path),
+            "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+            "torch's default dtype": torch.get_default_dtype(),
+            "torch's gradient mode": torch.is_grad_enabled(),
+            "torch's number of threads": torch.get_num_threads(),
+            "torch's deterministic mode": torch.are_deterministic_algorithms_enabled(),
+            "torch's random state": torch.get_rng_state().numpy().tobytes(),
+            "random's state": random.getstate(),
+            "child processes": set(descendants(os.getpid())),
+        }
+        self.names = {owner.__name__: dict(vars(owner)) for owner in _patched()}
+
+    def changes(self) -> str:
+        """What differs now, in words; "" if nothing does."""
+        now = State()
+        changed = [what for what, fact in self.facts.items() if now.facts[what] != fact]
+        for owner, names in self.names.items():
+            # names may be added, as those of submodules are
+            changed += [
+                f"{owner}.{n}" for n, v in names.items() if now.names[owner].get(n) is not v
+            ]
+        return ", ".join(changed)
+
+
+def _patched() -> list[Any]:
+    """Where packages that patch torch do so."""
+    import torch
+    import torch.distributed
+
+    return [
+        *(torch, torch.Tensor, torch.nn, torch.nn.Module, torch.nn.functional, torch.autograd),
+        *(torch.distributed, sys.modules["torch.distributed.distributed_c10d"]),
+    ]
+
+
+@dataclass
+class Trial:
+    """A child of the server that imports modules to see what they do."""
+
+    names: list[str]
+    pid: int
+    output: int
+    said: bytes = b""
+
+    def verdict(self) -> tuple[list[str], str, str]:
+        """The modules that are safe, the first that is not, and why; call when output ended."""
+        good: list[str] = []
+        trying = ""
+        for line in self.said.splitlines():
+            word, name, why = json.loads(line)
+            if word == "try":
+                trying = name
+            elif word == "good":
+                good.append(name)
+                trying = ""
+            else:
+                return good, name, why
+        return good, trying, f"its import ended the process ({trying})" if trying else ""
+
+
+def start_trial(names: list[str]) -> Trial:
+    """Fork a child that imports the modules one by one, and says what each does."""
+    read, write = os.pipe()
+    server = os.getpid()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        os.set_blocking(read, False)
+        return Trial(names, pid, read)
+    try:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == server:
+            _try_all(names, write)
+    finally:
+        _end()
+
+
+def _end() -> NoReturn:
+    with contextlib.suppress(BaseException):
+        sweep()
+    os._exit(0)
+
+
+def _try_all(names: list[str], write: int) -> None:
+    signal.alarm(120)  # an import that waits for something ends here
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what an import starts and abandons is swept
+    state = State()
+    for name in names:
+        os.write(write, json.dumps(("try", name, "")).encode() + b"\n")
+        try:
+            importlib.import_module(name)
+        except BaseException as error:  # whatever a module raises, also SystemExit
+            why = f"its import raised {type(error).__name__}"
+        else:
+            changes = state.changes()
+            why = unsafe() or (f"its import changes {changes}" if changes else "")
+        word = "bad" if why else "good"
+        os.write(write, json.dumps((word, name, why)).encode() + b"\n")
+        if why:
+            return

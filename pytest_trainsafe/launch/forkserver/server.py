@@ -1,0 +1,254 @@
+"""The fork server: imports torch once, and forks a guard with its ranks for each connection.
+
+    python -m pytest_trainsafe.launch.forkserver.server SOCKET LEARN DIRECTORY PRELOAD...
+
+Started by `warm_keeper`.  It only imports: no thread, no process group, no CUDA, and it makes
+sure of that before each fork.  Datagrams on LEARN name modules that ranks had to import.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import weakref
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.files import write_whole
+from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
+from pytest_trainsafe.launch.forkserver.preload import Trial, start_trial, unsafe
+from pytest_trainsafe.launch.supervise import guard
+
+#: What a rank has imported when `rank` puts the ledger in place, and no more.
+_FIRST = (
+    "pytest_trainsafe.launch.collectives.ledger",
+    "pytest_trainsafe.launch.collectives.flight_save",
+)
+
+#: What nearly every training program uses.  Some of torch imports itself on first use only:
+#: an optimizer needs torch._dynamo.
+_PRELOAD = (
+    *("torch.distributed.device_mesh", "torch.distributed.tensor"),
+    *("torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch._dynamo"),
+    *("torch.nn.parallel", "torch.optim", "torch.utils.checkpoint", "torch.utils.data"),
+    *(
+        "safetensors.torch",
+        "pytest_trainsafe.record.program",
+        "pytest_trainsafe.annotations.declared",
+    ),
+    *("pytest_trainsafe.launch.forkserver.group",),
+)
+
+#: One thread each: a forked child of a process with more may wait for them for ever.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+class Server:
+    """The loop of the fork server."""
+
+    def __init__(self, listening: int, learning: int, directory: Path) -> None:
+        self.directory = directory
+        self.listening = socket.socket(fileno=listening)
+        self.learning = socket.socket(fileno=learning)
+        for each in (self.listening, self.learning):
+            each.setblocking(False)
+            each.set_inheritable(False)
+        self.base = dict(os.environ)
+        self.guards: set[int] = set()
+        self.queue: list[str] = []
+        self.trial: Trial | None = None
+        self.learned: list[str] = []
+        self.never: dict[str, str] = {}
+        self._memory = directory / "learned.json"
+        self._before: set[str] = set()
+
+    def boot(self, preload: list[str]) -> None:
+        """Import what every rank needs; what is wanted or was learned comes after a trial."""
+        os.environ.update(_ONE_THREAD, PYTORCH_NVML_BASED_CUDA_CHECK="1")
+        for name in _FIRST:
+            importlib.import_module(name)
+        self._before = set(sys.modules)
+        for name in _PRELOAD:
+            importlib.import_module(name)
+        if self._memory.exists():
+            memory = json.loads(self._memory.read_text())
+            self.never, preload = memory["never"], [*memory["learned"], *preload]
+        self._want(preload)
+        self._settle()
+
+    def serve(self) -> NoReturn:
+        """Serve until the keeper ends this process."""
+        wakeup = guard.wake_on_children()
+        (self.directory / f"ready-{os.getpid()}").touch()
+        while True:
+            if self.queue and self.trial is None:
+                self.trial = start_trial(self.queue)
+                self.queue = []
+            trial = [] if self.trial is None else [self.trial.output]
+            # a timeout, lest a child that ended before the handler stood is never waited for
+            waiting = [self.listening.fileno(), self.learning.fileno(), wakeup, *trial]
+            ready, _, _ = select.select(waiting, [], [], 1.0)
+            if wakeup in ready:
+                os.read(wakeup, 4096)
+            self._reap()
+            if self.listening.fileno() in ready:
+                self._accept([wakeup, *trial])
+            if self.learning.fileno() in ready:
+                self._hear()
+            if self.trial is not None and self.trial.output in ready:
+                self._read_trial(self.trial)
+
+    def _accept(self, close: list[int]) -> None:
+        try:
+            connection, _ = self.listening.accept()
+        except OSError:  # it went away again
+            return
+        pid, uid = _peer(connection)
+        with connection:
+            if uid != os.getuid():
+                return
+            why = unsafe()
+            if why:
+                guard.tell(connection, {"refused": f"the fork server {why}"})
+                self._leave(why)
+            child = os.fork()
+            if child:
+                self.guards.add(child)
+                return
+            self.listening.close()
+            self.learning.close()
+            for fd in (signal.set_wakeup_fd(-1), *close):
+                # A library that was imported may have taken the wakeup descriptor away.
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+            from pytest_trainsafe.launch.forkserver import group as warm_group
+
+            warm_group.serve(connection, pid, self.base, self._status())
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "server": os.getppid(),
+            "learned": self.learned,
+            "never": self.never,
+            "busy": bool(self.queue or self.trial),
+        }
+
+    def _reap(self) -> None:
+        for pid, status in guard.reap():
+            if pid not in self.guards:
+                continue
+            self.guards.discard(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code:
+                self._end_orphans()
+                how = f"signal {-code}" if code < 0 else f"exit code {code}"
+                with contextlib.suppress(OSError):
+                    write_whole(self.directory / f"guard-{pid}", how.encode())
+
+    def _end_orphans(self) -> None:
+        """Kill what a guard that died left behind; this process has adopted it."""
+        known = self.guards | ({self.trial.pid} if self.trial else set())
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        for child in map(int, children):
+            if child not in known:
+                for pid in (child, *guard.descendants(child)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+
+    def _hear(self) -> None:
+        try:
+            names = msgspec.json.decode(self.learning.recv(1 << 20), type=list[str])
+        except (OSError, *MALFORMED) as error:
+            print(f"a request to learn was refused: {error}", file=sys.stderr)
+            return
+        self._want(names)
+
+    def _want(self, names: list[str]) -> None:
+        for name in names:
+            if not (name in sys.modules or name in self.never or name in self.queue):
+                self.queue.append(name)
+
+    def _read_trial(self, trial: Trial) -> None:
+        try:
+            chunk = os.read(trial.output, 65536)
+        except BlockingIOError:
+            return
+        if chunk:
+            trial.said += chunk
+            return
+        os.close(trial.output)
+        self.trial = None
+        good, bad, why = trial.verdict()
+        for name in good:
+            with contextlib.suppress(Exception):  # it was fine in the trial; a rank will tell
+                importlib.import_module(name)
+        self.learned += [name for name in good if name in sys.modules]
+        if bad:
+            self.never[bad] = why
+        rest = trial.names[len(good) + bool(bad) :]
+        if good or bad:
+            self._want(rest)
+        self._remember()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Prepare for forks after imports, or give way to another server."""
+        from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
+
+        warm_bindings.note(self._before)
+        # What this process would clean up at its end is not the ranks' to clean; and torch's own
+        # finalizers, of its operator libraries, take each of them 30 ms.
+        for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            each.atexit = False
+        gc.collect()
+        gc.disable()
+        gc.freeze()
+        why = unsafe()
+        if why:
+            self._leave(why)
+
+    def _remember(self) -> None:
+        content = {"learned": self.learned, "never": self.never}
+        write_whole(self._memory, json.dumps(content).encode())
+
+    def _leave(self, why: str) -> NoReturn:
+        """Give way to a server that never learns what this one has: one of it is to blame."""
+        print(f"the fork server {why} and gives way to another", file=sys.stderr)
+        self.never |= dict.fromkeys(self.learned, f"a server that had imported it {why}")
+        self.learned = []
+        self._remember()
+        os._exit(UNSAFE)
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end."""
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", found)
+    return pid, uid
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Boot and serve."""
+    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    listening, learning, directory, *preload = arguments
+    with (Path(directory) / "log.txt").open("a") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    server = Server(int(listening), int(learning), Path(directory))
+    server.boot(preload)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,136 @@
+"""WarmServer: the fork server of a pytest run, as the process that owns the run sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+_LISTENING, _LEARNING = "ranks", "learn"
+
+
+class WarmServer:
+    """A running fork server.  One per pytest run; its `address` is for all workers of the run.
+
+    It serves only processes of the same user: its sockets are in a directory that no one else
+    can enter.  It ends with `close`, or with its controller, however that ends.
+    """
+
+    def __init__(
+        self, address: str, keeper: subprocess.Popen[bytes], life: socket.socket | None
+    ) -> None:
+        self.address = address
+        self._keeper = keeper
+        self._life = life
+
+    @classmethod
+    def start(
+        cls,
+        directory: Path | None = None,
+        preload: Sequence[str] = (),
+        controller: int | None = None,
+    ) -> WarmServer:
+        """Start a server and return at once; it takes seconds until it serves.
+
+        Its sockets are made in a new folder below `directory`, by default that for temporary
+        files.  `preload` names installed modules to import beside torch, where that is safe.
+        `controller` is the process with which the server ends, by default this one; a worker
+        that may end before its neighbours names the process that started them all.
+        """
+        address = tempfile.mkdtemp(prefix="trainsafe-warm-", dir=directory)
+        with contextlib.ExitStack() as stack:
+            ours = None
+            if controller is None:
+                controller = os.getpid()
+                ours, theirs = socket.socketpair()
+                life = stack.enter_context(theirs).fileno()
+            else:
+                life = os.pidfd_open(controller)
+                stack.callback(os.close, life)
+            sockets = [
+                stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
+            ]
+            with _short(address) as folder:
+                for each, name in zip(sockets, (_LISTENING, _LEARNING), strict=True):
+                    each.bind(f"{folder}/{name}")
+            sockets[0].listen(128)
+            fds = [*(each.fileno() for each in sockets), life]
+            keeper = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.forkserver.keeper"),
+                    *(*map(str, fds), str(controller), address, *preload),
+                ],
+                stdin=subprocess.DEVNULL,
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        return cls(address, keeper, ours)
+
+    def close(self) -> None:
+        """End the server and every process below it, and remove its directory.
+
+        Nothing where the server is another process's: it ends with that.
+        """
+        if self._life is not None:
+            self._life.close()
+            self._keeper.wait()
+
+
+def connect(address: str) -> socket.socket:
+    """A connection to the server at this address.
+
+    Raises OSError where there is none, PermissionError where it is another user's.
+    """
+    found = os.stat(address)
+    if found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{address} is not a private directory of this user")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(address) as folder:
+            connection.connect(f"{folder}/{_LISTENING}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def teach(address: str, names: Sequence[str]) -> None:
+    """Tell the server of modules that it may preload; nothing where it cannot be told."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        way.setblocking(False)
+        with _short(address) as folder:
+            for start in range(0, len(names), 500):
+                chunk = json.dumps(names[start : start + 500]).encode()
+                way.sendto(chunk, f"{folder}/{_LEARNING}")
+
+
+def status(address: str) -> dict[str, Any]:
+    """The server's process id, what it learned and will never import, and whether it is busy.
+
+    Waits until the server serves.
+    """
+    with connect(address) as connection, connection.makefile("r") as lines:
+        connection.sendall(b"{}\n")
+        for line in lines:
+            message = json.loads(line)
+            if "status" in message:
+                return dict(message["status"])
+    raise ConnectionError("the fork server ended before it answered")
+
+
+@contextlib.contextmanager
+def _short(address: str) -> Iterator[str]:
+    """A short name of the directory: that of a socket has at most 107 characters."""
+    fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)

@@ -1,0 +1,1 @@
+"""What groups share a machine by: leases of ranks, GPUs, private networks, temporary folders."""

@@ -1,0 +1,312 @@
+"""Leases: how many ranks may run at once on this machine, over all pytest processes of a user.
+
+The session takes a lease for every group of ranks.  A lease is a file that its holder keeps
+locked in a folder of the user's own: the kernel frees it when the holder dies.
+
+    00000007-4242-1.waiting     a group that waits for its turn; the names sort by arrival
+    00000006-4200-3.held        a group that runs
+    gate                        held for moments, by whoever changes the above
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import stat
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.core.locks import POLL, Lock, Stopped, is_locked, try_lock, wait_lock
+from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.launch.resources import gpus
+from pytest_trainsafe.launch.task import Device
+
+#: Set for ranks, so that a pytest run inside a rank lives on the rank's lease: waiting for
+#: room that its own ancestors hold would never end.
+LEASED = "PYTEST_TRAINSAFE_LEASED"
+
+WAITING, HELD = ".waiting", ".held"
+
+#: The names of places in the queue; `user_directory` may hold other files.
+_NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
+
+#: Most bytes of a claim: a few words for each GPU.
+_MOST_CLAIM = 2**16
+
+_numbers = itertools.count(1)
+
+
+class LeaseError(Exception):
+    """The folder of the leases cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Room for a group of ranks.  `env` is what to add to the ranks' environment."""
+
+    ranks: int
+    device: Device
+    env: Mapping[str, str]
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What a file says: `gpus` are the words to choose from, and later the ones chosen."""
+
+    ranks: int
+    device: Device
+    gpus: tuple[str, ...] = ()
+
+    def competes(self, other: Claim) -> bool:
+        """Whether both want from the same GPUs, or from the same cores."""
+        if self.device != other.device:
+            return False
+        return self.device == "cpu" or any(
+            gpus.same(one, two) for one in self.gpus for two in other.gpus
+        )
+
+
+class Leases:
+    """A budget of `slots` ranks on the CPU, and of the GPUs that this process may use.
+
+    `slots` 0 is one for each core this process may run on, and at least two.  Ranks on GPUs
+    take a GPU each, and no slot.  `directory` and `environ` are the user's own by default.
+    """
+
+    def __init__(
+        self,
+        slots: int = 0,
+        *,
+        directory: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+        gpu_count: Callable[[], int] | None = None,
+    ) -> None:
+        self.slots = slots or max(2, cores())
+        self._chosen = directory
+        self._environ = environ
+        self._gpu_count = gpu_count or _gpu_count
+
+    @contextmanager
+    def take(
+        self,
+        ranks: int,
+        device: Device = "cpu",
+        stop: threading.Event | None = None,
+        soon: Callable[[], object] | None = None,
+        joined: Callable[[], object] = lambda: None,
+    ) -> Iterator[Lease]:
+        """Hold room for all the ranks of a group, from when its turn comes until the block ends.
+
+        Groups get room in order of arrival, whatever their size.  One that is larger than the
+        whole budget runs alone.  `joined` is called when it stands in the queue, and `soon`
+        once if its turn is the next and there is no room yet.  Raises Stopped when `stop` is set
+        while it waits, LeaseError where the user's folder for leases cannot be used.
+        """
+        if LEASED in self._environ:
+            joined()
+            yield Lease(ranks, device, {})
+            return
+        place = _Place(self._directory(), self._request(ranks, device), stop or threading.Event())
+        try:
+            granted = place.wait(self.slots, soon, joined)
+            env = {LEASED: "1"}
+            if device == "cuda":
+                env[gpus.VARIABLE] = ",".join(granted.gpus)
+            yield Lease(ranks, device, env)
+        finally:
+            place.leave()
+
+    def _request(self, ranks: int, device: Device) -> Claim:
+        assert ranks >= 1, ranks
+        if device == "cpu":
+            return Claim(ranks, device)
+        return Claim(ranks, device, gpus.visible(self._environ, self._gpu_count))
+
+    def _directory(self) -> Path:
+        return self._chosen or user_directory(self._environ)
+
+
+class _Place:
+    """One group's place in the queue, and then its lease."""
+
+    def __init__(self, directory: Path, claim: Claim, stop: threading.Event) -> None:
+        self.directory = directory
+        self.claim = claim
+        self.stop = stop
+        self.path = directory
+        self.lock: Lock | None = None
+
+    def wait(
+        self, slots: int, soon: Callable[[], object] | None, joined: Callable[[], object]
+    ) -> Claim:
+        """Return what was granted, when it is; say when only what runs is before it."""
+        while True:
+            try:
+                with wait_lock(self.directory / "gate", self.stop):
+                    if self.lock is None or not self.path.exists():
+                        self.leave()  # a cleaner of old files took our place
+                        self._join()
+                        joined()
+                    before = self._before(slots)
+                    if not before:
+                        return self.claim
+            except FileNotFoundError:
+                # A holder left while we looked at its file, or the folder itself was cleaned up.
+                own_folder(self.directory)
+                continue
+            except OSError as error:
+                raise LeaseError(
+                    f"{error.filename or self.path} cannot be used ({error.strerror}). Test runs "
+                    f"on this machine share {self.directory} to limit how many ranks run at once: "
+                    "free space there, or set TMPDIR to a folder that you can write to."
+                ) from error
+            if soon is not None and all(path.suffix == HELD for path in before):
+                soon()
+                soon = None
+            while all(is_locked(path) for path in before):
+                if self.stop.wait(POLL):
+                    raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")
+
+    def leave(self) -> None:
+        """Give the place or the lease up."""
+        if self.lock is not None:
+            self.path.unlink(missing_ok=True)
+            self.lock.release()
+            self.lock = None
+
+    def _join(self) -> None:
+        """Stand at the end of the queue.  Seen by others only when complete and locked."""
+        last = max((_number(path) for path in _entries(self.directory)), default=0)
+        name = f"{last + 1:08d}-{os.getpid()}-{next(_numbers)}"
+        hidden = self.directory / f".{name}"
+        self.lock = try_lock(hidden)
+        assert self.lock is not None, hidden
+        self.path = hidden  # what is given up where anything fails from here on
+        self._write()
+        self.path = hidden.rename(self.directory / (name + WAITING))
+
+    def _before(self, slots: int) -> list[Path]:
+        """The files one of which must go before it is our turn; none where we were granted."""
+        rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
+        waiting = [
+            path for path, _ in rivals if path.suffix == WAITING and path.name < self.path.name
+        ]
+        if waiting:
+            return waiting[-1:]
+        held = [(path, claim) for path, claim in rivals if path.suffix == HELD]
+        if self.claim.device == "cpu":
+            used = sum(claim.ranks for _, claim in held)
+            fits = not held or used + self.claim.ranks <= slots
+        else:
+            taken = [word for _, claim in held for word in claim.gpus]
+            free = [w for w in self.claim.gpus if not any(gpus.same(w, other) for other in taken)]
+            needed = min(self.claim.ranks, len(self.claim.gpus))
+            fits = len(free) >= needed
+            if fits:
+                self.claim = msgspec.structs.replace(self.claim, gpus=tuple(free[:needed]))
+                self._write()
+        if fits:
+            self.path = self.path.rename(self.path.with_suffix(HELD))
+            return []
+        assert held, self.claim  # with nobody else there, every group fits
+        return [path for path, _ in held]
+
+    def _others(self) -> list[tuple[Path, Claim]]:
+        """Everybody else alive, in order of arrival; what the dead left is removed."""
+        found = []
+        for path in _entries(self.directory):
+            if path == self.path:
+                continue
+            if is_locked(path):
+                found.append((path, _read_claim(path)))
+            else:
+                _remove(path)
+        return found
+
+    def _write(self) -> None:
+        assert self.lock is not None
+        data = msgspec.json.encode(self.claim)
+        os.pwrite(self.lock.descriptor, data, 0)
+        os.ftruncate(self.lock.descriptor, len(data))
+
+
+def cores() -> int:
+    """How many cores this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def user_directory(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder that all of this user's processes on this machine share, made if need be.
+
+    It lies in XDG_RUNTIME_DIR where there is one, else where temporary files go.  Raises
+    LeaseError where the name is taken by somebody else.
+    """
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.access(runtime, os.W_OK | os.X_OK) and _ours(Path(runtime)):
+        path = Path(runtime) / "pytest-trainsafe"
+    else:
+        path = Path(tempfile.gettempdir()) / f"pytest-trainsafe-{os.geteuid()}"
+    own_folder(path)
+    return path
+
+
+def own_folder(path: Path) -> None:
+    """Make a folder that is this user's alone; raise LeaseError where that cannot be."""
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise LeaseError(
+            f"cannot make {path} ({error.strerror}), where test runs on this machine agree on how "
+            "many ranks run at once. Set TMPDIR to a folder that you may write to."
+        ) from error
+    if not _ours(path):
+        raise LeaseError(
+            f"{path} is not a folder of this user's own, and its place is where test runs on this "
+            "machine agree on how many ranks run at once. Remove it, or set TMPDIR to a folder "
+            "that only you may write to."
+        )
+    path.chmod(0o700)
+
+
+def _read_claim(path: Path) -> Claim:
+    try:
+        return msgspec.json.decode(read_file(path, most=_MOST_CLAIM), type=Claim)
+    except MALFORMED as error:
+        raise LeaseError(
+            f"{path} is damaged ({error}): it records the slots and GPUs of a running test run. "
+            "Remove it; while that run trains, more ranks than planned may run at once."
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    """Remove the file that a dead run left, or a folder of such a name."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _ours(path: Path) -> bool:
+    status = path.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _entries(directory: Path) -> Sequence[Path]:
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[0])
+
+
+def _gpu_count() -> int:
+    import torch
+
+    return torch.cuda.device_count()

@@ -1,0 +1,1 @@
+"""Starts a group below a guard, waits for its ranks, and ends it whatever happens."""

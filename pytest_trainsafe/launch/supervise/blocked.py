@@ -1,0 +1,96 @@
+"""Shares with the supervisor in which call of its ledger a rank's main thread waits.
+
+The ledger says what a rank called, not whether the call returned.  The rank keeps that in a file
+of a few bytes that it maps into memory, which costs no system call; the supervisor reads the file.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+from pytest_trainsafe.core.untrusted import read_file
+
+_FORM = struct.Struct("<qqq")
+#: The number of a call that the ledger does not have.
+UNKNOWN = -1
+
+
+class Standing(NamedTuple):
+    """What a rank's main thread is doing.
+
+    `call` is the number, from 1, of the ledger's line that it waits in; 0 while it runs code of
+    its own, UNKNOWN where it waits for work that the ledger did not issue.  `changes` counts what
+    it entered and left.  `threads` says that other threads of the program may communicate.
+    """
+
+    call: int = 0
+    changes: int = 0
+    threads: bool = False
+
+
+#: The standing of a rank about which nothing is known.
+NOWHERE = Standing()
+
+
+class Blocked:
+    """The rank's side: records which calls the main thread enters and leaves."""
+
+    def __init__(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Allocate the page now: where the disk is full, its first access would raise SIGBUS.
+            os.write(fd, bytes(_FORM.size))
+            self._memory = mmap.mmap(fd, _FORM.size)
+        finally:
+            os.close(fd)
+        self._pid = os.getpid()
+        self._main = threading.main_thread().ident
+        self._changes = 0
+        self._threads = False
+
+    def enter(self, call: int) -> None:
+        """The thread begins to wait in this call."""
+        if os.getpid() != self._pid:  # a process that the program forked shares the memory
+            return
+        if threading.get_ident() != self._main:
+            self._threads = True
+            self._write(0)
+            return
+        self._threads = self._threads or _others_run()
+        self._write(call)
+
+    def leave(self) -> None:
+        """The call has returned."""
+        if threading.get_ident() == self._main and os.getpid() == self._pid:
+            self._write(0)
+
+    def _write(self, call: int) -> None:
+        self._changes += 1
+        _FORM.pack_into(self._memory, 0, call, self._changes, self._threads)
+
+
+def read_standing(path: Path) -> Standing:
+    """The rank's standing; NOWHERE where it left no such file."""
+    try:
+        content = read_file(path, below=path.parent.parent, most=_FORM.size)
+        call, changes, threads = _FORM.unpack(content)
+    except (OSError, struct.error):
+        return NOWHERE
+    return Standing(call, changes, bool(threads))
+
+
+def _others_run() -> bool:
+    """Whether the program has threads that may make calls of their own."""
+    if threading.active_count() == 1:
+        return False
+    main = threading.main_thread()
+    return any(
+        # of multiprocessing's queues, as data loaders have them
+        each is not main and not each.name.startswith("QueueFeederThread")
+        for each in threading.enumerate()
+    )

@@ -1,0 +1,128 @@
+"""An exception of a rank as the text that a user should read.  Called by the rank.
+
+Nobody debugs their program by our frames: those before it say how a rank starts, and where the
+package itself complains of a program, the program's last line is the place to look.  Frames of
+torch that only call the next one (`Module._call_impl`) would push the program's own out of a
+traceback that is shortened.
+
+The exception is the program's: its text may be huge, hold what cannot be encoded, or raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+import traceback
+from collections.abc import Iterator
+
+from pytest_trainsafe.core.cut_text import ERROR_LIMIT, TRACEBACK_LIMIT, cut, encodable
+from pytest_trainsafe.launch.collectives.passing import is_installed, is_stdlib, only_calls
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+#: Stages that run inside a rank, or between it and the program.
+_OURS = tuple(_PACKAGE + stage + os.sep for stage in ("launch", "record", "align", "trace"))
+_BETWEEN = (*_OURS, "<frozen", contextlib.__file__)
+#: Characters of the source text that stands in for an exception's missing text.
+_SOURCE_LIMIT = 300
+
+
+def type_name(error: BaseException) -> str:
+    """The exception's class, as a headline names it."""
+    return cut(encodable(type(error).__qualname__), 200)
+
+
+def own_text(error: BaseException) -> str:
+    """The exception's text; its source line and place where it has no text."""
+    try:
+        text = encodable(cut(str(error), ERROR_LIMIT))
+    except BaseException as failed:
+        return f"(its text is unknown: __str__ raised {type_name(failed)}){_at(error)}"
+    return text if text.strip() else _source(error)
+
+
+def error_text(error: BaseException) -> str:
+    """The traceback of an error, from the program's first frame.
+
+    Of an error that this package raises about the program, only the program's frames: its
+    message is told beside them.  The whole where no frame is the program's.
+    """
+    try:
+        return encodable(cut(_formatted(error), TRACEBACK_LIMIT))
+    except Exception as failed:  # an exception's attributes may be properties that raise
+        frames = "".join(traceback.format_tb(error.__traceback__, -20))
+        why = f"(the traceback is incomplete: formatting it raised {type_name(failed)})\n"
+        return encodable(cut(f"{frames}{type_name(error)}\n{why}", TRACEBACK_LIMIT))
+
+
+def _formatted(error: BaseException) -> str:
+    told = traceback.TracebackException.from_exception(error)
+    if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        frames = [frame for frame in told.stack if not frame.filename.startswith(_BETWEEN)]
+        if frames:
+            return "".join(traceback.StackSummary.from_list(frames).format())
+    while len(told.stack) > 1 and told.stack[0].filename.startswith((*_OURS, "<frozen")):
+        told.stack.pop(0)
+    for each in _chain(told):
+        kept = [frame for frame in each.stack[:-1] if not only_calls(frame.filename, frame.name)]
+        each.stack[:-1] = kept
+        # Formatting copies the text several times: an exception may hold hundreds of megabytes.
+        each._str = cut(str(each._str), ERROR_LIMIT)  # type: ignore[attr-defined]
+        notes = getattr(each, "__notes__", None)
+        if isinstance(notes, list):
+            each.__notes__ = [cut(str(note), ERROR_LIMIT) for note in notes[:20]]
+    return "".join(told.format())
+
+
+def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The exception, and all that it was raised from, while handling, or as a group of."""
+    queue = [told]
+    while queue:
+        each = queue.pop()
+        yield each
+        queue += [other for other in (each.__cause__, each.__context__) if other is not None]
+        queue += getattr(each, "exceptions", None) or []
+
+
+def _source(error: BaseException) -> str:
+    """The source text that raised an exception without text, and its place.
+
+    Where that is in an installed package, an assertion of a framework's for example, the program's
+    line that led there follows.
+    """
+    frame, program = _raising_frame(error), _program_frame(error)
+    if frame is None:
+        return "(no text)"
+    first, last = frame.lineno or 0, getattr(frame, "end_lineno", None) or frame.lineno or 0
+    lines = [linecache.getline(frame.filename, number).strip() for number in range(first, last + 1)]
+    text = cut(encodable(" ".join(filter(None, lines))), _SOURCE_LIMIT)
+    called = "" if program in (None, frame) else f", called from {_place(program)}"
+    return f"{text or '(no text)'} at {_place(frame)}{called}"
+
+
+def _at(error: BaseException) -> str:
+    frame = _program_frame(error)
+    return "" if frame is None else f" at {_place(frame)}"
+
+
+def _place(frame: traceback.FrameSummary | None) -> str:
+    return "" if frame is None else f"{encodable(frame.filename)}:{frame.lineno}"
+
+
+def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that is not ours or Python's own; else the innermost."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if not (frame.filename.startswith((*_BETWEEN, "<")) or is_stdlib(frame.filename)):
+            return frame
+    return frames[-1] if frames else None
+
+
+def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame of the program's own; else the one that raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        file = frame.filename
+        if not (file.startswith((*_BETWEEN, "<")) or is_installed(file) or is_stdlib(file)):
+            return frame
+    return frames[-1] if frames else None

@@ -1,0 +1,118 @@
+"""Stacks: from the ranks' faulthandler dumps to one sentence that names the odd rank."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_trainsafe.launch.collectives.passing import is_stdlib, only_calls, passes_on
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+
+#: Functions of torch's around others: of its log, and of what the compiler leaves alone.
+_DECORATORS = ("wrapper", "_fn")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Where a rank stands: the user's innermost line, and the torch function it called there."""
+
+    file: str
+    line: int
+    function: str
+    waits_in: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line} ({self.function})"
+        return f"in {self.waits_in} at {where}" if self.waits_in else f"at {where}"
+
+
+def main_thread(dump: str) -> list[tuple[str, int, str]]:
+    """The main thread's frames of the last dump in the text, innermost first.
+
+    faulthandler lists the main thread last.
+    """
+    frames: list[tuple[str, int, str]] = []
+    for line in dump.splitlines():
+        if "most recent call first" in line:
+            frames = []
+        elif found := _FRAME.match(line):
+            frames.append((found["file"], int(found["line"]), found["name"]))
+    return frames
+
+
+def without_ours(dump: str) -> str:
+    """The dump without frames that say nothing, and threads of those; the main thread first.
+
+    Those are the frames that every rank has below its program, and wrappers of torch's.
+    """
+    kept = []
+    for section in dump.split("\n\n"):
+        lines = section.splitlines()
+        frames = [found for line in lines if (found := _FRAME.match(line))]
+        theirs = [f.string for f in frames if not _is_between(f["file"], f["name"])]
+        if theirs or not frames:
+            kept.append("\n".join(s for s in lines if not _FRAME.match(s) or s in theirs))
+    return "\n\n".join([*kept[-1:], *kept[:-1]])
+
+
+def place_of(dump: str) -> Place | None:
+    """Where the main thread stands, in the user's words; None without a dump."""
+    frames = [frame for frame in main_thread(dump) if not _is_ours(frame[0])]
+    if not frames:
+        return None
+    waits_in = ""
+    for file, line, name in frames:
+        if not _is_library(file):
+            return Place(file, line, name, waits_in)
+        waits_in = name if _is_torch(file) and name not in _DECORATORS else waits_in
+    return Place(*frames[0])
+
+
+def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None, list[int]]]:
+    """The ranks by where they stand, most of them first, unknown places last."""
+    groups: dict[Place | None, list[int]] = {}
+    for rank, place in sorted(places.items()):
+        groups.setdefault(place, []).append(rank)
+    return sorted(groups.items(), key=lambda item: (item[0] is None, -len(item[1]), item[1]))
+
+
+def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[int]:
+    """The ranks for which the others wait: fewer than those, and not waiting themselves.
+
+    A rank that has finished while others wait is odd too.  Empty where none stands out.
+    """
+    waiting = [rank for rank, place in places.items() if place is not None and place.waits_in]
+    others = [rank for rank, place in places.items() if place is not None and not place.waits_in]
+    if waiting and (others or finished):
+        return sorted(others or finished)
+    groups = group_places({rank: place for rank, place in places.items() if place is not None})
+    if len(groups) > 1 and len(groups[0][1]) > len(groups[1][1]):
+        return sorted(rank for _, ranks in groups[1:] for rank in ranks)
+    return []
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """`rank 1`, or `ranks 0, 2`."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _is_between(file: str, name: str) -> bool:
+    return _is_ours(file) or only_calls(file, name)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((os.path.dirname(__file__) + os.sep, "<"))
+
+
+def _is_torch(file: str) -> bool:
+    spec = importlib.util.find_spec("torch")  # finds it without importing it
+    home = os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
+    return bool(home) and file.startswith(home + os.sep)
+
+
+def _is_library(file: str) -> bool:
+    return is_stdlib(file) or _is_torch(file) or passes_on(file)

@@ -1,0 +1,366 @@
+"""Supervision: start a group below a guard, wait for its ranks, and end it whatever happens.
+
+Used by launchers; installs no signal handler and changes nothing in the process that calls it,
+so that several threads may supervise a group each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
+from pytest_trainsafe.launch.resources import temporary
+from pytest_trainsafe.launch.supervise.blocked import NOWHERE, Standing, read_standing
+from pytest_trainsafe.launch.supervise.processes import Processes
+from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
+
+_POLL = 0.05
+#: how long all remaining ranks must be idle before the grace after a failure is cut short
+_IDLE = 1.0
+#: seconds in which a guard that has reported must end all processes of the group
+_SWEEP = 20.0
+#: seconds to wait for a guard that has never reported: once it reports, it ends what it began
+_UNHEARD = 0.5
+
+
+@dataclass
+class RankState:
+    """What the supervisor knows of one rank."""
+
+    rank: int
+    files: RankFiles
+    pidfd: int | None = None
+    pid: int = 0
+    outcome: Outcome | None = None
+    gone: float | None = None
+    exit_code: int | None = None
+    suspended: bool = False
+    standing: Standing = NOWHERE
+
+    @property
+    def running(self) -> bool:
+        """Whether the rank has neither told an outcome nor ended."""
+        return self.outcome is None and self.gone is None
+
+
+@dataclass
+class Supervision:
+    """What happened to a group.  Times are of the system's monotonic clock.
+
+    `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
+    ranks never began ("startup"), they are "stuck" in calls that nobody can meet, one is
+    "suspended" by a signal, the "launcher" itself ended, or the caller's "request".
+    `problem` says how the guard died, if it did; `refused` why it did not start the group.
+    """
+
+    began: float
+    ended: float = 0.0
+    reason: str = ""
+    ranks: list[RankState] = field(default_factory=list)
+    leftovers: tuple[str, ...] = ()
+    log: str = ""
+    problem: str = ""
+    refused: str = ""
+
+
+class Group:
+    """A running group.  Leaving the `with` block ends every process of it."""
+
+    def __init__(self, processes: Processes, folder: Path, world: int) -> None:
+        self.state = Supervision(time.monotonic())
+        self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
+        self._log_path = folder / "launcher.log"
+        self._launcher_exit: int | None = None
+        self._messages = b""
+        self._left_alone = False
+        self._silent = False
+        self._processes = processes
+        self._control = processes.control
+        self._control.setblocking(False)
+        os.set_blocking(processes.output, False)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._sweep()
+        for rank in self.state.ranks:
+            if rank.pidfd is not None:
+                os.close(rank.pidfd)
+            with contextlib.suppress(OSError):  # whoever copies the folder would wait on it
+                rank.files.ask.unlink()
+            temporary.remove(rank.files.temporary)
+        self.state.ended = time.monotonic()
+
+    def wait(
+        self, *, timeout: float, startup_timeout: float, grace: float, stop: threading.Event
+    ) -> None:
+        """Wait until every rank is done, or until waiting longer is of no use.
+
+        After a first failure the others have `grace` seconds to fail on their own, less where
+        none of them does anything.  The group also ends early where ranks disagree on a collective
+        or wait in calls that nobody can meet, and do nothing else, and where a signal has
+        suspended one.  Ranks that still run then leave their stacks.
+        """
+        state = self.state
+        limit, begun = time.monotonic() + startup_timeout, False
+        failed_at: float | None = None
+        idle, suspended = Idle(), Suspended()
+        while not state.reason:
+            self._look()
+            now = time.monotonic()
+            if not begun and all(rank.pid for rank in state.ranks):
+                limit, begun = now + timeout, True
+            running = [rank for rank in state.ranks if rank.running]
+            failed = any(
+                rank.gone is not None if rank.outcome is None else rank.outcome.status != "ok"
+                for rank in state.ranks
+            )
+            if failed and failed_at is None:
+                failed_at = now
+            idle.look(running, now)
+            pids = {rank.pid: rank for rank in running if rank.pid}
+            for pid in suspended.look([*pids, self._processes.guard], now):
+                if pid in pids:
+                    pids[pid].suspended = True
+                else:
+                    resume(pid)  # ours, and no part of the program
+            if not running:
+                state.reason = "failed" if failed else "done"
+            elif self._launcher_exit is not None or self._left_alone:
+                state.reason = "failed" if failed and not self._left_alone else "launcher"
+            elif failed_at is not None and (now > failed_at + grace or idle.seconds > _IDLE):
+                state.reason = "failed"
+            elif stop.is_set():
+                state.reason = "request"
+            elif now > limit:
+                state.reason = "deadline" if begun else "startup"
+            elif any(rank.suspended for rank in running):
+                state.reason = "suspended"
+            elif begun and idle.in_vain(state.ranks):
+                state.reason = "stuck"
+            else:
+                self._sleep()
+        for rank in state.ranks:
+            rank.suspended = rank.running and is_suspended(rank.pid)
+            # now: while the group is ended, calls fail because their peers are gone
+            rank.standing = read_standing(rank.files.blocked)
+        if state.reason != "request":  # whoever asks does not want to know
+            self._collect_evidence()
+        resume(self._processes.guard)
+        if state.reason == "failed":
+            # torchrun says only at its own end how a rank ended; give it the time to
+            self._wait_for_exits(3.0)
+        elif state.reason == "done":
+            self._wait_for_launcher(5.0)
+        if self._left_alone and not state.refused:
+            state.problem = self._processes.obituary()
+
+    def _sleep(self) -> None:
+        fds = [] if self._left_alone else [self._control.fileno()]
+        if self._launcher_exit is None:
+            fds += [] if self._silent else [self._processes.output]
+            fds += [r.pidfd for r in self.state.ranks if r.pidfd is not None and r.running]
+        select.select(fds, [], [], _POLL)
+
+    def _look(self) -> None:
+        """Take in what has changed since the last look."""
+        self._read_output()
+        for message in self._read_control():
+            self._take(message)
+        for rank in self.state.ranks:
+            if rank.pid == 0 and (pid := rank.files.read_pid()) is not None:
+                rank.pid = pid
+                try:
+                    rank.pidfd = os.pidfd_open(pid)
+                except OSError:  # it has ended, or wrote down another number
+                    rank.gone = time.monotonic()
+            ended = rank.exit_code is not None
+            if rank.gone is None and rank.pidfd is not None:
+                ended = ended or _has_ended(rank.pidfd)
+            # in this order: an outcome is written before the process ends
+            if rank.outcome is None:
+                rank.outcome = rank.files.read_outcome()
+            if ended and rank.gone is None:
+                rank.gone = time.monotonic()
+
+    def _take(self, message: dict[str, object]) -> None:
+        """Take in one line of the guard."""
+        state = self.state
+        if "rank" in message:
+            state.ranks[int(str(message["rank"]))].exit_code = int(str(message["exit"]))
+            if all(rank.exit_code is not None for rank in state.ranks):
+                self._launcher_exit = 0
+        elif "exit" in message:
+            self._launcher_exit = int(str(message["exit"]))
+        elif "refused" in message:
+            state.refused = str(message["refused"])
+            self._launcher_exit = 0
+        elif "guard" in message:
+            self._processes.guard = int(str(message["guard"]))
+
+    def _collect_evidence(self) -> None:
+        """Have every rank that still runs leave its stacks and its flight record, if it can.
+
+        One after the other: a rank's flight record is saved by a thread, and stacks that are
+        dumped while a thread of Python's comes or goes are garbage.
+        """
+        running = [
+            rank
+            for rank in self.state.ranks
+            # a suspended one would answer only after it went on with the program
+            if rank.running and rank.pidfd is not None and not rank.suspended
+        ]
+        asked = []
+        for rank in running:
+            assert rank.pidfd is not None
+            before = _size(rank.files.stacks)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
+                asked.append((rank.files.stacks, before))
+        until, sizes = time.monotonic() + 2.0, [0]
+        while asked and time.monotonic() < until:
+            last, sizes = sizes, [_size(path) - before for path, before in asked]
+            if all(sizes) and sizes == last:
+                break
+            time.sleep(0.02)
+        records = [rank.files.flight for rank in running if _ask(rank.files.ask)]
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until and not all(path.exists() for path in records):
+            time.sleep(0.02)
+
+    def _wait_for_launcher(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
+            self._sleep()
+            self._look()
+
+    def _wait_for_exits(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
+            if all(rank.exit_code is not None for rank in self.state.ranks if rank.gone):
+                return
+            self._sleep()
+            self._look()
+
+    def _sweep(self) -> None:
+        """End every process of the group; what torchrun itself ended is no leftover.
+
+        A guard that has never reported has started nothing yet: a fork server that still starts
+        or is silent.  It reads the request, or finds the socket closed, before it does.
+        """
+        tolerated = self._launcher_exit is None
+        with contextlib.suppress(OSError):
+            self._control.send(b"sweep\n")
+        resume(self._processes.guard)
+        began = time.monotonic()
+        self._take_leftovers(tolerated)
+        while not self._left_alone:
+            if time.monotonic() > began + (_SWEEP if self._processes.guard else _UNHEARD):
+                break
+            select.select([self._control.fileno()], [], [], _POLL)
+            self._read_output()
+            self._take_leftovers(tolerated)
+        self._read_output()
+        self._processes.reap(by_force=not self._left_alone)
+        for rank, code in _exit_codes(self.state.log).items():
+            if rank < len(self.state.ranks):
+                self.state.ranks[rank].exit_code = code
+
+    def _take_leftovers(self, tolerated: bool) -> None:
+        for message in self._read_control():
+            if "guard" in message:
+                self._take(message)
+            found = message.get("leftovers")
+            if isinstance(found, list) and not tolerated:
+                self.state.leftovers = tuple(map(str, found))
+
+    def _read_control(self) -> list[dict[str, object]]:
+        try:
+            while chunk := self._control.recv(65536):
+                self._messages += chunk
+            self._left_alone = True
+        except BlockingIOError:
+            pass
+        except ConnectionResetError:
+            self._left_alone = True
+        *lines, self._messages = self._messages.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _read_output(self) -> None:
+        """Keep what torchrun says, and take ranks' last words out of it."""
+        chunks = []
+        while True:
+            try:
+                chunk = os.read(self._processes.output, 65536)
+            except BlockingIOError:
+                break
+            if not chunk:
+                self._silent = True
+                break
+            chunks.append(chunk)
+        if not chunks:
+            return
+        content = b"".join(chunks)
+        self.state.log = (self.state.log + content.decode("utf-8", "replace"))[-200_000:]
+        try:
+            with self._log_path.open("ab") as file:
+                file.write(content)
+        except OSError:  # a full disk must not keep us from ending the group
+            pass
+        for found in re.finditer(f"^{LAST_WORDS}(.*)\n", self.state.log, re.MULTILINE):
+            with contextlib.suppress(*MALFORMED):  # a program may print what looks like it
+                outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
+                if outcome.rank in range(len(self.state.ranks)):
+                    self.state.ranks[outcome.rank].outcome = outcome
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _ask(pipe: Path) -> bool:
+    """Ask a rank for its flight record; False if nobody listens there."""
+    try:
+        fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:  # it has made no group, or its torch has no recorder
+        return False
+    try:
+        os.write(fd, b"?")
+    finally:
+        os.close(fd)
+    return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _exit_codes(log: str) -> dict[int, int]:
+    """The exit codes that torchrun reports, by rank: "rank : 1 (local_rank: 1)" and two lines."""
+    summary = re.findall(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)", log)
+    first = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", log)
+    return {int(rank): int(code) for code, rank in first} | {
+        int(rank): int(code) for rank, code in summary
+    }

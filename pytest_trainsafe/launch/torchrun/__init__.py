@@ -1,0 +1,1 @@
+"""The launcher that starts ranks by a real torchrun."""

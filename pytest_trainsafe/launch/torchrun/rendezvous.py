@@ -1,0 +1,64 @@
+"""How torchrun's agent and its ranks meet on one machine: on loopback, and nothing is unpickled.
+
+torch's own rendezvous for elastic groups (`c10d`) serves its store on every address of the machine
+and passes what it finds there to `pickle.loads`.  Our groups are not elastic: one agent
+starts all ranks.  Registered by `agent`.
+"""
+
+from __future__ import annotations
+
+from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from pytest_trainsafe.launch.torchrun.store import hold_store, listen
+
+#: What `--rdzv-backend` calls it.
+NAME = "trainsafe"
+
+
+class OneAgent(RendezvousHandler):
+    """The rendezvous of a single agent, which meets nobody and serves the store of its ranks.
+
+    What agents tell each other goes through a store in this process's memory, so that the agent
+    reads nothing that came over a socket.
+    """
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        assert parameters.max_nodes == 1, parameters.max_nodes
+        self._run_id = parameters.run_id
+        self._agents = HashStore()
+        self._rounds = 0
+        listening = listen()
+        self._ranks = RendezvousStoreInfo("127.0.0.1", listening.getsockname()[1])
+        self._store = hold_store(listening)
+
+    def get_backend(self) -> str:
+        return NAME
+
+    @property
+    def use_agent_store(self) -> bool:
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        self._rounds += 1
+        return RendezvousInfo(PrefixStore(f"{self._rounds}", self._agents), 0, 1, self._ranks)
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        return True

@@ -1,0 +1,332 @@
+"""Records what flows between modules: every output, and the gradient that reaches it.
+
+Forward hooks and tensor hooks only.  Module backward hooks fail on outputs modified in place
+and are silent for outputs that are not plain tensors; a hook on the output tensor is right in
+each of these cases.  Values are copied, since later in-place operations would change them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.layout import Layout
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.choices import Chooser, Decide
+from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
+from pytest_trainsafe.record.hooks.outputs import has_values, tensors_in
+from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.hooks.unseen import unseen
+from pytest_trainsafe.record.inject.perturb import Noise
+from pytest_trainsafe.record.inject.rewrite import Rewriter
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.record.training.tensors import (
+    local_values,
+    on_output_gradient,
+    own_layout,
+    tensor_hash,
+)
+from pytest_trainsafe.trace.local_places import covers, note_of
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.writer import RankWriter
+
+Held = tuple[Taken, Layout, str]
+
+
+class ActivationRecorder:
+    """Hooks the modules of one model.
+
+    Gradients are held until their micro-batch is over: several backward passes may reach one
+    output (one for each of two losses), and what is recorded is their sum.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        clock: Clock,
+        writer: RankWriter,
+        annotations: Annotations,
+        noise: Noise | None,
+        rewriter: Rewriter | None = None,
+        sites: Sites | None = None,
+        hooks: ModuleHooks | None = None,
+    ) -> None:
+        self.spec = spec
+        self.hooks = hooks or ModuleHooks()
+        self.point = spec.at
+        self.sizes = self.point.sizes
+        self.clock = clock
+        self.writer = writer
+        self.annotations = annotations
+        self.noise = noise
+        self.rewriter = rewriter
+        self.sites = sites
+        coordinates = self.point.coordinates(writer.rank)
+        self.replayed = Replayed(spec.replay, coordinates, self.sizes) if spec.replay else None
+        self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
+        self._written: set[int] = set()
+        self._leaf_hooks: list[RemovableHandle] = []
+        self._noted: set[NoteEvent] = set()
+        self._looked_at: set[str] = set()
+        #: The choices that this step replayed, by module, number and hash of the scores.
+        self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
+        self._device = torch.device(spec.device).type
+        self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
+
+    def perturb(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that add noise to the outputs of leaf modules."""
+        for module, name in names.items():
+            leaf = next(module.children(), None) is None
+            if self.noise is not None and leaf:
+                self.hooks.after(module, name, self._perturb(module, name, self.noise))
+
+    def attach(self, names: dict[nn.Module, str]) -> None:
+        """Install the hooks that record.  They see noise where there is any."""
+        for module, name in names.items():
+            selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
+            decision = self.annotations.decision(name)
+            if decision == "output":
+                self.hooks.after(module, name, self._decide(module, name))
+                continue
+            local = self.annotations.local(name, self.point)
+            for place in local:
+                self._note(NoteEvent("local", note_of(name, place)))
+            if "output" in local:
+                selected = False
+            elif decision == "topk":
+                chooser = Chooser(module, name, self._choosing(name))
+                self.hooks.before(module, name, chooser.enter)
+                self.hooks.after(module, name, chooser.leave, always_call=True)
+            self.hooks.after(module, name, self._record(module, name, selected, local))
+        if self.rewriter is not None:
+            self.rewriter.attach(names, self.hooks)
+
+    def write(self, microbatch: int) -> None:
+        """Write the gradients that arrived for a micro-batch; later ones do not count."""
+        for where, (taken, layout, source) in self._held.pop(microbatch, {}).items():
+            self.writer.add_taken(where, taken, layout, source)
+        self._written.add(microbatch)
+        if self.rewriter is not None:
+            self.rewriter.write(microbatch)
+
+    def write_all(self) -> None:
+        """Write what arrived for micro-batches that are not known to be over."""
+        for microbatch in sorted(self._held):
+            self.write(microbatch)
+
+    def drop(self, microbatch: int) -> None:
+        """Forget the gradients of a micro-batch that an exception ended."""
+        self._held.pop(microbatch, None)
+        self._written.add(microbatch)
+
+    def end_step(self) -> None:
+        """Forget the step, and what an exception left of it."""
+        self._held.clear()
+        self._written.clear()
+        self._looked_at.clear()
+        self._chosen.clear()
+        # An output may be a parameter, where a hook would stay for ever.
+        for handle in self._leaf_hooks:
+            handle.remove()
+        self._leaf_hooks.clear()
+
+    def _record(
+        self, watched: nn.Module, name: str, selected: bool, local: Sequence[str] = ()
+    ) -> Any:
+        def kept(kind: str, place: str) -> bool:
+            if not selected or not self.spec.records(kind):
+                return False
+            gradient = kind == "activation_grad"
+            return not any(covers(each, place, gradient) for each in local)
+
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            # A deep copy of the model has the hooks of the model.
+            if module is not watched or step is None or microbatch is None:
+                return output
+            self._note_surroundings(module, name)
+            call, recomputing = self.clock.call(name) if selected else (0, False)
+            base = TensorId(step, microbatch, "activation", name, "output", call or 0)
+            same = isinstance(module, nn.Identity)
+            if call is None:
+                return self._leaving(base, output, True, same)
+            for place, tensor in self._tensors(name, output):
+                where = base if place == "output" else msgspec.structs.replace(base, name=place)
+                if not recomputing and kept("activation", place):
+                    values, layout, source = self._local(where, tensor)
+                    self.writer.add_tensor(where, values, layout, source)
+                if tensor.requires_grad:
+                    # Also of what is not recorded: it tells which micro-batch a backward is of.
+                    gradient = msgspec.structs.replace(where, kind="activation_grad")
+                    keep = kept("activation_grad", place)
+                    handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
+                    if tensor.is_leaf:
+                        self._leaf_hooks.append(handle)
+            return self._leaving(base, output, recomputing, same) if selected else output
+
+        return hook
+
+    def _tensors(self, name: str, output: object) -> Iterable[tuple[str, torch.Tensor]]:
+        """The tensors in a module's output, by place; what is not recorded of it is noted."""
+        if type(output) is torch.Tensor and has_values(output):  # most outputs are
+            return (("output", output),)
+        for what in unseen(output):
+            self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
+        return tensors_in(output)
+
+    def _leaving(
+        self, base: TensorId, output: object, recomputing: bool, passes_on: bool
+    ) -> object:
+        """What leaves a module: its output, unless that is to be rewritten."""
+        if self.rewriter is None:
+            return output
+        return self.rewriter.outputs(base, output, recomputing, passes_on)
+
+    def _decide(self, watched: nn.Module, name: str) -> Any:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            if module is not watched or step is None or microbatch is None:
+                return None
+            scores, own = require_decision(name, args, output)
+            call, recomputing = self.clock.call(name)
+            if call is None:
+                return None
+            where = TensorId(step, microbatch, "decision", name, "output", call)
+            values, layout, source = self._local(where, own)
+            if not recomputing and self.spec.records("decision"):
+                self.writer.add_tensor(where, values, layout, source)
+                by = msgspec.structs.replace(where, name="scores")
+                self.writer.add_tensor(by, local_values(scores), layout, source)
+            return self.replayed.part(where, own, layout) if self.replayed else None
+
+        return hook
+
+    def _choosing(self, name: str) -> Callable[[], Decide | None]:
+        """What decides in a call of a module that chooses inside itself."""
+
+        def began() -> Decide | None:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            if step is None or microbatch is None:
+                return None
+            if torch._C._current_graph_task_id() != -1:
+                return self._chosen_before(name)
+            call, _ = self.clock.call(f"{name} (choice)")
+            base = TensorId(step, microbatch, "decision", name, "output", call or 0)
+
+            def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
+                after = f".{number}" if number else ""
+                where = msgspec.structs.replace(base, name=f"output{after}")
+                layout, source = self._annotated(base, own.ndim)
+                if self.spec.records("decision"):
+                    self.writer.add_tensor(where, local_values(own), layout, source)
+                    by = msgspec.structs.replace(where, name=f"scores{after}")
+                    self.writer.add_tensor(by, local_values(scores), layout, source)
+                if self.replayed is None:
+                    return own
+                chosen = self.replayed.part(where, own, layout)
+                self._chosen[name, number, tensor_hash(scores)] = chosen
+                return chosen
+
+            return decide
+
+        return began
+
+    def _chosen_before(self, name: str) -> Decide:
+        """What decides in a recomputation: the choice that was made by the same scores."""
+
+        def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
+            if not self._chosen:
+                return own
+            return self._chosen.get((name, number, tensor_hash(scores)), own)
+
+        return decide
+
+    def _hold(self, where: TensorId, keep: bool, leaf: bool) -> Callable[[torch.Tensor], None]:
+        microbatch = where.microbatch
+        assert microbatch is not None
+
+        def hook(grad: torch.Tensor) -> None:
+            if where.step != self.clock.step:
+                return
+            # A leaf is the same tensor in every micro-batch, and so has the hooks of all.
+            if leaf and self.clock.microbatch != microbatch:
+                return
+            self.clock.backward(microbatch, sure=not leaf)
+            if self.sites is not None:
+                self.sites.note("backward", (where.step, microbatch))
+            if not keep or microbatch in self._written:
+                return
+            held = self._held[microbatch]
+            if where in held and self.clock.resumed:
+                return
+            values, layout, source = self._local(where, self.unscaled(grad))
+            taken = self.writer.take(where, values, layout)
+            if where in held:
+                taken = held[where][0] + taken
+            held[where] = taken, layout, source
+
+        return hook
+
+    def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
+        """This rank's values, with their dimensions in the logical order, and their layout."""
+        order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
+        if order:
+            tensor = tensor.detach().permute(order)
+        layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.ndim)
+        if where.kind == "activation_grad":
+            layout += self.annotations.unreduced(self.point)
+        return local_values(tensor), layout, source
+
+    def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
+        """The layout of an annotation, remembered: the patterns are matched once."""
+        asked = where.module, where.name, ndim, where.kind == "activation_grad"
+        if asked not in self._layouts:
+            found = self.annotations.module(*asked[:2], self.point, *asked[2:])
+            self._layouts[asked] = found or ((), "default")
+        return self._layouts[asked]
+
+    def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
+        def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
+            return noise.output(name, output, [args, kwargs]) if module is watched else output
+
+        return hook
+
+    def _note_surroundings(self, module: nn.Module, name: str) -> None:
+        """Note, once each, that autocast is on around a forward, or dropout in it.
+
+        A module is looked at for dropout once a step.
+        """
+        if torch.is_autocast_enabled(self._device):
+            dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")
+            self._note(NoteEvent("autocast", dtype))
+        if name in self._looked_at or not module.training:
+            return
+        self._looked_at.add(name)
+        if (rate := _dropout(module)) > 0:
+            self._note(NoteEvent("dropout", str(rate)))
+
+    def _note(self, note: NoteEvent) -> None:
+        if note not in self._noted:
+            self._noted.add(note)
+            self.writer.add(note)
+
+
+def _dropout(module: nn.Module) -> float:
+    """The dropout probability of a dropout module, of attention, or of a recurrent module."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.p
+    rate = getattr(module, "dropout", 0.0)
+    return rate if isinstance(rate, float) else 0.0

@@ -1,0 +1,152 @@
+"""Records buffers: before the first step, after each, and whenever a forward changed one.
+
+Made by the recorder.  Which values of a running state (BatchNorm's statistics, a counter) a
+reference must have too depends on the micro-batches that a rank has seen until then, so what each
+forward leaves is recorded, and `judge/compare/buffers.py` decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.core.layout import Layout
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.frameworks.megatron.attributes import attribute_layout
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.outputs import has_values
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: Elements of a buffer that is not hashed after every forward.
+LARGE = 2**18
+
+#: A module's path and the buffer's name in it.
+Name = tuple[str, str]
+
+
+class BufferRecorder:
+    """Records the buffers of some modules, persistent or not.
+
+    Buffers are found anew each time: assigning to one puts another tensor in its place.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        clock: Clock,
+        writer: RankWriter,
+        annotations: Annotations,
+        names: Mapping[nn.Module, str],
+    ) -> None:
+        self.spec = spec
+        self.clock = clock
+        self.writer = writer
+        self.annotations = annotations
+        self.names = names
+        self._last: dict[Name, tuple[str, Taken]] = {}
+        self._calls: Counter[tuple[int, str]] = Counter()
+        self._versions: dict[Name, tuple[int, int]] = {}
+
+    def attach(self) -> None:
+        """Watch the forwards of modules that have buffers."""
+        if not self.spec.records("buffer"):
+            return
+        for module, name in self.names.items():
+            for leaf, _ in _buffers(module):
+                if self.annotations.local_buffer(_path(name, leaf), self.spec.at):
+                    self.writer.add(NoteEvent("local", f"buffer {_path(name, leaf)}"))
+            if next(_buffers(module), None) is not None:
+                hook: Any = torch.compiler.disable(self._on_forward(module, name))  # type: ignore[no-untyped-call]
+                module.register_forward_hook(hook)
+
+    def write_all(self, step: int) -> None:
+        """Write every buffer as it is before the first step, or at a step's end."""
+        if not self.spec.records("buffer"):
+            return
+        seen: set[int] = set()
+        for module, name in self.names.items():
+            for leaf, buffer in _buffers(module):
+                if id(buffer) in seen:
+                    continue  # shared by two modules: the first one's
+                seen.add(id(buffer))
+                where = TensorId(step, None, "buffer", name, leaf)
+                self._write(where, buffer)
+
+    def end_step(self) -> None:
+        """Micro-batches of the next step may have the same numbers."""
+        self._calls.clear()
+
+    def _on_forward(self, watched: nn.Module, name: str) -> Any:
+        def hook(module: nn.Module, args: object, output: object) -> None:
+            step, microbatch = self.clock.step, self.clock.open
+            recomputing = torch._C._current_graph_task_id() != -1
+            if module is not watched or step is None or microbatch is None or recomputing:
+                return
+            call = self._calls[microbatch, name]
+            self._calls[microbatch, name] += 1
+            for leaf, buffer in _buffers(module):
+                last = self._last.get((name, leaf))
+                # One that is shared by two modules is recorded under the first one's name.
+                if last is None or self._surely_same((name, leaf), buffer):
+                    continue
+                if last[0] != tensor_hash(buffer):
+                    self._write(TensorId(step, microbatch, "buffer", name, leaf, call), buffer)
+
+        return hook
+
+    def _write(self, where: TensorId, buffer: torch.Tensor) -> None:
+        name = where.module, where.name
+        if self.annotations.local_buffer(where.path, self.spec.at):
+            return
+        layout, source = self._layout(where.path, buffer)
+        digest, last = tensor_hash(buffer), self._last.get(name)
+        if last is None or last[0] != digest:
+            last = digest, self.writer.take(where, local_values(buffer), layout)
+            self._last[name] = last
+        self.writer.add_taken(where, last[1], layout, source)
+
+    def _surely_same(self, name: Name, buffer: torch.Tensor) -> bool:
+        """Whether nothing wrote to a large buffer (a mask, a table), which takes long to hash.
+
+        Statistics are small; their kernels may write without a new version.
+        """
+        if buffer.numel() < LARGE or is_dtensor(buffer):
+            return False
+        now = buffer.data_ptr(), buffer._version
+        same = self._versions.get(name) == now
+        self._versions[name] = now
+        return same
+
+    def _layout(self, path: str, buffer: torch.Tensor) -> tuple[Layout, str]:
+        own = own_layout(buffer, self.spec.at.sizes)
+        if own is not None:
+            return own
+        if getattr(buffer, "tensor_model_parallel", False):
+            return attribute_layout(path, buffer, self.spec.at.sizes) or (), "attribute"
+        annotated = self.annotations.buffer(path, self.spec.at, buffer.ndim)
+        return annotated or ((), "default")
+
+
+def buffer_names(names: Mapping[nn.Module, str]) -> list[str]:
+    """The paths of all buffers."""
+    return [_path(name, leaf) for module, name in names.items() for leaf, _ in _buffers(module)]
+
+
+def _buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    for leaf, buffer in module._buffers.items():
+        if buffer is not None and has_values(buffer):
+            yield leaf, buffer
+
+
+def _path(module: str, leaf: str) -> str:
+    return f"{module}.{leaf}" if module else leaf

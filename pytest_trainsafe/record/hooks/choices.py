@@ -1,0 +1,143 @@
+"""Choices that a module makes inside itself, such as a router that returns a map of its experts.
+
+A module annotated `decision: topk` calls torch.topk, or argmax, and makes what it returns of the
+result.  While its forward runs these calls are seen: what they chose is recorded with the scores,
+and in a Run that follows another they give the other's choice, with this rank's own scores of it.
+So whatever the module computes of the choice follows, and gradients flow as ever.
+
+Used by the recorder of activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.record.clock import ProgramError
+
+#: Given the scores [..., options], the numbers that were chosen [..., few] and how many choices
+#: the call made before: the numbers to go on with.
+Decide = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+
+_TOPK = frozenset({torch.topk, torch.Tensor.topk})
+_ARGMAX = frozenset({torch.argmax, torch.Tensor.argmax})
+_MAX = frozenset({torch.max, torch.Tensor.max})
+
+
+class Chooser:
+    """Listens to the choices in the forward of one module.
+
+    `began` is called when a forward begins; it gives what decides in that call, None for a call
+    that is not recorded.
+    """
+
+    def __init__(self, module: nn.Module, name: str, began: Callable[[], Decide | None]) -> None:
+        self._module = module
+        self._name = name
+        self._began = began
+        self._running: list[_Calls | None] = []
+
+    def enter(self, module: nn.Module, args: object, kwargs: object) -> None:
+        """The hook before the module's forward."""
+        if module is not self._module:
+            return  # a deep copy of the module, which has its hooks
+        decide = self._began()
+        calls = _Calls(decide) if decide is not None else None
+        self._running.append(calls)
+        if calls is not None:
+            calls.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        """The hook after it, also where it raised.  Raises ProgramError where it chose nothing."""
+        calls = self._running.pop() if module is self._module and self._running else None
+        if calls is None:
+            return
+        calls.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        if not calls.count and output is not None:
+            raise ProgramError(
+                f"{self._name} is annotated `decision: topk`, and its forward called neither "
+                "torch.topk nor argmax over the last dimension of floating-point scores; annotate "
+                "the module that makes the choice, or remove the annotation"
+            )
+
+
+class _Calls(TorchFunctionMode):
+    """Sees the calls that choose, and lets `decide` replace what they chose."""
+
+    def __init__(self, decide: Decide) -> None:
+        super().__init__()
+        self.decide = decide
+        self.count = 0
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in _TOPK:
+            scores, largest = (
+                _argument(args, kwargs, 0, "input"),
+                _argument(args, kwargs, 3, "largest"),
+            )
+            if _chooses(scores, _argument(args, kwargs, 2, "dim", -1), kwargs):
+                ranked = scores if largest in (None, True) else -scores
+                return self._replaced(result, scores, ranked)
+        elif func in _ARGMAX or func in _MAX:
+            scores = _argument(args, kwargs, 0, "input")
+            if _chooses(scores, _argument(args, kwargs, 1, "dim"), kwargs):
+                keeps = bool(_argument(args, kwargs, 2, "keepdim", False))
+                return self._best(result, scores, keeps)
+        return result
+
+    def _replaced(self, result: Any, scores: torch.Tensor, ranked: torch.Tensor) -> Any:
+        chosen = self._decided(ranked, result.indices)
+        if chosen is result.indices:
+            return result
+        return type(result)((scores.gather(-1, chosen), chosen))
+
+    def _best(self, result: Any, scores: torch.Tensor, keeps: bool) -> Any:
+        own = result if isinstance(result, torch.Tensor) else result.indices
+        column = own if keeps else own.unsqueeze(-1)
+        chosen = self._decided(scores, column)
+        if chosen is column:
+            return result
+        found = chosen if keeps else chosen.squeeze(-1)
+        if isinstance(result, torch.Tensor):
+            return found
+        values = scores.gather(-1, chosen)
+        return type(result)((values if keeps else values.squeeze(-1), found))
+
+    def _decided(self, scores: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.decide(scores, chosen, self.count - 1)
+
+
+def _argument(
+    args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: str, default: Any = None
+) -> Any:
+    if len(args) > place:
+        return args[place]
+    return kwargs.get(name, kwargs.get("self", default) if place == 0 else default)
+
+
+def _chooses(scores: Any, dim: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call chooses among the last dimension's options, by scores."""
+    return (
+        isinstance(scores, torch.Tensor)
+        and not is_dtensor(scores)
+        and scores.is_floating_point()
+        and scores.ndim > 0
+        and isinstance(dim, int)
+        and not isinstance(dim, bool)
+        and dim % scores.ndim == scores.ndim - 1
+        and kwargs.get("out") is None
+    )

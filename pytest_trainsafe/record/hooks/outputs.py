@@ -1,0 +1,104 @@
+"""The tensors in what a module returns, each with the name of its place.
+
+Called by the recorder's hooks; also rebuilds an output with some tensors replaced.  What is no
+container known here is `record/hooks/unseen.py`'s to name.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def tensors_in(value: object, name: str = "output") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield `(place, tensor)`: "output", "output.0", "output.logits", nested as deep as it goes.
+
+    Looks into tuples, lists, mappings and dataclasses; anything else holds no tensors, and a
+    tensor without values of its own (`has_values`) is left out.  Places are unique: of the keys
+    1 and "1" the later one is "output.1#1".
+    """
+    taken: dict[str, int] = {}
+    for place, leaf in leaves(value, name):
+        if isinstance(leaf, torch.Tensor) and has_values(leaf):
+            count = taken[place] = taken.get(place, -1) + 1
+            yield (f"{place}#{count}" if count else place), leaf
+
+
+def leaves(
+    value: object, name: str = "output", around: tuple[int, ...] = ()
+) -> Iterator[tuple[str, object]]:
+    """Yield `(place, leaf)` of everything in a structure that is no container known here.
+
+    A container inside itself (`around` are those on the way to it) is not entered again.
+    """
+    if isinstance(value, torch.Tensor) or not _is_container(value):
+        yield name, value
+    elif id(value) not in around:
+        for key, item in _items(value):
+            yield from leaves(item, f"{name}.{key}", (*around, id(value)))
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values can be read as numbers: not on the meta device, not quantized,
+    not nested (ragged)."""
+    return not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
+
+
+def replace_tensors(
+    value: Any,
+    replace: Callable[[str, torch.Tensor], torch.Tensor],
+    name: str = "output",
+    around: tuple[int, ...] = (),
+) -> Any:
+    """The same structure with every tensor replaced by `replace(place, tensor)`.
+
+    What holds no tensors is returned as it is; the rest is copied, and the value given here is
+    not changed.  Mappings that are no dict are returned as they are, and so is a container inside
+    itself (`around` are those on the way to it).
+    """
+    if isinstance(value, torch.Tensor):
+        return replace(name, value)
+    if id(value) in around:
+        return value
+    around = (*around, id(value))
+    old = list(_items(value))
+    new = [replace_tensors(item, replace, f"{name}.{key}", around) for key, item in old]
+    if all(a is b for (_, a), b in zip(old, new, strict=True)):
+        return value
+    if isinstance(value, tuple):
+        named = hasattr(value, "_fields")
+        return type(value)(*new) if named else type(value)(new)
+    if isinstance(value, list | dict):  # copied, for a subclass may have any __init__
+        copied: Any = copy.copy(value)
+        keys = range(len(new)) if isinstance(value, list) else (key for key, _ in old)
+        for key, item in zip(keys, new, strict=True):
+            copied[key] = item
+        return copied
+    if dataclasses.is_dataclass(value):
+        changed = copy.copy(value)
+        for (key, _), item in zip(old, new, strict=True):
+            object.__setattr__(changed, str(key), item)  # also where it is frozen
+        return changed
+    return value
+
+
+def _is_container(value: object) -> bool:
+    known = isinstance(value, Mapping | tuple | list)
+    return known or (dataclasses.is_dataclass(value) and not isinstance(value, type))
+
+
+def _items(value: object) -> Iterator[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        yield from zip(value._fields, value, strict=True)
+    elif isinstance(value, tuple | list):
+        yield from enumerate(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                yield field.name, getattr(value, field.name)

@@ -1,0 +1,96 @@
+"""Notes the lines at which a program calls its model, reports, steps, and makes what does so.
+
+Reports name them where the fault is outside of the model.  Called by the recorder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import torch
+from torch.distributed._composable_state import _State
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_trainsafe.launch.collectives.ledger import calling_lines
+from pytest_trainsafe.launch.collectives.passing import passes_on
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.sites import Site, What
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: Different lines that are noted of one kind.
+MOST = 8
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+#: Functions of torch that wrap a model, by the class of the state that they keep for it.
+_STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
+
+
+class Sites:
+    """One rank's lines, each noted once."""
+
+    def __init__(self, writer: RankWriter) -> None:
+        self._writer = writer
+        self._noted: set[Site] = set()
+        self._counts: Counter[What] = Counter()
+        self._seen: set[tuple[What, object]] = set()
+        self._constructed: list[Site] = []
+
+    def note(self, what: What, when: object = None, name: str = "") -> None:
+        """Note the line that led here; `when` says of what repeats which time it is."""
+        if self._counts[what] >= MOST or (what, when) in self._seen:
+            return
+        if when is not None:
+            self._seen.add((what, when))
+        at, user = calling_lines()
+        # On a GPU, hooks of a backward run in a thread that nobody's line led to.
+        if not at.startswith((_TORCH, "<")) and not passes_on(at):
+            self._add(Site(what, at, user, name))
+
+    def write_constructed(self) -> None:
+        """Note what was constructed until now."""
+        for site in self._constructed:
+            self._add(site)
+        self._constructed.clear()
+
+    @contextlib.contextmanager
+    def constructions(self) -> Iterator[None]:
+        """Watch for optimizers, and for torch's wrappers that reduce gradients."""
+        classes: list[tuple[Any, What]] = [
+            (torch.optim.Optimizer, "optimizer"),
+            (DistributedDataParallel, "wrapper"),
+            (_State, "wrapper"),
+        ]
+        before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
+        for cls, what in classes:
+            cls.__init__ = self._watched(cls.__init__, what)
+        try:
+            yield
+        finally:
+            for cls, original in before:
+                if original is None:
+                    del cls.__init__
+                else:
+                    cls.__init__ = original
+
+    def _watched(self, original: Callable[..., None], what: What) -> Callable[..., None]:
+        @functools.wraps(original)
+        def watched(made: Any, *args: Any, **kwargs: Any) -> None:
+            name = type(made).__name__
+            self._constructed.append(Site(what, *calling_lines(), _STATES.get(name, name)))
+            original(made, *args, **kwargs)
+
+        return watched
+
+    def _add(self, site: Site) -> None:
+        if not site.at or site in self._noted or self._counts[site.what] >= MOST:
+            return
+        self._noted.add(site)
+        self._counts[site.what] += 1
+        self._writer.add(NoteEvent("site", msgspec.json.encode(site).decode()))

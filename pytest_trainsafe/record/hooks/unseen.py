@@ -1,0 +1,70 @@
+"""Names what is recorded of nothing: tensors that a module returns where nobody looks.
+
+Called by the recorder's hooks, which note each once, for the report to say.  An object of a
+user's class may hold anything (caches, the model itself), so it is not entered, only named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.hooks.outputs import has_values, leaves
+
+#: What cannot hold a tensor, and is most of what is met.
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
+
+
+def unseen(value: object) -> Iterator[str]:
+    """What of a module's output is not recorded though it holds values, in words.
+
+    `output.cache is a Cache, with tensors in keys, values`; nothing for strings, numbers, None
+    and objects without tensors.
+    """
+    for place, leaf in leaves(value):
+        what = _what(leaf)
+        if what:
+            yield f"{place} is {what}"
+
+
+def _what(leaf: object) -> str:
+    if isinstance(leaf, torch.Tensor):
+        return "" if has_values(leaf) else _kind_of(leaf)
+    if isinstance(leaf, (*_PLAIN, type, nn.Module)):
+        return ""
+    name = type(leaf).__name__
+    if isinstance(leaf, Set):
+        return f"a {name} of tensors" if any(map(_holds_tensors, leaf)) else ""
+    if isinstance(leaf, Iterator):
+        return f"a {name}, which cannot be looked at without using it up"
+    if type(leaf).__module__ == "numpy" and hasattr(leaf, "dtype"):
+        return f"a numpy {name}"
+    found = [name for name, item in _attributes(leaf) if _holds_tensors(item)]
+    return f"a {name}, with tensors in {', '.join(found)}" if found else ""
+
+
+def _kind_of(tensor: torch.Tensor) -> str:
+    if tensor.is_meta:
+        return "a tensor on the meta device, without values"
+    return "a nested tensor" if tensor.is_nested else "a quantized tensor"
+
+
+def _holds_tensors(value: object) -> bool:
+    """Whether a value is a tensor or a container of some; parameters belong to the model."""
+    return any(
+        isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
+        for _, leaf in leaves(value)
+    )
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, object]]:
+    """The attributes that an object stores, without calling any property of it."""
+    yield from getattr(value, "__dict__", {}).items()
+    for cls in type(value).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)

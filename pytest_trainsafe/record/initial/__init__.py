@@ -1,0 +1,1 @@
+"""Initial parameters that do not depend on the layout."""

@@ -1,0 +1,136 @@
+"""Consistent initial parameters: each a function of its name, whatever the layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import parameter_layout
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.core.indices import scale_shape
+from pytest_trainsafe.core.layout import Layout, axes_of
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.deepspeed.experts import renumbering
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.initial.consistent import consistent_tensor
+from pytest_trainsafe.record.initial.parts import Model, named_parameters, parts_of
+from pytest_trainsafe.record.names import split
+from pytest_trainsafe.record.training.parameters import unique_parameters
+from pytest_trainsafe.record.training.tensors import local_values
+
+#: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
+Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A parameter as `fill` left it: the layout it was taken to have, its shape and version."""
+
+    layout: Layout
+    shape: torch.Size
+    version: int
+
+
+def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Weights 1/sqrt(fan_in), biases 0.02 about 0, scales of normalisation 0.1 about 1."""
+    if len(shape) >= 2:
+        return 0.0, 1.0 / math.sqrt(math.prod(shape[1:]))
+    if split(name)[1] == "weight":
+        return 1.0, 0.1
+    return 0.0, 0.02
+
+
+@torch.no_grad()
+def fill(
+    model: Model,
+    point: Point,
+    coordinates: Mapping[str, int],
+    seed: int,
+    std: Std,
+    annotations: Annotations,
+) -> dict[int, Filled]:
+    """Give every parameter its part of the logical tensor of its name; what was done, by id."""
+    filled = {}
+    parts = parts_of(model)
+    rename = renumbering(parts, point, coordinates)
+    named = ((rename(name), parameter) for name, parameter in named_parameters(parts))
+    for name, parameter in unique_parameters(named).items():
+        if parameter.is_meta:
+            raise ProgramError(
+                f"ctx.initialize was given a model on the meta device ({name} has no memory to "
+                "fill); call model.to_empty(device=ctx.device) before it"
+            )
+        layout, _ = parameter_layout(name, parameter, point, annotations)
+        local, shape = local_values(parameter), tuple(parameter.shape)
+        if not is_dtensor(parameter):
+            shape = scale_shape(shape, layout, point.sizes)
+        mean, deviation = _statistics(std, name, shape)
+        value = consistent_tensor(
+            name,
+            shape,
+            mean=mean,
+            std=deviation,
+            dtype=local.dtype,
+            device=local.device,
+            seed=seed,
+            layout=layout,
+            coordinates=coordinates,
+            sizes=point.sizes,
+        )
+        local.copy_(value)
+        filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
+    return filled
+
+
+def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
+    """What `std` gives for a parameter.  Raises TypeError where it is no such function."""
+    allowed = (
+        "std must be a function of a parameter's name and logical shape that returns its mean "
+        "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
+    )
+    if not callable(std):
+        raise TypeError(f"ctx.initialize was given std={std!r}; {allowed}")
+    found: Any = std(name, shape)
+    pair = isinstance(found, tuple | list) and len(found) == 2
+    if not pair or not all(isinstance(each, Real) for each in found):
+        raise TypeError(
+            f"the std given to ctx.initialize returned {found!r} for {name} of shape "
+            f"{list(shape)}; {allowed}"
+        )
+    return float(found[0]), float(found[1])
+
+
+def require_filled_as_watched(
+    filled: Mapping[int, Filled],
+    parameters: Mapping[str, nn.Parameter],
+    layouts: Mapping[str, tuple[Layout, str]],
+    point: Point,
+) -> None:
+    """Raise ProgramError where `fill` took another layout than the one that is recorded.
+
+    The parameter then has values of other elements, which would be reported as a fault of the
+    program.  One that was written to since is the program's own business.
+    """
+
+    def cut(layout: Layout) -> Layout:
+        return tuple(p for p in layout if any(point.size(axis) > 1 for axis in axes_of(p)))
+
+    for name, parameter in parameters.items():
+        was = filled.get(id(parameter))
+        if was is None or (was.shape, was.version) != (parameter.shape, parameter._version):
+            continue
+        layout, source = layouts[name]
+        if cut(was.layout) != cut(layout):
+            raise ProgramError(
+                f"ctx.initialize filled {name} as {describe(cut(was.layout))}, but ctx.watch takes "
+                f"it as {describe(cut(layout))} (from {source}); give both the same annotations: "
+                "ctx.initialize(model, annotations=...)"
+            )

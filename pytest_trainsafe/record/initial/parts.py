@@ -1,0 +1,88 @@
+"""A model in parts: what one rank holds of it, under the names that the whole model gives.
+
+Called by `ctx.watch` and `ctx.initialize`.  A pipeline rank holds one stage, or several chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.hooks.compiled import is_compiled_wrapper
+from pytest_trainsafe.record.names import canonical
+
+#: A model; or chunks of it, in which names are already those of the whole; or parts of it, each
+#: under the name that the whole gives it.
+Model = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
+
+
+def parts_of(model: Model) -> list[tuple[str, nn.Module]]:
+    """The parts with the names under which they stand; "" for what has the whole's own names."""
+    given: Any = model
+    parts: list[tuple[str, Any]]
+    if isinstance(given, Mapping):
+        parts = list(given.items())
+    elif isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
+        parts = [("", given)]
+    elif isinstance(given, Iterable):
+        parts = [("", chunk) for chunk in given]
+    else:
+        raise _no_model(given, "")
+    odd = next((part for _, part in parts if not isinstance(part, nn.Module)), None)
+    if odd is not None:
+        raise _no_model(given, f" with a {type(odd).__name__} in it")
+    return parts
+
+
+def _no_model(given: object, what: str) -> ProgramError:
+    return ProgramError(
+        f"the model was given as a {type(given).__name__}{what}; pass one nn.Module that holds all "
+        "that is trained or, on a rank of a pipeline, a list of its chunks, or a dict of its parts "
+        "by the names that the whole model gives them"
+    )
+
+
+def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
+    """Each module's canonical name; a wrapper gives its name to the module it wraps.
+
+    Of what `torch.compile(module)` returns the wrapper keeps it: the calls of the module inside
+    are compiled, and only the wrapper's can be seen.
+    """
+    named: dict[nn.Module, str] = {}
+    for prefix, part in parts:
+        names: dict[str, nn.Module] = {}
+        for name, module in part.named_modules():
+            short = canonical(name)
+            if short not in names or not is_compiled_wrapper(names[short]):
+                names[short] = module
+        for name, module in names.items():
+            named.setdefault(module, _joined(prefix, name))
+    return named
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The model's own module inside what `torch.compile(module)` returned; else the module."""
+    inner: Any = module
+    while is_compiled_wrapper(inner):
+        inner = inner._orig_mod
+        while isinstance(inner, DistributedDataParallel):
+            inner = inner.module
+    found: nn.Module = inner
+    return found
+
+
+def named_parameters(
+    parts: Sequence[tuple[str, nn.Module]],
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter under its canonical name; tied ones once in each part."""
+    for prefix, part in parts:
+        for name, parameter in part.named_parameters():
+            yield _joined(prefix, canonical(name)), parameter
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name

@@ -1,0 +1,118 @@
+"""Noise of the size of rounding, injected into a reference to see how it responds.
+
+TTrace (section 4.5) perturbs the model's input by a relative machine epsilon and takes the
+response as the error that rounding may cause.  An input perturbation exercises no rounding of
+the backward pass near the loss, so the noise here enters at every leaf module, forward and
+backward: each output and each gradient is multiplied by 1 + eps * u, u uniform in [-1, 1].
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+import xxhash
+
+from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
+from pytest_trainsafe.record.training.tensors import on_gradient, tensor_hash
+
+#: Spacing of the numbers next to 1 in each working dtype: the relative size of the noise.  For
+#: "float8", a program that casts to FP8, the noise is that of bfloat16, the coarsest dtype that FP8
+#: is used with: enough to take values across the steps between codes, which then do the rest.
+EPSILON = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "bfloat16": 2.0**-7,
+    "float16": 2.0**-10,
+    "float8": 2.0**-7,
+}
+
+T = TypeVar("T")
+
+
+#: Nodes of the graph behind a module's outputs that are looked at; a leaf module has few.
+MOST_NODES = 1000
+
+
+class Noise:
+    """Multiplies floating tensors by 1 + eps * u.
+
+    Like rounding, u is a function of the values: the same tensor at the same place gets the
+    same noise in every run and when it is recomputed.  Of a key, u is the same in every run.
+    """
+
+    def __init__(self, epsilon: float, seed: int) -> None:
+        self.epsilon = epsilon
+        self.seed = seed
+
+    def __call__(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """The perturbed values, rounded to the tensor's dtype.
+
+        Zeros, infinities and NaN stay; what is not of a real floating dtype passes unchanged.
+        """
+        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
+            return tensor  # an 8-bit float has no arithmetic
+        values = tensor.detach()
+        seed = xxhash.xxh3_64_intdigest(f"{key} {tensor_hash(values)}".encode(), self.seed) >> 1
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.rand(values.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        factor = 1 + self.epsilon * noise.to(values.device)
+        noisy = (values.to(torch.float64) * factor).to(values.dtype)
+        return torch.where(noisy.isfinite(), noisy, values)
+
+    def output(self, name: str, value: T, given: object = ()) -> T:
+        """A module's output with noise on every tensor, and on the gradients that reach them.
+
+        Beside what the module computed, an input that it was `given` and hands back stays the
+        same tensor: the program may go on with either, and gradients must reach both.  So does an
+        output that others are computed from (the logits beside a router's weights): what reaches
+        it through them would not reach a copy with noise.
+        """
+        behind = _behind(value, given)
+        inputs = {id(tensor) for _, tensor in tensors_in(given)}
+        if all(id(tensor) in inputs for _, tensor in tensors_in(value)):
+            inputs.clear()
+
+        def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
+            if id(tensor) in inputs:
+                return tensor
+            if not (has_values(tensor) and tensor.is_floating_point()):
+                return tensor
+            if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
+                return tensor
+            key = f"{name}/{place}"
+            if id(tensor) in behind:
+                if not any(stride == 0 for stride in tensor.stride()):  # no memory of its own
+                    # Not counted as a change: what the others saved of it is off by rounding.
+                    tensor.data.copy_(self(key, tensor))
+                on_gradient(tensor, lambda grad: self(f"{key}/grad", grad))
+                return tensor
+            # Added rather than replaced, so that the graph behind the output stays; of infinities
+            # the difference is no number.
+            difference = self(key, tensor) - tensor.detach()
+            noisy = tensor + torch.where(difference.isfinite(), difference, 0)
+            if noisy.requires_grad:
+                on_gradient(noisy, lambda grad: self(f"{key}/grad", grad))
+            return noisy
+
+        result: T = replace_tensors(value, perturbed)
+        return result
+
+
+def _behind(value: object, given: object) -> set[int]:
+    """The ids of the output's tensors that others of them are computed from."""
+    outputs = {t.grad_fn: id(t) for _, t in tensors_in(value) if t.grad_fn is not None}
+    if len(outputs) < 2:
+        return set()
+    seen = {t.grad_fn for _, t in tensors_in(given)}
+    found: set[int] = set()
+    todo = [before for node in outputs for before, _ in node.next_functions]
+    while todo and len(seen) < MOST_NODES:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in outputs:
+            found.add(outputs[node])
+        todo += [before for before, _ in node.next_functions]
+    return found

@@ -1,0 +1,338 @@
+"""Rewrites what flows between modules, so that an error in one cannot reach the next.
+
+TTrace (section 4.3) rewrites the inputs of every module with tensors of its consistent generator.
+Here a module's *outputs* are rewritten as they leave it, and the gradients that reach them as
+they arrive, each after it was recorded: an output's layout is known (annotations, DTensor), an
+input's often only through the module that made it.  What a module is given then is the same
+logical tensor at every Point, but for the code between two modules, whose errors end at the next
+output.  Inputs, and the gradients that leave through them, are recorded to tell the two apart.
+
+Used by the recorder's hooks, in the Runs that `pytest_trainsafe/localize` asks for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.core.indices import LayoutError, local_shape
+from pytest_trainsafe.core.layout import Coordinates, Layout
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
+from pytest_trainsafe.record.initial.consistent import consistent_tensor
+from pytest_trainsafe.record.inject.perturb import Noise
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.record.training.tensors import local_values, on_gradient, own_layout
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: The attribute by which a tensor is known as the output of a module: its `Origin`.
+_ORIGIN = "_trainsafe_origin"
+
+#: What an input's layout source is called where nothing is known of it.
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What is known of a module's output: its layouts, and which module's it is."""
+
+    module: str
+    layout: Layout
+    gradient: Layout
+
+    @property
+    def source(self) -> str:
+        return f"output of {self.module}"
+
+
+@dataclass(slots=True)
+class _Call:
+    """A module's call while it runs, and afterwards what its inputs' gradients belong to."""
+
+    module: nn.Module
+    name: str
+    inputs: list[tuple[str, torch.Tensor, Origin | None]] = field(default_factory=list)
+    base: TensorId | None = None
+
+
+class Rewriter:
+    """Rewrites one rank's outputs and gradients to those that `spec.rewrite` describes."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        coordinates: Coordinates,
+        clock: Clock,
+        writer: RankWriter,
+        annotations: Annotations,
+        noise: Noise | None,
+    ) -> None:
+        self.spec = spec
+        self.point = spec.at
+        self.coordinates = coordinates
+        self.clock = clock
+        self.writer = writer
+        self.annotations = annotations
+        self.noise = noise
+        self._running: list[_Call] = []
+        self._held: dict[TensorId, tuple[torch.Tensor, Layout, str]] = {}
+        self._written: set[TensorId] = set()
+        self._callers: set[str] = set()
+        self._calls: Counter[tuple[int, int | None, str]] = Counter()
+
+    def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
+        """Install the hooks on inputs.  Comes after the recorder's, whose hooks call `outputs`."""
+        for module, name in names.items():
+            hooks.before(module, name, self._enter(name))
+            hooks.after(module, name, self._leave, always_call=True)
+
+    def outputs(
+        self, base: TensorId, output: object, recomputing: bool, passes_on: bool = False
+    ) -> object:
+        """What leaves a module instead of `output`; `base` is its call, named "output".
+
+        The gradients are rewritten where they arrive at `output`: call this after hooks that
+        record them were installed.  What a module only `passes_on` stays what it is.
+        """
+        if recomputing:
+            # Of a module that was called once it is known which call is repeated, always.
+            call = 0 if self._calls[_once(base)] == 1 else base.call
+            base = msgspec.structs.replace(base, call=call)
+        else:
+            self._calls[_once(base)] += 1
+            if self._running and self._running[-1].name == base.module:
+                self._running[-1].base = base
+                self._write_inputs(self._running[-1], base)
+
+        if passes_on:
+            return output
+
+        def rewritten(place: str, tensor: torch.Tensor) -> torch.Tensor:
+            return self._output(msgspec.structs.replace(base, name=place), tensor)
+
+        return replace_tensors(output, rewritten)
+
+    def write(self, microbatch: int) -> None:
+        """Write the gradients that left through inputs; those that come later do not count."""
+        for where, (values, layout, source) in list(self._held.items()):
+            if where.microbatch == microbatch:
+                self.writer.add_tensor(where, values, layout, source)
+                self._written.add(where)
+                del self._held[where]
+
+    def _output(self, where: TensorId, tensor: torch.Tensor) -> torch.Tensor:
+        if type(tensor) is not torch.Tensor and not is_dtensor(tensor):
+            return tensor
+        if not tensor.is_floating_point() or tensor.layout != torch.strided:
+            return tensor
+        order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
+        if order and is_dtensor(tensor):
+            return tensor
+        layouts = [self._layout(where, tensor, gradient) for gradient in (False, True)]
+        origin = Origin(where.module, *layouts)
+        values = self._values(where, tensor, origin.layout, order)
+        gradient = msgspec.structs.replace(where, kind="activation_grad")
+        if tensor.requires_grad and rewrite_key(gradient) in self.spec.rewrite:
+            self._rewrite_gradient(gradient, tensor, origin.gradient, order)
+        if values is not None:
+            tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
+        if not order:  # else its layout is not that of the tensor as it flows
+            setattr(tensor, _ORIGIN, origin)
+        return tensor
+
+    def _rewrite_gradient(
+        self, where: TensorId, tensor: torch.Tensor, layout: Layout, order: tuple[int, ...]
+    ) -> None:
+        def rewritten(grad: torch.Tensor) -> torch.Tensor:
+            values = self._values(where, grad, layout, order)
+            return grad if values is None else values
+
+        node, number = tensor.grad_fn, tensor.output_nr
+        if node is None:
+            on_gradient(tensor, rewritten)
+            return
+
+        def arriving(grads: tuple[torch.Tensor | None, ...]) -> tuple[torch.Tensor | None, ...]:
+            return tuple(
+                rewritten(grad) if grad is not None and index == number else grad
+                for index, grad in enumerate(grads)
+            )
+
+        # On the node, not the tensor: hooks on tensors run first, and those record.
+        node.register_prehook(arriving)
+
+    def _values(
+        self, where: TensorId, like: torch.Tensor, layout: Layout, order: tuple[int, ...] = ()
+    ) -> torch.Tensor | None:
+        """The tensor to put in place of `like`; None where it is not among those to rewrite.
+
+        `order` restores the dimensions of `like`.
+        """
+        if order:
+            values = self._values(where, like.permute(order), layout)
+            back = sorted(range(len(order)), key=order.__getitem__)
+            return None if values is None else values.permute(back).contiguous()
+        wanted = self.spec.rewrite.get(rewrite_key(where))
+        if wanted is None:
+            return None
+        local, sizes = local_values(like), self.point.sizes
+        try:
+            expected = local_shape(layout, self.coordinates, sizes, wanted.shape)
+        except (LayoutError, IndexError):
+            return None
+        if len(wanted.shape) != local.ndim or tuple(local.shape) != expected:
+            return None  # recorded so, and wrong already
+        values = consistent_tensor(
+            f"rewritten {where}",
+            wanted.shape,
+            mean=wanted.mean,
+            std=wanted.std,
+            dtype=local.dtype,
+            device=local.device,
+            seed=self.spec.seed,
+            layout=layout,
+            coordinates=self.coordinates,
+            sizes=sizes,
+        )
+        if wanted.low is not None and wanted.high is not None:
+            values = values.clamp(wanted.low, wanted.high)
+        if self.noise is not None:
+            values = self.noise(f"{where}/rewritten", values)
+        if is_dtensor(like):
+            held: Any = like
+            return torch.distributed.tensor.DTensor.from_local(
+                values,
+                held.device_mesh,
+                held.placements,
+                run_check=False,
+                shape=like.shape,
+                stride=like.stride(),
+            )
+        return values
+
+    def _layout(self, where: TensorId, tensor: torch.Tensor, gradient: bool) -> Layout:
+        found = own_layout(tensor, self.point.sizes) or self.annotations.module(
+            where.module, where.name, self.point, tensor.ndim, gradient
+        )
+        layout = found[0] if found else ()
+        return layout + self.annotations.unreduced(self.point) if gradient else layout
+
+    # Inputs.
+
+    def _enter(self, name: str) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
+            call = _Call(module, name)
+            self._note_caller(name)
+            self._running.append(call)
+            if self.clock.step is None or torch._C._current_graph_task_id() != -1:
+                return None
+            return self._inputs(call, args, kwargs)
+
+        return hook
+
+    def _leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
+        while self._running and self._running.pop().module is not module:
+            pass  # calls that an exception ended
+
+    def _note_caller(self, name: str) -> None:
+        if self._running and name not in self._callers:
+            self._callers.add(name)
+            self.writer.add(NoteEvent("caller", f"{name}={self._running[-1].name}"))
+
+    def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Keep the inputs' values, and see each one's gradient by itself.
+
+        A tensor's own hooks see the sum over all that use it; an alias has this use's alone.
+        """
+        aliases: dict[int, torch.Tensor] = {}
+        # Arguments keep the names of their places: positions, then keywords.
+        for place, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
+            if tensor.layout != torch.strided:
+                continue
+            if not tensor.is_floating_point():
+                # Tokens, labels, masks: no gradient leaves through them, and they are rewritten
+                # nowhere, but a module that is given others is not at fault.
+                if not tensor.is_complex():
+                    call.inputs.append((place, local_values(tensor).clone(), None))
+                continue
+            origin = getattr(tensor, _ORIGIN, None)
+            if id(tensor) not in aliases:
+                aliases[id(tensor)] = alias = self._alias(tensor)
+                if origin is not None:
+                    setattr(alias, _ORIGIN, origin)
+                if alias is not tensor:
+                    on_gradient(alias, self._hold(call, place, origin))
+            call.inputs.append((place, local_values(tensor).clone(), origin))
+
+        def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
+            return aliases.get(id(tensor), tensor)
+
+        return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
+
+    def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
+        plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
+        if plain and tensor.requires_grad and torch.is_grad_enabled():
+            return tensor.view_as(tensor)
+        return tensor
+
+    def _hold(
+        self, call: _Call, place: str, origin: Origin | None
+    ) -> Callable[[torch.Tensor], None]:
+        def hook(grad: torch.Tensor) -> None:
+            if call.base is None or call.base.step != self.clock.step:
+                return
+            where = msgspec.structs.replace(call.base, kind="activation_grad", name=place)
+            if where in self._written:
+                return
+            values = local_values(grad).to("cpu", copy=True)
+            if where in self._held:
+                values += self._held[where][0]
+            own = own_layout(grad, self.point.sizes)
+            if own is not None:
+                layout = own[0] + self.annotations.unreduced(self.point)
+                self._held[where] = values, layout, own[1]
+            elif origin is not None:
+                self._held[where] = values, origin.gradient, origin.source
+            else:
+                self._held[where] = values, (), UNKNOWN
+
+        return hook
+
+    def _write_inputs(self, call: _Call, base: TensorId) -> None:
+        for place, values, origin in call.inputs:
+            where = msgspec.structs.replace(base, name=place)
+            layout, source = (origin.layout, origin.source) if origin else ((), UNKNOWN)
+            self.writer.add_tensor(where, values, layout, source)
+        call.inputs.clear()
+
+
+class _Rewritten(torch.autograd.Function):
+    """Other values in the same place of the graph; the gradient passes as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, values: list[torch.Tensor]) -> torch.Tensor:
+        return values[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None
+
+
+def _once(base: TensorId) -> tuple[int, int | None, str]:
+    return base.step, base.microbatch, base.module
+
+
+def rewrite_key(where: TensorId) -> str:
+    """The name under which `spec.rewrite` has a tensor: one for all steps and micro-batches."""
+    return f"{where.kind} {where.path} {where.call}"

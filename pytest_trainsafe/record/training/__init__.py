@@ -1,0 +1,1 @@
+"""What is recorded of a training step: gradients, clipping, the optimizer, its state."""

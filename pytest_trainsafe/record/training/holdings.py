@@ -1,0 +1,109 @@
+"""What of a parameter lies where on this rank: its value, gradient, master copy, optimizer state.
+
+Asked by the parameter recorder.  `AttributeHoldings` follows Megatron-LM's attributes, and suits
+plain PyTorch; frameworks that keep things elsewhere have holdings of their own (`deepspeed.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.core.layout import Flat, Sizes
+from pytest_trainsafe.frameworks.megatron.flat_ranges import optimizer_run
+from pytest_trainsafe.record.training.optimizer import states
+from pytest_trainsafe.record.training.tensors import local_values, tell_ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tensor of this rank that belongs to a parameter.
+
+    Without a `run` it is laid out as the parameter is.  With one it is a vector: that run of this
+    rank's part of the parameter, flattened; or a single number, where the run's shape is ().
+    A run of length 0 says that this rank has none of it.
+    """
+
+    tensor: torch.Tensor
+    run: Flat | None = None
+
+
+class Holdings(Protocol):
+    """Finds what belongs to a parameter.  Words in the place of a Held say why it is not seen."""
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of this rank's part of the parameter, also while its memory is elsewhere."""
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """What the model computes with."""
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """The gradient that the optimizer is about to use, after every reduction."""
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """The copy that the optimizer updates, where it is another tensor than the parameter."""
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """The tensors of the optimizer's state, by name."""
+
+
+class AttributeHoldings:
+    """`main_grad`, `main_param` and `main_param_range` on parameters, where they are there."""
+
+    def __init__(self, sizes: Sizes, optimizer: Any) -> None:
+        self.sizes = sizes
+        self.optimizer = optimizer
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        return tuple(parameter.shape)
+
+    def value(self, name: str, parameter: nn.Parameter) -> Held:
+        return Held(parameter)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        grad = getattr(parameter, "main_grad", None)
+        if grad is None:
+            grad = parameter.grad
+        if grad is None:
+            return None
+        tell_ledger(grad, f"{name}.grad")
+        run = optimizer_run(name, parameter, self.sizes)
+        if run is None:
+            return Held(grad)
+        mine = local_values(grad).reshape(-1)
+        if mine.numel() != run.length:
+            mine = mine.narrow(0, run.offset, run.length)
+        return Held(mine, run)
+
+    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        master = getattr(parameter, "main_param", None)
+        run = optimizer_run(name, parameter, self.sizes)
+        if not isinstance(master, torch.Tensor):
+            empty = run is not None and not run.length
+            return Held(parameter.new_empty(0), run) if empty else None
+        if run is not None:
+            return Held(local_values(master).reshape(-1), run)
+        if master.shape == parameter.shape:
+            return Held(master)
+        return f"{name}: its main_param has another shape"
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        run = optimizer_run(name, parameter, self.sizes)
+        for key, value in states(self.optimizer, parameter):
+            yield key, value_of_run(name, key, value, run)
+
+
+def value_of_run(name: str, key: str, value: torch.Tensor, run: Flat | None) -> Held | str:
+    """One tensor of the state that an optimizer keeps for a parameter, or for a run of it."""
+    if run is None:
+        return Held(value)
+    if value.numel() == run.length and value.ndim:
+        return Held(value.reshape(-1), run)
+    if value.numel() == 1:
+        # A number, which only the ranks have that have any of the parameter.
+        return Held(value.reshape(1), Flat(0, 1, (), run.axes))
+    return f"{name}: the optimizer's {key} has another shape"

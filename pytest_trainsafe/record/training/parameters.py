@@ -1,0 +1,409 @@
+"""Records what belongs to parameters: gradients, main gradients, values, optimizer state."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.annotations.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.core.dtensor import is_dtensor
+from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.frameworks.deepspeed.engine import listen_to_engine, skipped
+from pytest_trainsafe.frameworks.torch_native.fsdp import UnshardedGradients
+from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.names import split
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.holdings import AttributeHoldings, Held, Holdings
+from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
+from pytest_trainsafe.record.training.tensors import (
+    local_values,
+    on_gradient,
+    own_layout,
+    tell_ledger,
+)
+from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+
+class ParameterRecorder:
+    """Watches the named parameters of one model and the optimizer that updates them."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        clock: Clock,
+        writer: RankWriter,
+        annotations: Annotations,
+        parameters: dict[str, nn.Parameter],
+        optimizer: Any,
+        holdings: Holdings | None = None,
+        engine: Any = None,
+        sites: Sites | None = None,
+    ) -> None:
+        self.spec = spec
+        self.sizes = spec.at.sizes
+        self.clock = clock
+        self.writer = writer
+        self.parameters = parameters
+        self.optimizer = optimizer
+        self.engine = engine
+        self.sites = sites
+        self.holdings = holdings or AttributeHoldings(self.sizes, optimizer)
+        self.layouts = {
+            name: parameter_layout(name, parameter, spec.at, annotations)
+            for name, parameter in parameters.items()
+        }
+        self.partial_axes = {
+            name: gradient_partial_axes(name, parameter, spec.at, annotations)
+            for name, parameter in parameters.items()
+        }
+        self._names = {name: split(name) for name in parameters}
+        self._contributions: defaultdict[int, dict[str, Waiting]] = defaultdict(dict)
+        self._written: set[int] = set()
+        self.annotations = annotations
+        self.optimizer_stepped = False
+        self._main_written: set[str] = set()
+        self._seen_by_wrapper: dict[str, Held] = {}
+        self._versions: list[int] = []
+        self._skipping = ""
+        self._hooked: set[str] = set()
+        self._with_gradient: set[str] = set()
+        self._noted: set[str] = set()
+        self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
+        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
+
+    def attach(self) -> None:
+        """Listen to the parameters' gradients and to the optimizer."""
+        for name, parameter in self.parameters.items():
+            tell_ledger(parameter, name)
+        if self.engine is not None:
+            listen_to_engine(self.engine, self.before_step, self.after_step)
+        elif self.optimizer is not None:
+            listen(self.optimizer, self)
+
+    def attach_to_unsharded(self, modules: Iterable[nn.Module]) -> None:
+        """Listen to the gradients of the parameters that FSDP2 computes with."""
+
+        def hook(name: str) -> Callable[[torch.Tensor], None]:
+            return self._on_gradient(name, unsharded=True)
+
+        UnshardedGradients(self.parameters, hook).attach(modules)
+
+    def initial(self) -> None:
+        """Write the values before the first step: parameters, and master copies there are."""
+        for name, parameter in self.parameters.items():
+            if self._is_owned(name):
+                self.writer.add(NoteEvent("local", f"param_grad {name}"))
+            self._add_value(name, parameter, step=INITIAL)
+            self._add_master(name, parameter, step=INITIAL)
+
+    def start_step(self) -> None:
+        """Forget the step before; hook parameters that require gradients since then."""
+        self.optimizer_stepped = False
+        self._main_written.clear()
+        self._skipping = ""
+        for name, parameter in self.parameters.items():
+            if parameter.requires_grad and name not in self._hooked:
+                self._hooked.add(name)
+                on_gradient(parameter, self._on_gradient(name))
+                parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
+
+    def write(self, microbatch: int) -> None:
+        """Write what the backward of a micro-batch added to each gradient; later ones add none."""
+        for held in self._contributions.pop(microbatch, {}).values():
+            self.writer.add_taken(*held)
+        self._written.add(microbatch)
+
+    def write_all(self) -> None:
+        """Write what was added for micro-batches that are not known to be over."""
+        for microbatch in sorted(self._contributions):
+            self.write(microbatch)
+
+    def drop(self, microbatch: int) -> None:
+        """Forget what was added for a micro-batch that an exception ended."""
+        self._contributions.pop(microbatch, None)
+        self._written.add(microbatch)
+
+    def finish_step(self) -> bool:
+        """Write parameters and optimizer state; say whether the optimizer stepped."""
+        self._write_main_grads()
+        self._note_missing_gradients()
+        if self._skipping and not self.optimizer_stepped:
+            why = f"{self._skipping}.step() was called and called no optimizer's step()"
+            self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
+        for name, parameter in self.parameters.items():
+            self._add_value(name, parameter)
+            self._add_master(name, parameter)
+            for key, held in self.holdings.states(name, parameter):
+                self._add_state(name, parameter, key, held)
+        return self.optimizer_stepped
+
+    def end_step(self) -> None:
+        """Forget the step, and what an exception left of it."""
+        self._contributions.clear()
+        self._written.clear()
+        self._unclipped.end_step()
+        self._seen_by_wrapper = {}
+
+    def before_clip(self, clip: Clip) -> None:
+        """Take the gradients as they are: the program is about to clip them."""
+        if self.clock.step is not None and not self._main_written:
+            self._unclipped.take(clip)
+
+    @property
+    def _split(self) -> bool:
+        """Whether dp ranks each compute a slice of a micro-batch, and a term of its gradients."""
+        return self.clock.split and self.sizes["dp"] > 1
+
+    def _is_owned(self, name: str) -> bool:
+        """Whether the parameter is an expert's, shared out over dp and cp."""
+        return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
+
+    def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
+        def hook(grad: torch.Tensor) -> None:
+            # One backward may reach a parameter in several parts (reentrant recomputation).
+            self._unclipped.forget()  # what was clipped was not the gradient of the whole step
+            microbatch = self.clock.microbatch
+            if microbatch is None:
+                return
+            self.clock.backward(microbatch, sure=False)
+            self._with_gradient.add(name)
+            if microbatch in self._written or not self.spec.records("param_grad"):
+                return
+            if self._is_owned(name):
+                return  # of the tokens of several ranks, which work on other micro-batches
+            where = self._where("param_grad", name, microbatch=microbatch)
+            terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
+            layout, source = self._layout(name, grad, terms, whole=unsharded)
+            layout += self.annotations.unreduced(self.spec.at)
+            part = self.writer.take(where, local_values(self.unscaled(grad)), layout)
+            parts = self._contributions[microbatch]
+            if name in parts:
+                part = parts[name][1] + part
+            parts[name] = where, part, layout, source
+
+        return hook
+
+    def _note_missing_gradients(self) -> None:
+        """Note the sharded parameters of which no micro-batch's gradient could be recorded."""
+        if not self._with_gradient or not self.spec.records("param_grad"):
+            return
+        for name, parameter in self.parameters.items():
+            text = f"{name}: its micro-batch gradients, which FSDP2 reduced before they were seen"
+            if name in self._with_gradient or text in self._noted or parameter.grad is None:
+                continue
+            if is_dtensor(parameter):
+                self.writer.add(NoteEvent("local", f"param_grad {name}"))
+                self._unseen(text)
+
+    def before_step(self, has_closure: bool, owned: Collection[int] = ()) -> None:
+        """An optimizer's step begins, or the one of DeepSpeed's engine."""
+        if self.clock.step is None:
+            return
+        self.optimizer_stepped = True
+        if self.sites is not None:
+            self.sites.note("step", self.clock.step)
+        if not has_closure:  # the gradients are there; a closure is yet to compute them
+            self._write_main_grads(owned)
+
+    def after_step(self, owned: Collection[int] = ()) -> None:
+        """An optimizer's step is over, or the one of DeepSpeed's engine."""
+        if self.clock.step is not None:
+            self._write_main_grads(owned)
+            why = skipped(self.engine) if self.engine is not None else ""
+            if why:
+                self.optimizer_stepped = False
+                self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
+
+    def enter_wrapper(self) -> None:
+        """A wrapper's step begins: it may give the gradients away before an optimizer's step."""
+        if self.clock.step is None:
+            return
+        self._seen_by_wrapper = dict(self._held_main_grads())
+        self._versions = [parameter._version for parameter in self.parameters.values()]
+
+    def leave_wrapper(self, wrapper: str) -> None:
+        """A wrapper's step is over; whether it updated parameters by itself shows in them."""
+        if self.clock.step is None:
+            return
+        versions = [parameter._version for parameter in self.parameters.values()]
+        if not self.optimizer_stepped and versions != self._versions:
+            self.before_step(has_closure=False)
+        self._seen_by_wrapper = {}
+        self._skipping = wrapper
+
+    def _write_main_grads(self, owned: Collection[int] = ()) -> None:
+        """Write the gradients the optimizer uses, once a step, at its first chance to see any.
+
+        Of several optimizers each is asked for the parameters that it updates, and for those
+        that none of them has: master copies are updated in their place.
+        """
+        self._unclipped.write()
+        others: frozenset[int] = frozenset()
+        if owned and self.engine is None:
+            others = frozenset().union(*map(owned_by, stepping(self.optimizer))) - {*owned}
+        asked = {
+            name
+            for name, parameter in self.parameters.items()
+            if name not in self._main_written and id(parameter) not in others
+        }
+        held = {name: held for name, held in self._held_main_grads() if name in asked}
+        if held:
+            self._main_written |= asked
+        for name, gradient in held.items():
+            self._add("main_grad", name, gradient)
+
+    def _held_main_grads(self) -> Iterator[tuple[str, Held]]:
+        """The gradients that are there, or were when the wrapper's step began."""
+        for name, parameter in self.parameters.items():
+            held = self.holdings.main_grad(name, parameter) or self._seen_by_wrapper.get(name)
+            if held is not None:
+                yield name, held
+
+    def _gradients(self) -> Iterator[Waiting]:
+        """The main gradients as they are now, to be written as those before clipping."""
+        for name, parameter in self.parameters.items():
+            held = self.holdings.main_grad(name, parameter)
+            if held is None or (held.run is not None and not held.run.length):
+                continue
+            where = self._where("unclipped_grad", name)
+            layout, source = self._layout(name, held.tensor, run=held.run)
+            taken = self.writer.take(where, local_values(held.tensor), layout)
+            yield where, taken, layout, source
+
+    def _add_value(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
+        held = self.holdings.value(name, parameter)
+        copy = self._is_copy(name, parameter, held)
+        self._add("param", name, held, step=step, copy=copy)
+
+    def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
+        """Write the master copy, unless it is a piece and nothing says which."""
+        held = self.holdings.master(name, parameter)
+        if isinstance(held, str):
+            self._unseen(held)
+        elif held is not None:
+            self._add("master_param", name, held, step=step)
+
+    def _add_state(self, name: str, parameter: nn.Parameter, key: str, held: Held | str) -> None:
+        """Write one tensor of the optimizer's state, where its layout is known."""
+        suffix = f".{key}"
+        if isinstance(held, str):
+            self._unseen(held)
+        elif held.run is not None or tuple(held.tensor.shape) == self.holdings.shape(parameter):
+            self._add("optimizer_state", name, held, suffix=suffix)
+        elif held.tensor.numel() == 1 or not self.layouts[name][0]:
+            self._add("optimizer_state", name, held, suffix=suffix, whole=True)
+        else:  # no layout says how a factored or packed state of a shard is cut
+            self._unseen(f"{name}: the optimizer's {key} has another shape")
+
+    def _unseen(self, what: str) -> None:
+        """Note, once, what no tensor of the trace will show."""
+        if what not in self._noted:
+            self._noted.add(what)
+            self.writer.add(NoteEvent("unseen", what))
+
+    def _add(
+        self,
+        kind: Kind,
+        name: str,
+        held: Held,
+        *,
+        suffix: str = "",
+        step: int | None = None,
+        whole: bool = False,
+        copy: bool = False,
+    ) -> None:
+        if not self.spec.records(kind) or (held.run is not None and not held.run.length):
+            return  # what this rank has none of is other ranks' to write
+        where = self._where(kind, name, suffix, step)
+        layout, source = self._layout(name, held.tensor, whole=whole, run=held.run)
+        self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
+
+    def _where(
+        self,
+        kind: Kind,
+        name: str,
+        suffix: str = "",
+        step: int | None = None,
+        microbatch: int | None = None,
+    ) -> TensorId:
+        if step is None:
+            step = self.clock.step
+        assert step is not None
+        module, leaf = self._names[name]
+        return TensorId(step, microbatch, kind, module, leaf + suffix)
+
+    def _layout(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        partial: tuple[str, ...] = (),
+        whole: bool = False,
+        run: Flat | None = None,
+    ) -> tuple[Layout, str]:
+        """The layout of what belongs to a parameter, its own or the parameter's; its source."""
+        given = self.layouts[name]
+        if whole:  # though only owners hold what is an owner's
+            given = tuple(p for p in given[0] if isinstance(p, Owned)), "default"
+        layout, source = own_layout(tensor, self.sizes) or given
+        if run is not None:
+            layout = (*(layout if run.shape else ()), run)
+        return (_summed(layout, partial) if partial else layout), source
+
+    def _is_copy(self, name: str, parameter: nn.Parameter, held: Held) -> bool:
+        """Whether a parameter equals its master copy, rounded to its dtype.
+
+        Of one whose optimizer holds a run, that run of it; other ranks see to the others.
+        """
+        master = self.holdings.master(name, parameter)
+        if not isinstance(master, Held):
+            return False
+        value, masters = local_values(held.tensor), local_values(master.tensor)
+        if master.run is not None and not master.run.length:
+            return True
+        if master.run is not None and held.run is None:
+            value = value.reshape(-1).narrow(0, master.run.offset, master.run.length)
+        elif master.run != held.run:
+            return False
+        return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
+
+
+def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:
+    """A layout whose parts are also terms over these axes, where it says nothing of them."""
+    known = {axis for placement in layout for axis in axes_of(placement)}
+    return layout + tuple(Partial(axis) for axis in axes if axis not in known)
+
+
+def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
+    def hook(parameter: torch.Tensor) -> None:
+        if parameter.grad is not None:
+            tell_ledger(parameter.grad, f"{name}.grad")
+
+    return hook
+
+
+def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
+    """The parameters by canonical name, tied ones once under their first name."""
+    seen: set[int] = set()
+    unique: dict[str, nn.Parameter] = {}
+    for name, parameter in named:
+        if id(parameter) in seen:
+            continue
+        if name in unique:
+            raise ProgramError(
+                f"two parameters are called {name!r} once the levels that wrappers add "
+                "(`module.` at the root, `_orig_mod.`) are dropped; rename one of the attributes"
+            )
+        seen.add(id(parameter))
+        unique[name] = parameter
+    return unique

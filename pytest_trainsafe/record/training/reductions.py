@@ -1,0 +1,109 @@
+"""Notes the collectives by which a program reduces its gradients, for reports to name.
+
+Attached by the recorder to the rank's ledger.  Not heard: what C++ calls by itself (the buckets
+of torch's DistributedDataParallel).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from types import FrameType
+
+import msgspec
+import torch
+
+from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.passing import is_stdlib, passes_on
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.sites import Reduction
+from pytest_trainsafe.trace.writer import RankWriter
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+#: What adds up the ranks' terms.
+_SUMS = frozenset(
+    {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
+)
+
+
+#: Notes of one line: it may reduce parameters of many sizes.
+MOST_SIZES = 16
+
+
+class Reductions:
+    """Each different reduction once, as a note.  `parameters` are those that are trained.
+
+    Taken for reductions of gradients are calls with a tensor that is one, that has as many
+    elements as a parameter (a copy of its gradient), or as many as the largest (a bucket).
+    Reductions of a single number, outside of the micro-batches, may be of the gradients' norm.
+    """
+
+    def __init__(
+        self, clock: Clock, writer: RankWriter, point: Point, parameters: Iterable[torch.Tensor]
+    ) -> None:
+        self._clock = clock
+        self._writer = writer
+        self._point = point
+        self._sizes = {local_values(parameter).numel() for parameter in parameters}
+        self._noted: set[Reduction] = set()
+        self._lines: Counter[tuple[str, str]] = Counter()
+
+    def heard(self, call: Collective) -> None:
+        """A collective is about to run."""
+        if self._clock.step is None or call.op not in _SUMS:
+            return
+        of_norm = call.numel == 1 and _floating(call)
+        if not of_norm and not self._of_gradients(call):
+            return
+        axes = self._axes(call.ranks)
+        # Within a micro-batch the model communicates too, but never over dp alone.
+        inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
+        if not axes or (inside and (of_norm or axes != ["dp"])):
+            return
+        how = f"({call.reduce})" if call.reduce else ""
+        name, caller = f"{call.op}{how}", _called_at(call.site)
+        made = Reduction(name, tuple(axes), call.site, caller, call.numel)
+        key = "norm_reduction" if of_norm else "reduction"
+        line = f"{key} {name} {axes}", f"{call.site} {caller}"
+        if made not in self._noted and self._lines[line] < MOST_SIZES:
+            self._noted.add(made)
+            self._lines[line] += 1
+            self._writer.add(NoteEvent(key, msgspec.json.encode(made).decode()))
+
+    def _of_gradients(self, call: Collective) -> bool:
+        if call.numel is None:  # several tensors at once
+            return True
+        if call.name.endswith(".grad"):
+            return True
+        fits = call.numel in self._sizes or call.numel >= max(self._sizes, default=0)
+        return _floating(call) and call.numel > 1 and fits
+
+    def _axes(self, ranks: tuple[int, ...]) -> list[str]:
+        places = [self._point.coordinates(rank) for rank in ranks]
+        return [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+
+
+def _floating(call: Collective) -> bool:
+    return call.dtype.startswith(("float", "bfloat"))
+
+
+def _called_at(site: str) -> str:
+    """file:line of the nearest caller of `site`, a file:line on the stack, in another file."""
+    file, _, line = site.rpartition(":")
+    at_site = (file, int(line))
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != at_site:
+        frame = frame.f_back
+    while frame is not None:
+        at = frame.f_code.co_filename
+        between = at == file or at.startswith((_TORCH, "<")) or passes_on(at) or is_stdlib(at)
+        if not between:
+            return f"{at}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

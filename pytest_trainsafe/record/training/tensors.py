@@ -1,0 +1,108 @@
+"""How the recorder looks at one tensor: its values on this rank, its own layout, its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import xxhash
+from torch.utils.hooks import RemovableHandle
+
+from pytest_trainsafe.core.dtensor import dtensor_layout, is_dtensor
+from pytest_trainsafe.core.layout import Layout, Sizes
+from pytest_trainsafe.launch.collectives.ledger import name_tensor
+from pytest_trainsafe.trace.taken import as_array
+
+
+def local_values(tensor: Any) -> torch.Tensor:
+    """What this rank holds, detached; shares memory with a plain tensor."""
+    if type(tensor) is torch.Tensor and not tensor.requires_grad:
+        return tensor
+    local: torch.Tensor = tensor.detach()
+    if is_dtensor(local):
+        local = local.to_local()  # type: ignore[attr-defined]
+    # A subclass may be a promise (AsyncCollectiveTensor); an operation on it waits for it.
+    return local if type(local) is torch.Tensor else local.clone()
+
+
+def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
+    """The layout that a tensor itself knows (DTensor placements) and its source, else None."""
+    return (dtensor_layout(tensor, sizes), "dtensor") if is_dtensor(tensor) else None
+
+
+def on_gradient(
+    tensor: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor | None]
+) -> RemovableHandle:
+    """Call `hook` with the gradient of a tensor, each time a backward computes it."""
+    handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    return handle
+
+
+def on_output_gradient(
+    tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
+) -> RemovableHandle:
+    """Call `hook` with the gradient that reaches an output, as it was when it was returned.
+
+    An in-place operation on a view gives the view's base a new history, in which the view's
+    own node has no part (`nn.Linear` returns views of what it computes from 3-d inputs).
+    Then the gradient is the view's part of the base's.
+    """
+    base = tensor._base
+    if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:
+        return on_gradient(tensor, hook)
+    if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
+        return on_gradient(tensor, hook)
+    # Without the graph: a hook that holds its own graph would never be freed.  And without the
+    # memory, which an output that no backward needs gives back; versions are counted all the same.
+    alias, version = tensor.detach(), tensor._version
+    if type(alias) is torch.Tensor:
+        alias.data = tensor.new_empty(0)
+    shape, strides = base.shape, base.stride()
+    own_shape, own_strides = tensor.shape, tensor.stride()
+    offset = tensor.storage_offset() - base.storage_offset()
+
+    output = tensor.output_nr
+
+    def own(grads: tuple[torch.Tensor | None, ...]) -> None:
+        grad = grads[output]
+        if grad is not None and alias._version == version:
+            hook(grad)
+
+    def of_base(grad: torch.Tensor) -> None:
+        if alias._version != version:
+            whole = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
+            whole.copy_(grad)
+            hook(whole.as_strided(own_shape, own_strides, offset))
+
+    on_gradient(base, of_base)
+    # Not on the tensor: once modified in place, a view loses the hooks that it gets later.
+    assert tensor.grad_fn is not None
+    return tensor.grad_fn.register_prehook(own)
+
+
+def tensor_hash(tensor: torch.Tensor) -> str:
+    """xxh3_128 of a tensor's dtype, shape and values on this rank."""
+    local = local_values(tensor)
+    if local.layout != torch.strided:
+        local = local.to_dense()
+    host = local.resolve_conj().resolve_neg().cpu().contiguous()
+    digest = xxhash.xxh3_128(f"{host.dtype}{tuple(host.shape)}".encode())
+    digest.update(as_array(host).data)
+    return digest.hexdigest()
+
+
+def rng_hash() -> str:
+    """A hash of the default generators' state, on the CPU and on every GPU in use."""
+    digest = xxhash.xxh3_128(torch.get_rng_state().numpy().data)
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        for state in torch.cuda.get_rng_state_all():
+            digest.update(state.cpu().numpy().data)
+    return digest.hexdigest()
+
+
+def tell_ledger(tensor: Any, name: str) -> None:
+    """Let the ledger of collectives call a tensor by this name, where it has memory to go by."""
+    local = tensor.to_local() if is_dtensor(tensor) else tensor
+    if type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided:
+        name_tensor(local, name)

@@ -1,0 +1,261 @@
+"""Says in words what was found to be at fault.  Called by `judge.localize.search`.
+
+A sentence says that something agrees only where it was compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
+from pytest_trainsafe.judge.compare.explain.factor_words import factor_cause
+from pytest_trainsafe.judge.compare.explain.module_code import module_code
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
+from pytest_trainsafe.judge.localize.compared import Compared
+from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
+from pytest_trainsafe.launch.collectives.passing import is_installed
+from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.report.places import relative
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.sites import Reduction
+
+#: Names told of one group of faults, and groups told of one failure.
+MOST_NAMES = 3
+MOST_GROUPS = 3
+
+#: Reductions of the program that are told.
+MOST_MADE = 4
+
+
+def located(
+    faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
+) -> Located:
+    """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
+    words = _Words(comparison, rung, program)
+    groups: dict[tuple[Phase, str, bool, str], list[Fault]] = {}
+    for fault in faults:
+        key = fault.phase, words.group(fault), fault.between, fault.uncalled
+        groups.setdefault(key, []).append(fault)
+    rows = []
+    agrees = words.agrees(faults[0])
+    for number, group in enumerate(list(groups.values())[:MOST_GROUPS]):
+        text = words.told(group)
+        rows.append(("faulty", agrees + text) if not number else ("and", text))
+    if len(groups) > MOST_GROUPS:
+        rows.append(("", f"and {len(groups) - MOST_GROUPS} more"))
+    first = next(iter(groups.values()))
+    for number, text in enumerate(words.reductions(first)):
+        rows.append(("" if number else "reduced by", text))
+    if axis:
+        rows.append(("axis", axis))
+    named = tuple((fault.phase, fault.target) for fault in faults)
+    return Located(tuple(rows), *words.place(first), named)
+
+
+class _Words:
+    def __init__(self, comparison: Comparison, rung: Rung, program: Program) -> None:
+        self.comparison = comparison
+        self.rung = rung
+        self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
+        self.places = Places(rung.candidate, program)
+        self.compared = Compared(rung)
+        self.program = program.name
+
+    def group(self, fault: Fault) -> str:
+        """What faults of one phase are told together by: the class of a module."""
+        if fault.phase in ("forward", "backward") and fault.target in self.modules:
+            return self.modules[fault.target].cls
+        return ""
+
+    def agrees(self, fault: Fault) -> str:
+        """What comes before a fault and was found right: the beginning of a sentence, or ""."""
+        forward = self.compared.modules("activation")
+        both = self.compared.modules("activation", "activation_grad")
+        match fault.phase:
+            case "buffer" | "backward" if forward:
+                return f"the forward of {forward} agrees; "
+            case "loss" if forward:
+                return f"the forward of {forward} agrees; "
+            case "weights" if both:
+                return "what flows between modules agrees, forward and backward; "
+            case "reduction" if both:
+                return f"the forward and the backward of {both} agree; "
+            case "optimizer" if self.compared.has("main_grad"):
+                return "every gradient that the optimizer is given agrees; "
+        return ""
+
+    def told(self, group: Sequence[Fault]) -> str:
+        fault = group[0]
+        if fault.phase in ("forward", "backward"):
+            return self.module_told(group)
+        names = [fault.target for fault in group]
+        total = self.compared.parameters
+        parameters = told_names(names, "parameter")
+        if len(names) == total > MOST_NAMES:
+            parameters = f"all {total} parameters"
+        match fault.phase:
+            case "data":
+                return (
+                    f"what {self.program} gives its model is wrong, outside of the model: its data"
+                )
+            case "buffer":
+                modules = told_names([f.target or "the root module" for f in group], "module")
+                return f"what the forward of {modules} leaves in its buffers is wrong"
+            case "loss":
+                return f"the loss that {self.program} reports is wrong, outside of the model"
+            case "norm":
+                return self.norm_told()
+            case "weights":
+                return f"the gradients are wrong of {parameters}{self.unsummed(group)}"
+            case "reduction":
+                return f"the gradient reduction is wrong of {parameters}: {self.reduced(names)}"
+            case _:
+                return f"the optimizer's step is wrong of {parameters}"
+
+    def reduced(self, names: Sequence[str]) -> str:
+        """What shows that the reduction of some parameters' gradients is wrong."""
+        uncompared = [name for name in names if not self.compared.gradient(name)]
+        if len(uncompared) == len(names):
+            text = (
+                "what the optimizer is given differs, and no micro-batch's gradient of "
+                f"{'it' if len(names) == 1 else 'them'} was compared"
+            )
+        else:
+            text = "each micro-batch's gradient agrees, what the optimizer is given does not"
+            if uncompared:
+                text += f" (not compared: the micro-batches' of {told_names(uncompared, 'one')})"
+        factor = self.comparison.factor
+        if factor is not None and factor.clips and factor.apart:
+            text += (
+                f"; the other {len(factor.scaled)} gradients differ by the factor of clipping alone"
+            )
+        elif factor is not None and len(names) == len(factor.scaled):
+            text += ", by the same factor for all"
+        return text
+
+    def norm_told(self) -> str:
+        factor = self.comparison.factor
+        reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
+        if factor is not None and factor.clips:
+            agree = "each micro-batch's gradient agrees; "
+            before = agree if self.compared.has("param_grad") else ""
+            count = len(factor.scaled)
+            return f"{before}{factor_cause(factor)}: one factor explains all {count} main gradients"
+        if not reported:
+            return "the clipping is wrong: gradients agree before it, and differ after it"
+        main = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
+        if reference_clips(self.rung, main):
+            return (
+                "the gradient norm is wrong, or all gradients are scaled before it is computed: "
+                "gradients are compared after clipping, which hides such a factor"
+            )
+        of = ", of gradients that are right" if self.compared.has("main_grad") else ""
+        return f"the gradient norm is wrong{of}"
+
+    def module_told(self, group: Sequence[Fault]) -> str:
+        fault = group[0]
+        if fault.handed is not None:
+            what = "what" if fault.phase == "forward" else "the gradient that"
+            return (
+                f"{what} {self.program} hands on to rank {fault.handed} of pp is wrong, outside "
+                "of the model: the stage that it comes from agrees, what arrives does not"
+            )
+        if fault.target == PROGRAM and fault.phase == "forward":
+            return f"what {self.program} gives its model is wrong, outside of the model"
+        if fault.target == PROGRAM:
+            return (
+                f"the loss that {self.program} differentiates is wrong, outside of the model: "
+                "the gradient that reaches the model's output differs"
+            )
+        names = [f.target or "the root module" for f in group]
+        of = told_names(names, "module")
+        cls = module_code(self.modules, fault.target)[0]
+        if fault.uncalled and fault.target in self.modules:
+            cls = self.modules[fault.target].cls  # also one of torch's: who calls it is at fault
+        named = f"{of} (class {cls})" if cls else of
+        one = len(group) == 1
+        its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
+        if fault.uncalled == "never":
+            return f"{named} {are} never called; the reference calls {them}"
+        if fault.uncalled:
+            return f"{named} {are} called less often than in the reference"
+        if fault.between:
+            return (
+                f"the {fault.phase} of the code in {named} between the modules that it runs: "
+                "what these compute agrees, what it makes of it does not"
+            )
+        if fault.phase == "forward":
+            differs = f"the forward of {named}: {its} output differs"
+            if not any(self.compared.inputs(f.target) for f in group):
+                return f"{differs}; {its} inputs were not compared"
+            if fault.unseen:
+                return f"{differs}; not all of {its} inputs were compared"
+            return f"the forward of {named}: {its} inputs agree, {its} output does not"
+        return (
+            f"the backward of {named}: the gradients that reach {its} output agree, those that "
+            f"leave {its} inputs do not"
+        )
+
+    def unsummed(self, group: Sequence[Fault]) -> str:
+        """That gradients are sums which nobody took, where all of them are."""
+        patterns = {f.where.path: f.pattern for f in self.found() if f.where and f.pattern}
+        axes = {p.axis for fault in group if (p := patterns.get(fault.target))}
+        sums = {p.name for p in patterns.values()} == {"partial sum"}
+        if sums and len(axes) == 1 and "" not in axes:
+            return f": nothing sums them over {axes.pop()}, on which each rank has a term"
+        return ""
+
+    def reductions(self, group: Sequence[Fault]) -> list[str]:
+        """The reductions that the program does make, where one is wrong or missing."""
+        phase = group[0].phase
+        if phase not in ("reduction", "weights", "norm"):
+            return []
+        listed = self.places.listed(phase, [fault.target for fault in group])
+        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
+        more = [f"and {len(told) - MOST_MADE} more"] if len(told) > MOST_MADE else []
+        return told[:MOST_MADE] + more
+
+    def found(self) -> Iterator[Finding]:
+        return (f for f in self.comparison.findings if f.verdict == "fail")
+
+    def place(self, group: Sequence[Fault]) -> Place:
+        """Where to look, and what is there."""
+        fault = group[0]
+        of_module = fault.phase in ("forward", "buffer", "backward", "weights")
+        if fault.target == PROGRAM or not of_module:
+            targets = [] if fault.target == PROGRAM else [each.target for each in group]
+            return self.places.of_phase(fault.phase, self.comparison, targets)
+        if not fault.uncalled:
+            return self.code(fault.target)
+        caller = self.compared.caller(fault.target)  # the module's own code never ran
+        if caller is None:
+            return self.places.of_phase("forward", self.comparison)
+        return self.code(caller)
+
+    def code(self, path: str) -> Place:
+        """The line of a module's class, with the user's line that led to an installed one."""
+        cls, source = module_code(self.modules, path)
+        if not source:
+            return NOWHERE
+        what = f"module class {cls}"
+        user = self.places.led_there()
+        if is_installed(source) and user:
+            what += f"; the model is called at {relative(user)}"
+        return source, what
+
+
+def _called(made: Reduction) -> str:
+    return f", called at {relative(made.caller)}" if made.caller else ""
+
+
+def told_names(names: Sequence[str], noun: str) -> str:
+    """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
+    if len(names) == 1:
+        return names[0]
+    shown = list(names[:MOST_NAMES])
+    rest = len(names) - len(shown)
+    last = f"{rest} more" if rest else shown.pop()
+    return f"{len(names)} {noun}s: {', '.join(shown)} and {last}"

@@ -1,0 +1,1 @@
+"""Makes the Runs that tests need: launched ahead, shared, cached."""

@@ -1,0 +1,195 @@
+"""The key of a reference run: a hash of all that determines what it records.
+
+Made by the session for each reference it needs; `cache` files the recorded runs under it.
+Not in the key, unless `trainsafe_cache_inputs` names them: files that a program reads when it
+runs, and environment variables other than those below.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import pytest_trainsafe
+from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.runs.sources import Sources, content_hash, is_project, sources, state_of
+
+#: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
+#: OMP_NUM_THREADS is not one of them: launchers set it, to the same number always.
+NUMERIC_VARIABLES = (
+    *("ATEN_CPU_CAPABILITY", "MKL_*", "DNNL_*", "ONEDNN_*", "OPENBLAS_*", "VECLIB_*", "BLIS_*"),
+    *("CUBLAS_*", "CUBLASLT_*", "CUDNN_*", "NVIDIA_TF32_OVERRIDE", "NVTE_*", "NCCL_ALGO"),
+    *("NCCL_PROTO", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDNN_*", "TORCH_BLAS_*"),
+    *("TORCH_COMPILE_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TRITON_*", "PYTHONHASHSEED"),
+)
+
+#: The parts of this package that run in the ranks: a source checkout counts by their content.
+_RANK_SIDE = ("align", "launch", "record", "sweep", "trace")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`digest` is the key; `parts` is what was hashed, kept beside what is filed under it."""
+
+    digest: str
+    parts: dict[str, Any]
+
+
+def make_key(
+    run: Mapping[str, object],
+    *,
+    file: str,
+    module: str,
+    device: str,
+    surroundings: Surroundings,
+    search: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> Key | None:
+    """The key of a run on one device; None where not all that determines it can be known.
+
+    `run` says what is run, as plain data: program, arguments, Point, dtype, seed and so on.
+    `file` is where the program is defined, as the module `module`.  `inputs` holds patterns of
+    files, and environment variables as "$NAME".  `surroundings` are those of the ranks, and
+    `search` is their module search path where it is another than they say.
+    """
+    hardware = _hardware(device)
+    if not os.path.isfile(file) or hardware is None:
+        return None
+    parts = {
+        "run": dict(run),
+        "cwd": surroundings.cwd,
+        "code": _code(file, module, tuple(search) or surroundings.sys_path),
+        "inputs": _inputs(inputs, surroundings),
+        "environment": _environment(surroundings.environ),
+        "hardware": hardware,
+    }
+    data = msgspec.json.encode(parts, order="deterministic")
+    return Key(hashlib.blake2b(data, digest_size=16).hexdigest(), parts)
+
+
+#: What `_code` found, by its arguments, with the state the files were in.
+_known: dict[object, tuple[dict[str, object], dict[str, Any]]] = {}
+
+
+def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
+    """What a program is made of.
+
+    Found again where one of its files, or of the folders its imports lead to, was written since.
+    """
+    asked = (file, module, search)
+    if asked in _known:
+        state, code = _known[asked]
+        if all(state_of(path) == before for path, before in state.items()):
+            return code
+    found = sources(Path(file), module, search)
+    files = sorted(map(str, {*found.files, *_own_files()}))
+    state = {**found.states, **{str(path): state_of(str(path)) for path in _own_files()}}
+    code = {
+        "files": {path: content_hash(Path(path)) for path in files},
+        "installed": _versions(found),
+        "missing": sorted(found.missing),
+    }
+    _known[asked] = (state, code)
+    return code
+
+
+def _contents(files: Iterable[Path]) -> dict[str, str]:
+    return {str(path): content_hash(path) for path in sorted(files)}
+
+
+@cache
+def _own_files() -> tuple[Path, ...]:
+    """Our own files that shape a trace, where they are not of an installed release."""
+    here = Path(pytest_trainsafe.__file__)
+    if not is_project(here):
+        return ()
+    files = [path for part in _RANK_SIDE for path in (here.parent / part).rglob("*.py")]
+    from pytest_trainsafe import reference_models
+
+    for folder in reference_models.__path__:
+        files += Path(folder).rglob("*.yaml")
+    return tuple(files)
+
+
+def _versions(found: Sources) -> dict[str, str]:
+    named = _distributions()
+    versions = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+    for name, file in found.installed.items():
+        for distribution in named.get(name, ()):
+            versions[distribution] = importlib.metadata.version(distribution)
+        if name not in named:
+            versions[name] = content_hash(file)
+    for always in ("torch", "numpy", "pytest-trainsafe"):
+        versions[always] = importlib.metadata.version(always)
+    import torch
+
+    versions["torch"] = f"{torch.__version__} {torch.version.git_version}"
+    return versions
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
+
+
+def _inputs(patterns: Sequence[str], around: Surroundings) -> dict[str, str]:
+    """What `trainsafe_cache_inputs` names: hashes of files, values of variables."""
+    found = {}
+    for pattern in patterns:
+        if pattern.startswith("$"):
+            found[pattern] = around.environ.get(pattern[1:], "")
+            continue
+        below = os.path.join(glob.escape(around.cwd), pattern)
+        paths = glob.glob(below, recursive=True, include_hidden=True)
+        found[pattern] = ""
+        found |= _contents(Path(path) for path in paths if os.path.isfile(path))
+    return found
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, str]:
+    exact = {name for name in NUMERIC_VARIABLES if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in NUMERIC_VARIABLES if name.endswith("*"))
+    return {
+        name: value for name, value in environ.items() if name in exact or name.startswith(prefixes)
+    }
+
+
+@cache
+def _hardware(device: str) -> str | None:
+    """What kind of device ranks compute on; None where that cannot be told.
+
+    Asked of nvidia-smi, because asking CUDA itself would start it in this process.
+    """
+    import torch
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    cpu = f"{platform.machine()} {capability} {_processor()}"
+    if device == "cpu":
+        return cpu
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    kinds = sorted(set(done.stdout.split("\n")) - {""})
+    return f"{cpu}; {'; '.join(kinds)}" if kinds else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor()

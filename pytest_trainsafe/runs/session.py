@@ -1,0 +1,698 @@
+"""Joins the stages: makes the Runs that a test needs, and hands out their Traces.
+
+One Session per pytest process.  Runs are launched ahead in threads, each under a lease of room
+for its ranks; a reference is run once for all the tests, processes and later runs that share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from pytest_trainsafe.config.settings import Recording, Settings
+from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.tolerance.rounding import rounding_of
+from pytest_trainsafe.judge.localize.budget import Budget
+from pytest_trainsafe.judge.localize.scales import decode
+from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
+from pytest_trainsafe.launch.choose import Launchers
+from pytest_trainsafe.launch.failure import raised
+from pytest_trainsafe.launch.forkserver.early import Early
+from pytest_trainsafe.launch.resources.leases import Leases
+from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.task import Device
+from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.runs.ahead import Next
+from pytest_trainsafe.runs.cache import ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key, make_key
+from pytest_trainsafe.runs.sources import sources
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.writer import write_manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished Run: its Trace, and seconds by stage (launch, train).
+
+    `filed` is the key under which the Run was looked for in the cache, "" for none; `reused`
+    says that it was there.
+    """
+
+    trace: Trace
+    seconds: Mapping[str, float]
+    filed: str = ""
+    reused: bool = False
+
+
+#: The sample of a Run without noise that is made once more.
+REPEATED = 2
+
+
+@dataclass(slots=True, repr=False)
+class Traces:
+    """A test's Runs of one role at every rung, made when they are asked for.
+
+    `reused` says of those that are cached, by key, whether they were there already.
+    """
+
+    case: Case
+    role: str
+    session: Session
+    record: Recording
+    keep: tuple[TensorId, ...] = ()
+    replay: RunKey | None = None
+    publish: Callable[[PointSummary], None] | None = None
+    reused: dict[str, bool] = field(default_factory=dict)
+    more: list[Traces] = field(default_factory=list)
+    #: Whether any of the Runs was asked for.
+    looked_at: bool = False
+    extra: set[RunKey] = field(default_factory=set)
+    _spent: dict[RunKey, Mapping[str, float]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
+
+    def at(self, dtype: str) -> Trace:
+        """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
+        key = self._key(dtype)
+        run = self._run(key)
+        self._spent[key] = run.seconds
+        return run.trace
+
+    def ended_in(self, dtype: str, failure: BaseException) -> bool:
+        """Whether it is the Run in `dtype` that ended in this failure."""
+        run = self.session.run(self._key(dtype))
+        return run.done() and run.exception() is failure
+
+    def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
+        """Whether the Run in `dtype`, made once more, raises what it raised before."""
+        again = replace(self._key(dtype), sample=REPEATED)
+        self.extra.add(again)
+        try:
+            self.session.run(again).result()
+        except GroupFailure as other:
+            return bool(raised(other.result) & raised(failure.result))
+        return False
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by stage of the Runs that `at` gave out, each Run's once."""
+        total: dict[str, float] = {}
+        for each in self._spent.values():
+            for stage, spent in each.items():
+                total[stage] = total.get(stage, 0.0) + spent
+        return total
+
+    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
+        """The reference's response to noise of the size of rounding in `dtype`.
+
+        Every `sample` is a response to other noise of that size.
+        """
+        return self._run(self._noisy(dtype, sample)).trace
+
+    def prefetch_perturbed(self, dtype: str, samples: Iterable[int]) -> None:
+        """Launch what `perturbed` will ask for, without waiting for it."""
+        for sample in samples:
+            self.session.run(self._noisy(dtype, sample))
+
+    def _noisy(self, dtype: str, sample: int) -> RunKey:
+        assert self.role == "reference", self.role
+        narrowed = replace(self, replay=None).rounding(dtype)
+        return replace(self._key(dtype, EPSILON[narrowed]), sample=sample)
+
+    def rounding(self, dtype: str) -> str:
+        """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
+        return rounding_of(self.at(dtype))
+
+    def prefetch(self, dtype: str) -> None:
+        """Launch what `at` and `perturbed` will ask for, without waiting for it."""
+        for key in self.needed(dtype):
+            self.session.run(key)
+
+    def needed(self, dtype: str) -> list[RunKey]:
+        """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
+        noisy = self.role == "reference" and dtype != "float64"
+        if dtype != "float64" and self.replay is None and not self.foreseen():
+            # What replays decisions is asked for when there are some.
+            return [self._key(dtype)] if self.role == "reference" else []
+        return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
+
+    def foreseen(self) -> bool:
+        """Whether `needed` tells all Runs, as far as is known: none replays another's decisions."""
+        return self._program not in self.session.deciding
+
+    def rewritten(
+        self, dtype: str, rewrite: str, *, noise: bool = False, point: Point | None = None
+    ) -> Future[Run]:
+        """The Run with what flows between modules rewritten as `rewrite` says.
+
+        `noise` perturbs it, `point` has it at another Point.
+        """
+        perturbation = EPSILON[self.rounding(dtype)] if noise else 0.0
+        key = replace(
+            self._key(dtype, perturbation),
+            rewrite=rewrite,
+            watch_casts=False,
+            record="full",
+            keep=(),
+        )
+        if point is not None:
+            key = replace(key, point=point)
+        self.extra.add(key)
+        return self.session.run(key)
+
+    def decided(self, dtype: str) -> RunKey | None:
+        """The Run in `dtype` if it made decisions that rounding may turn: others replay them."""
+        if not any(id.kind == "decision" for id in self.at(dtype).ids()):
+            return None
+        self.session.deciding.add(self._program)
+        return self._key(dtype) if self.rounding(dtype) != "float64" else None
+
+    def replaying(self, decided: RunKey | None) -> Traces:
+        """The same Runs with the decisions of another in the place of their own."""
+        if decided is None:
+            return self
+        again = replace(self, replay=decided, more=[])
+        self.more.append(again)
+        return again
+
+    def in_full(self) -> Traces:
+        """The same Runs with every tensor's values."""
+        again = replace(self, record="full", more=[], extra=set())
+        self.more.append(again)
+        return again
+
+    def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
+        """The same Runs with the values of these tensors."""
+        again = replace(self, keep=ids, more=[], extra=set())
+        self.more.append(again)
+        return again
+
+    def keys(self) -> set[RunKey]:
+        """The Runs at every rung, those that were made again, and those that sought a fault."""
+        own = {self._key(dtype) for dtype in self.case.rungs}
+        return own.union(self.extra, *(again.keys() for again in self.more))
+
+    @property
+    def _program(self) -> tuple[str, str]:
+        return self.case.program.path, self.case.program.file
+
+    def _run(self, key: RunKey) -> Run:
+        self.looked_at = True
+        run = self.session.run(key).result()
+        if run.filed:
+            self.reused[run.filed] = run.reused
+        return run
+
+    def _key(self, dtype: str, perturbation: float = 0.0) -> RunKey:
+        candidate = self.role == "candidate"
+        point = self.case.point.without("dtype")
+        if not candidate:
+            point = self.case.reference_point
+        arguments = self.case.candidate_arguments if candidate else self.case.arguments
+        # A Run of a single device is a reference too, and need not run twice.
+        program = self.case.program
+        alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
+        trusted = not candidate or alike
+        script = program.script
+        settings = self.case.settings
+        return RunKey(
+            program=program.path,
+            file=program.file,
+            script=script.path if script is not None else "",
+            script_args=tuple(script.args) if script is not None else (),
+            arguments=json.dumps(dict(arguments), sort_keys=True),
+            point=point,
+            dtype=dtype,
+            perturbation=perturbation,
+            trusted=trusted,
+            watch_casts=perturbation == 0.0 and trusted,
+            seed=settings.seed,
+            device=settings.device,
+            timeout=settings.timeout,
+            record=self.record,
+            keep=self.keep,
+            replay=self.replay,
+            record_kinds=settings.record_kinds,
+            record_modules=settings.record_modules,
+            inputs=program.traits.inputs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """What determines a Run.  Equal keys are one Run."""
+
+    program: str
+    file: str
+    script: str
+    script_args: tuple[str, ...]
+    arguments: str
+    point: Point
+    dtype: str
+    perturbation: float
+    trusted: bool
+    watch_casts: bool
+    seed: int
+    device: str
+    timeout: float
+    record: Recording
+    keep: tuple[TensorId, ...]
+    replay: RunKey | None
+    record_kinds: tuple[str, ...]
+    record_modules: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    rewrite: str = ""
+    sample: int = 0
+
+    @property
+    def told(self) -> str:
+        """Which Run of a test this is, in words."""
+        if self.trusted:
+            where = "on a single device" if self.point.world_size == 1 else f"at {self.point}"
+            who = f"the reference, {where}"
+        else:
+            who = f"the candidate at {self.point}"
+        how = ""
+        if self.rewrite:
+            how = ", with rewritten values, to find the code at fault"
+        elif self.perturbation:
+            how = ", under noise of the size of rounding"
+        return f"{who}, in {self.dtype}{how}"
+
+
+@dataclass(slots=True, eq=False)
+class _Order:
+    """A Run that was asked for, in the surroundings of then, and the thread's promise of it.
+
+    `behind` is what it waits for before it may stand in the queue for room; `joined` tells that
+    it stands there, or needs no room.
+    """
+
+    key: RunKey
+    surroundings: Surroundings
+    behind: tuple[threading.Event, ...] = ()
+    stop: threading.Event = field(default_factory=threading.Event)
+    joined: threading.Event = field(default_factory=threading.Event)
+    run: Future[Run] = field(init=False)
+
+
+class Session:
+    """Runs programs for tests; `basetemp` holds traces and logs.
+
+    `cache_folder` is where references are kept for later runs; None keeps none.  `shared` and
+    `controller` are the folder and the process that all processes of this pytest run have in
+    common; by default this process is alone.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        basetemp: Path,
+        cache_folder: Path | None = None,
+        shared: Path | None = None,
+        controller: int | None = None,
+    ) -> None:
+        self.settings = settings
+        self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
+        self.notes = dict.fromkeys(
+            f"trainsafe_cache_inputs: {pattern} matches no file, so no reference depends on it"
+            for pattern in settings.cache_inputs
+            if not pattern.startswith("$")
+            and not any(glob.iglob(pattern, recursive=True, include_hidden=True))
+        )
+        #: The programs that are known to make decisions.
+        self.deciding: set[tuple[str, str]] = set()
+        self.launchers = Launchers(
+            settings.launcher,
+            (shared or basetemp) / "trainsafe",
+            controller or os.getpid(),
+            lambda text: self.notes.update({text: None}),
+            settings.network,
+        )
+        self.leases = Leases(settings.slots)
+        self.localizing = Budget()
+        self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
+        self.stop = threading.Event()
+        self.next: Next | None = None
+        self._orders: dict[RunKey, _Order] = {}
+        #: Those that no test has asked for yet, and those that the current test has asked for.
+        self._ahead: set[RunKey] = set()
+        self._asked: set[RunKey] = set()
+        self._last: tuple[threading.Event, ...] = ()
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
+        self._retired: set[RunKey] = set()
+        self._parsed: set[tuple[str, str, tuple[str, ...]]] = set()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def reference(self, case: Case) -> Traces:
+        """The trusted Runs of a test."""
+        self._asked.clear()
+        return Traces(case, "reference", self, case.settings.record)
+
+    def candidate(self, case: Case) -> Traces:
+        """The Runs under test."""
+        self._asked.clear()
+        traces = Traces(case, "candidate", self, case.settings.record)
+        self._retired |= self._ahead
+        self._drop_retired(keep=traces.keys())
+        return traces
+
+    def look_ahead(self) -> None:
+        """Launch the Runs of the next test, if it is known and nothing of this test's touches them.
+
+        They are dropped unless that test asks for them, in the surroundings of now.
+        """
+        following, self.next = self.next, None
+        if following is None or following.surroundings != Surroundings.now():
+            return
+        record = following.case.settings.record
+        roles = [Traces(following.case, role, self, record) for role in ("reference", "candidate")]
+        orders = list(self._orders.values())
+        own = [order.joined for order in orders if not order.joined.is_set()]
+        for dtype in following.case.rungs:
+            for key in (key for role in roles for key in role.needed(dtype)):
+                with self._lock:
+                    if key not in self._orders:
+                        self._ahead.add(key)
+                        self._order(key, following.surroundings, behind=own)
+
+    def group(self, case: Case | None) -> Group:
+        """A group of ranks to run functions in."""
+        return Group(self, case)
+
+    def close(self) -> None:
+        """Stop what runs and wait for it."""
+        self.stop.set()
+        for order in list(self._orders.values()):
+            order.stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self.launchers.close()
+        self._retired |= self._ahead
+        self._drop_retired(keep=set())
+        if self.cache is not None:
+            self.cache.close()
+
+    def run(self, key: RunKey) -> Future[Run]:
+        """The Run of a key, launched unless it was before in the surroundings of now.
+
+        A test that changes the environment gets Runs of that environment; what it has asked for
+        once stays as it is.
+        """
+        now = Surroundings.now()
+        with self._lock:
+            self._ahead.discard(key)
+            order = self._orders.get(key)
+            if key not in self._asked:
+                self._asked.add(key)
+                if order is not None and order.surroundings != now:
+                    self._give_up(key)
+                    order = None
+            return (order or self._order(key, now)).run
+
+    def _order(
+        self, key: RunKey, around: Surroundings, behind: Sequence[threading.Event] = ()
+    ) -> _Order:
+        if self._is_filed(key) and (code := _code(key, around)) not in self._parsed:
+            # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
+            # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
+            self._parsed.add(code)
+            sources(Path(code[0]), code[1], code[2])
+        order = self._orders[key] = _Order(key, around)
+        if not key.trusted:  # a reference may be waited for by another process: it waits for none
+            # In the order in which they are judged: threads would overtake each other.
+            order.behind, self._last = (*self._last, *behind), (order.joined,)
+        order.run = self._pool.submit(self._execute, order)
+        order.run.add_done_callback(lambda _: order.joined.set())
+        return order
+
+    def _give_up(self, key: RunKey) -> None:
+        """Cancel a Run, or stop it, or delete what it wrote."""
+        self._ahead.discard(key)
+        order = self._orders.pop(key, None)
+        if order is None:
+            return
+        order.stop.set()
+        if not order.run.cancel():
+            order.run.add_done_callback(self._delete)
+
+    def _delete(self, dropped: Future[Run]) -> None:
+        if dropped.exception() is not None or self.settings.keep_traces:
+            return
+        trace = dropped.result().trace.path
+        if self.cache is None or not trace.is_relative_to(self.cache.directory):
+            shutil.rmtree(trace.parent, ignore_errors=True)
+
+    def discard(self, traces: Traces) -> None:
+        """Give up a test's candidate Runs; the next test may still take them over.
+
+        Tests that differ in the recipe's dtype alone share the upper rungs of their ladders.
+        """
+        self._retired |= traces.keys()
+
+    def _drop_retired(self, keep: set[RunKey]) -> None:
+        """End the given-up Runs that still wait or run, delete what the others wrote."""
+        with self._lock:
+            # A candidate on a single device may be the reference of other tests.
+            drop = {key for key in self._retired - keep if not key.trusted}
+            self._retired &= keep
+            for key in drop:
+                self._give_up(key)
+
+    def directory(self, name: str) -> Path:
+        """A new directory for one Run's trace and logs."""
+        with self._lock:
+            while True:
+                self._count += 1
+                path = self.root / f"{self._count:04d}-{name}"
+                with contextlib.suppress(FileExistsError):  # another worker's, or kept from before
+                    path.mkdir(parents=True)
+                    return path
+
+    def launch(
+        self,
+        task: Task,
+        timeout: float,
+        workdir: Path,
+        *,
+        script: bool = False,
+        stop: threading.Event | None = None,
+        environ: Mapping[str, str] | None = None,
+        joined: Callable[[], object] = lambda: None,
+    ) -> GroupResult:
+        """Run a task when there is room for its ranks; it ends with `stop`, or the session.
+
+        `environ` is as in `Launcher.run`; `joined` is called when it stands in the queue for room.
+        """
+        stop = stop or self.stop
+        launcher = self.launchers.of(script=script, stop=self.stop)
+        with (
+            Early(launcher, task, workdir, environ) as early,
+            self.leases.take(task.world_size, task.device, stop, early.begin, joined) as lease,
+        ):
+            return early.run(lease.env, timeout, stop)
+
+    def device(self, wanted: str, world_size: int) -> Device:
+        """The device of a Run: a GPU for every rank, or the CPU."""
+        if wanted == "auto":
+            enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
+            return "cuda" if enough else "cpu"
+        return "cuda" if wanted == "cuda" else "cpu"
+
+    def _execute(self, order: _Order) -> Run:
+        key = order.key
+        role = "rewritten" if key.rewrite else "perturbed" if key.perturbation else "run"
+        workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
+        device = self.device(key.device, key.point.world_size)
+        try:
+            return self._make(order, device, workdir)
+        except BaseException:
+            if order.stop.is_set() and not self.stop.is_set():  # nobody will look at it
+                shutil.rmtree(workdir, ignore_errors=True)
+            raise
+
+    def _make(self, order: _Order, device: Device, workdir: Path) -> Run:
+        filed = self._filing_key(order, device)
+        if self.cache is None or filed is None:
+            recorded = self._record(order, device, workdir, workdir / "trace")
+            return Run(Trace.open(workdir / "trace"), recorded.seconds)
+        seconds: dict[str, float] = {}
+
+        def make(trace: Path) -> list[str]:
+            recorded = self._record(order, device, workdir, trace)
+            seconds.update(recorded.seconds)
+            return recorded.loaded
+
+        entry = self.cache.get(
+            filed,
+            make,
+            current=lambda: self._filing_key(order, device),
+            own=workdir / "trace",
+            stop=order.stop,
+        )
+        trace = entry.trace
+        if self.settings.keep_traces and trace.path != workdir / "trace":
+            trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
+        return Run(trace, seconds, filed.digest, entry.reused)
+
+    def _is_filed(self, key: RunKey) -> bool:
+        """Whether later pytest runs may find this Run."""
+        return self.cache is not None and not key.keep and key.trusted
+
+    def _filing_key(self, order: _Order, device: Device) -> Key | None:
+        """The key under which later pytest runs find this Run; None for what is no reference."""
+        key = order.key
+        if not self._is_filed(key):
+            return None
+        run = {name: value for name, value in asdict(key).items() if name != "timeout"}
+        if run["replay"]:
+            del run["replay"]["timeout"]
+        file, module, search = _code(key, order.surroundings)
+        return make_key(
+            run,
+            file=file,
+            module=module,
+            device=device,
+            surroundings=order.surroundings,
+            inputs=(*self.settings.cache_inputs, *map(glob.escape, key.inputs)),
+            search=search,
+        )
+
+    def _replayed(self, key: RunKey) -> Path:
+        """The trace of a Run that has finished: its decisions were looked for before."""
+        order = self._orders.get(key)
+        return (order.run if order else self.run(key)).result().trace.path
+
+    def _record(self, order: _Order, device: Device, workdir: Path, trace: Path) -> Recorded:
+        key = order.key
+        spec = RunSpec(
+            program=key.program,
+            file=key.file,
+            script=key.script,
+            script_args=key.script_args,
+            arguments=json.loads(key.arguments),
+            point=dict(key.point.values),
+            dtype=key.dtype,
+            device=device,
+            seed=key.seed,
+            trace=str(trace),
+            kinds=key.record_kinds,
+            modules=key.record_modules,
+            perturbation=key.perturbation,
+            sample=key.sample,
+            watch_casts=key.watch_casts,
+            record=key.record,
+            keep=key.keep,
+            rewrite=decode(key.rewrite),
+            replay=str(self._replayed(key.replay)) if key.replay else "",
+            eager=key.trusted,
+        )
+        write_manifest(trace, _manifest(spec, key))
+        task = Task.of(
+            "pytest_trainsafe.record.program:run",
+            msgspec.to_builtins(spec),
+            world_size=key.point.world_size,
+            device=device,
+            surroundings=order.surroundings,
+        )
+        for joined in order.behind:
+            joined.wait()
+        result = self.launch(
+            task,
+            key.timeout,
+            workdir,
+            script=bool(key.script),
+            stop=order.stop,
+            environ=order.surroundings.environ,
+            joined=order.joined.set,
+        )
+        result.raise_for_failure(key.told)
+        train = max(value["seconds"] for value in result.values)
+        seconds = {"launch": result.seconds - train, "train": train}
+        return Recorded(seconds, result.values[0]["loaded"])
+
+
+def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
+    """The file of a Run's program, the module it is, and its ranks' module search path."""
+    if key.script:
+        script = os.path.join(around.cwd, key.script)
+        return script, "__main__", (os.path.dirname(script), *around.sys_path)
+    return key.file, key.program.partition(":")[0], around.sys_path
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a Run beside its trace: seconds by stage, the files its program imported."""
+
+    seconds: Mapping[str, float]
+    loaded: list[str]
+
+
+class Group:
+    """A group of ranks of a test: `run(function, *args)` returns one value per rank."""
+
+    def __init__(self, session: Session, case: Case | None) -> None:
+        self._session = session
+        self._case = case
+
+    def run(
+        self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Run an importable function in fresh ranks; raise GroupFailure unless all return.
+
+        `world_size` is the Point's where the test has one.  Arguments and values are data:
+        numbers, strings, lists, dicts, tensors.
+        """
+        if world_size is None:
+            if self._case is None:
+                raise ValueError(
+                    "torchrun_group.run needs world_size=..., or the marker "
+                    "@pytest.mark.trainsafe(program, tp=[1, 2]) on the test"
+                )
+            world_size = self._case.point.world_size
+        settings = self._case.settings if self._case is not None else self._session.settings
+        device = self._session.device(settings.device, world_size)
+        task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
+        workdir = self._session.directory("group")
+        result = self._session.launch(task, settings.timeout, workdir)
+        result.raise_for_failure()
+        return list(result.values)
+
+
+def _manifest(spec: RunSpec, key: RunKey) -> Manifest:
+    return Manifest(
+        program=spec.program,
+        point=spec.point,
+        arguments=key.arguments,
+        world_size=key.point.world_size,
+        dtype=spec.dtype,
+        device=spec.device,
+        seed=spec.seed,
+        perturbation=spec.perturbation,
+        versions={
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
+        },
+    )

@@ -1,0 +1,288 @@
+"""The source files that a program is made of, found without running it.
+
+`fingerprint` hashes them into the key of a reference.  Imports are followed through the files
+of the project under test; installed distributions and the standard library are not entered.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.machinery
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pytest_trainsafe.core.untrusted import open_file
+
+_PARSING = threading.Lock()
+
+_SUFFIXES = tuple(importlib.machinery.all_suffixes())
+
+
+@dataclass(slots=True)
+class Sources:
+    """What a program imports.
+
+    `files` are the project's; `installed` has the other top-level names with the file of one of
+    their modules; `missing` the names that lead nowhere now, and may later.  `states` has the
+    state of every file, before it was read, and of every folder, before modules were looked for
+    in it: while all are as they were, all would be found again.
+    """
+
+    files: set[Path] = field(default_factory=set)
+    installed: dict[str, Path] = field(default_factory=dict)
+    missing: set[str] = field(default_factory=set)
+    states: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """One import statement: `module` after `level` dots, and the `names` taken from it."""
+
+    module: str
+    level: int = 0
+    names: tuple[str, ...] = ()
+
+
+def sources(file: Path, module: str, search: Sequence[str] | None = None) -> Sources:
+    """The source files that running `file` as the module `module` may import.
+
+    Follows `import` statements wherever they stand, and `import_module("name")` of a constant
+    name.  Names that are computed when the program runs are not seen.  `search` is a module
+    search path; by default it is this process's own.
+    """
+    return _Walk(search).walk(file, module)
+
+
+class _Walk:
+    def __init__(self, search: Sequence[str] | None) -> None:
+        self.search = list(search) if search is not None else None
+        self.found = Sources()
+        self.specs: dict[str, importlib.machinery.ModuleSpec | None] = {}
+        self.pending: list[tuple[Path, str]] = []
+
+    def walk(self, file: Path, module: str) -> Sources:
+        importlib.invalidate_caches()
+        self.pending.append((file, module))
+        for parent in _parents(module):
+            self._module(parent)
+        while self.pending:
+            path, name = self.pending.pop()
+            if path in self.found.files:
+                continue
+            self.found.files.add(path)
+            self._note(str(path))
+            if path.suffix == ".py":
+                is_package = path.name == "__init__.py"
+                for imported in _imports(_read(path)):
+                    self._follow(imported, name, is_package)
+        return self.found
+
+    def _note(self, path: str) -> None:
+        if path not in self.found.states:
+            self.found.states[path] = state_of(path)
+
+    def _follow(self, imported: _Import, importer: str, is_package: bool) -> None:
+        base = imported.module
+        if imported.level:
+            package = importer.split(".")
+            drop = imported.level - (1 if is_package else 0)
+            package = package[: len(package) - drop] if drop else package
+            base = ".".join([*package, base] if base else package)
+        if not base:
+            return
+        spec = None
+        for name in (*_parents(base), base):
+            spec = self._module(name)
+        if spec is not None and spec.submodule_search_locations is not None and _entered(spec):
+            for name in imported.names:  # each is a module or an attribute
+                self._module(f"{base}.{name}", required=False)
+
+    def _module(self, name: str, required: bool = True) -> importlib.machinery.ModuleSpec | None:
+        """Note the module and what there is to read of it; None where there is none."""
+        if name in self.specs:
+            return self.specs[name]
+        parent = name.rpartition(".")[0]
+        path = self.search
+        if parent:
+            above = self._module(parent, required)
+            if above is None or above.submodule_search_locations is None or not _entered(above):
+                return self.specs.setdefault(name, None)
+            path = list(above.submodule_search_locations)
+        for entry in sys.path if path is None else path:
+            self._note(entry)
+            if os.path.isdir(below := _below(entry, name)):  # a file in it makes it a package
+                self._note(below)
+        spec = self.specs[name] = _find_spec(name, path)
+        if spec is None:
+            if required:
+                self.found.missing.add(name)
+        elif spec.origin and spec.has_location:
+            file = Path(spec.origin)
+            if is_project(file):
+                self.pending.append((file, name))
+            elif not _is_standard(file):
+                self.found.installed.setdefault(name.partition(".")[0], file)
+        return spec
+
+
+def state_of(path: str) -> object:
+    """What changes when a file or a folder is written; () where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def _find_spec(name: str, path: list[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """As the import system finds it, but without importing the packages above it."""
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path, None)
+        except (AttributeError, ImportError, KeyError, ValueError):
+            spec = None  # KeyError: a namespace package below one that is not imported
+        if spec is not None:
+            return spec
+    folders = [found for entry in path or () if os.path.isdir(found := _below(entry, name))]
+    if not folders:
+        return None
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = folders
+    return spec
+
+
+def _below(folder: str, name: str) -> str:
+    return os.path.join(folder, name.rpartition(".")[2])
+
+
+def _entered(spec: importlib.machinery.ModuleSpec) -> bool:
+    """Whether the package's own modules are of interest: those of installed ones are not."""
+    where = [spec.origin] if spec.has_location and spec.origin else []
+    return any(is_project(Path(path)) for path in where or spec.submodule_search_locations or ())
+
+
+def is_project(file: Path) -> bool:
+    """Whether a file belongs to the project under test: not installed, not Python's own."""
+    return _is_project(str(file))
+
+
+def _is_project(file: str) -> bool:
+    # On text: asked of every module of a process, and a Path takes longer to make than to ask.
+    if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
+        return False
+    return not file.startswith(_standard_prefixes())
+
+
+def _is_standard(file: Path) -> bool:
+    parts = set(file.parts)
+    if {"site-packages", "dist-packages"} & parts:
+        return False
+    return any(file.is_relative_to(folder) for folder in _standard_folders())
+
+
+@cache
+def _standard_folders() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib")
+    # The base installation's, which a virtual environment shares, and where links lead.
+    found = [Path(sysconfig.get_path(name)) for name in names] + [Path(os.__file__).parent]
+    return tuple({*found, *(path.resolve() for path in found)})
+
+
+@cache
+def _standard_prefixes() -> tuple[str, ...]:
+    return tuple(f"{folder}{os.sep}" for folder in _standard_folders())
+
+
+def loaded_files() -> list[str]:
+    """The files of the project that this process has imported.  Called in the ranks."""
+    found = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(_SUFFIXES):
+            path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
+            # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
+            if _is_project(path) and os.path.isfile(path):
+                found.add(path)
+    return sorted(found)
+
+
+def content_hash(path: Path) -> str:
+    """The hash of a file's content; "" where there is no such regular file to read."""
+    try:
+        with os.fdopen(open_file(path, follow=True), "rb") as file:
+            return hashlib.file_digest(file, _blake).hexdigest()
+    except OSError:
+        return ""
+
+
+def _blake() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@cache
+def _imports(source: bytes) -> tuple[_Import, ...]:
+    """The imports of a module's source; of none that does not compile."""
+    try:
+        tree = _parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ()
+    return tuple(_of_tree(tree))
+
+
+def _parse(source: bytes) -> ast.AST:
+    """`ast.parse`, of one thread at a time.
+
+    Until Python 3.13 two threads that make syntax trees at once may upset each other's count of
+    depth, and both get a SystemError (python/cpython#106905).
+    """
+    with _PARSING:
+        try:
+            return ast.parse(source)
+        except SystemError:  # some other code parsed meanwhile
+            return ast.parse(source)
+
+
+def _of_tree(tree: ast.AST) -> Iterator[_Import]:
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        match node:
+            case ast.If(
+                test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"),
+                orelse=otherwise,
+            ):
+                pending.extend(otherwise)  # the rest is never run
+                continue
+            case ast.Import(names=names):
+                for alias in names:
+                    yield _Import(alias.name)
+            case ast.ImportFrom(module=module, level=level, names=names):
+                yield _Import(module or "", level, tuple(alias.name for alias in names))
+            case ast.Call(
+                func=ast.Attribute(attr="import_module" | "__import__")
+                | ast.Name(id="import_module" | "__import__"),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if name and all(part.isidentifier() for part in name.split(".")):
+                yield _Import(name)
+        pending.extend(ast.iter_child_nodes(node))
+
+
+def _parents(name: str) -> list[str]:
+    """Of "a.b.c": "a" and "a.b"."""
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]

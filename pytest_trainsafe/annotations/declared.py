@@ -1,6 +1,6 @@
 """Layouts as a user declares them, in YAML, in the style of TTrace's Figure 3.
 
-Called by the recorder for modules and the loss, and by `annotations/resolve.py` for parameters.
+Called by the recorder for modules and the loss, and by `record/layouts/resolve.py` for parameters.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_trainsafe.annotations.patterns import LastMatch
 from pytest_trainsafe.annotations.text import load, read_text
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.frameworks.megatron.attributes import nested
+from pytest_trainsafe.record.layouts.attributes import nested
 
 
 class Annotations:

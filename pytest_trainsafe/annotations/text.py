@@ -1,8 +1,8 @@
 """Reads annotation files as plain data, within bounds: the only reader of YAML here.
 
-Called by `annotations/declared.py` and `annotations/write.py`.  A file may come from anybody, so PyYAML only
-splits it into events.  Data is built from these here: text, numbers, booleans, null, lists and
-mappings, without tags and merge keys, and with limits that are checked before anything is built.
+Called by `declared.py` and `write.py`.  A file may come from anybody, so PyYAML only splits it
+into events.  Data is built from these here: text, numbers, booleans, null, lists and mappings,
+without tags and merge keys, and with limits that are checked before anything is built.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ Judge = Literal["launch", "align", "compare", "vacuity", "learn", "replay", "pro
 class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a wrong value is, in relation to the right one.
 
-    `name` is one of the patterns of `pytest_trainsafe.judge.compare.patterns.catalogue`; `text` says it in a
+    `name` is one of the compare judge's `patterns`; `text` says it in a
     sentence with its evidence; `axis` is the mesh axis involved, if one is; `cause` completes
     "so ..." in the report.
     """

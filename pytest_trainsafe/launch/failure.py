@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 
+from pytest_trainsafe.core.code_files import is_installed, is_stdlib
 from pytest_trainsafe.core.cut_text import MESSAGE_LIMIT, cut, cut_lines
-from pytest_trainsafe.launch.collectives.passing import is_installed, is_stdlib
 from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.supervise.stacks import (

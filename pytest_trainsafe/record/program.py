@@ -13,6 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from pytest_trainsafe.core.code_files import loaded_files
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.clock import ProgramError
@@ -24,7 +25,6 @@ from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import listening
-from pytest_trainsafe.runs.sources import loaded_files
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.resolve import contradictions
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.frameworks.deepspeed.engine import (
@@ -45,6 +44,7 @@ from pytest_trainsafe.record.initial.parts import (
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
+from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters

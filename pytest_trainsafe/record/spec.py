@@ -41,8 +41,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     and to FP8.  `modules` are `fnmatch` patterns; a module that matches none leaves no
     activations.  `record` says what is kept of a tensor's values: all ("full") or, unless `keep`
     names it or it is small, a sketch.
-    `rewrite` names the activations and gradients to rewrite (`record/inject/rewrite.py`).  `replay` is
-    the trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
+    `rewrite` names the activations and gradients to rewrite (`inject/rewrite.py`).  `replay` is the
+    trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
     is set, torch.compile compiles nothing: references are trusted as Python runs them.
     """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pytest_trainsafe.core.code_files import is_installed
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
@@ -16,7 +17,6 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.compared import Compared
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
-from pytest_trainsafe.launch.collectives.passing import is_installed
 from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program

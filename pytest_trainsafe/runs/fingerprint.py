@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
-import pytest_trainsafe
+from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
 from pytest_trainsafe.launch.surroundings import Surroundings
-from pytest_trainsafe.runs.sources import Sources, content_hash, is_project, sources, state_of
+from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
 #: OMP_NUM_THREADS is not one of them: launchers set it, to the same number always.
@@ -33,9 +33,6 @@ NUMERIC_VARIABLES = (
     *("NCCL_PROTO", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_CUDNN_*", "TORCH_BLAS_*"),
     *("TORCH_COMPILE_*", "TORCHDYNAMO_*", "TORCHINDUCTOR_*", "TRITON_*", "PYTHONHASHSEED"),
 )
-
-#: The parts of this package that run in the ranks: a source checkout counts by their content.
-_RANK_SIDE = ("align", "launch", "record", "sweep", "trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +108,9 @@ def _contents(files: Iterable[Path]) -> dict[str, str]:
 @cache
 def _own_files() -> tuple[Path, ...]:
     """Our own files that shape a trace, where they are not of an installed release."""
-    here = Path(pytest_trainsafe.__file__)
-    if not is_project(here):
+    if not is_project(PACKAGE):
         return ()
-    files = [path for part in _RANK_SIDE for path in (here.parent / part).rglob("*.py")]
+    files = [path for part in RANK_SIDE for path in (PACKAGE / part).rglob("*.py")]
     from pytest_trainsafe import reference_models
 
     for folder in reference_models.__path__:

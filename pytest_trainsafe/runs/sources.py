@@ -12,13 +12,13 @@ import importlib
 import importlib.machinery
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pytest_trainsafe.core.code_files import is_project, is_standard
 from pytest_trainsafe.core.untrusted import open_file
 
 _PARSING = threading.Lock()
@@ -128,7 +128,7 @@ class _Walk:
             file = Path(spec.origin)
             if is_project(file):
                 self.pending.append((file, name))
-            elif not _is_standard(file):
+            elif not is_standard(file):
                 self.found.installed.setdefault(name.partition(".")[0], file)
         return spec
 
@@ -167,51 +167,6 @@ def _entered(spec: importlib.machinery.ModuleSpec) -> bool:
     """Whether the package's own modules are of interest: those of installed ones are not."""
     where = [spec.origin] if spec.has_location and spec.origin else []
     return any(is_project(Path(path)) for path in where or spec.submodule_search_locations or ())
-
-
-def is_project(file: Path) -> bool:
-    """Whether a file belongs to the project under test: not installed, not Python's own."""
-    return _is_project(str(file))
-
-
-def _is_project(file: str) -> bool:
-    # On text: asked of every module of a process, and a Path takes longer to make than to ask.
-    if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
-        return False
-    return not file.startswith(_standard_prefixes())
-
-
-def _is_standard(file: Path) -> bool:
-    parts = set(file.parts)
-    if {"site-packages", "dist-packages"} & parts:
-        return False
-    return any(file.is_relative_to(folder) for folder in _standard_folders())
-
-
-@cache
-def _standard_folders() -> tuple[Path, ...]:
-    names = ("stdlib", "platstdlib")
-    # The base installation's, which a virtual environment shares, and where links lead.
-    found = [Path(sysconfig.get_path(name)) for name in names] + [Path(os.__file__).parent]
-    return tuple({*found, *(path.resolve() for path in found)})
-
-
-@cache
-def _standard_prefixes() -> tuple[str, ...]:
-    return tuple(f"{folder}{os.sep}" for folder in _standard_folders())
-
-
-def loaded_files() -> list[str]:
-    """The files of the project that this process has imported.  Called in the ranks."""
-    found = set()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and file.endswith(_SUFFIXES):
-            path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
-            # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
-            if _is_project(path) and os.path.isfile(path):
-                found.add(path)
-    return sorted(found)
 
 
 def content_hash(path: Path) -> str:

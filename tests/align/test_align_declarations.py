@@ -10,10 +10,10 @@ import pytest
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.annotations.patterns import matches
-from pytest_trainsafe.annotations.resolve import gradient_partial_axes
 from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes
 from pytest_trainsafe.trace.local_places import is_local, note_of
 
 

@@ -24,9 +24,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core import layout as ours
-from pytest_trainsafe.core.dtensor import dtensor_layout
 from pytest_trainsafe.core.indices import LayoutError, index_arrays
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.record.layouts.dtensor import dtensor_layout
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

@@ -7,10 +7,10 @@ import torch
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.resolve import gradient_partial_axes
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest

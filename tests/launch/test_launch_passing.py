@@ -6,7 +6,8 @@ import os
 
 import torch
 
-from pytest_trainsafe.launch.collectives import ledger_check, passing
+from pytest_trainsafe.core import code_files as passing
+from pytest_trainsafe.launch.collectives import ledger_check
 from pytest_trainsafe.launch.supervise.stacks import place_of
 
 PACKAGES = "/home/me/.venv/lib/python3.11/site-packages"

@@ -25,15 +25,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, Owned, Partial
 from pytest_trainsafe.core.locks import wait_lock
 from pytest_trainsafe.core.point import MESH_AXES, Point
-from pytest_trainsafe.frameworks.megatron.flat_ranges import optimizer_run
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.initial.consistent import consistent_tensor
 from pytest_trainsafe.record.initial.parts import named_modules, named_parameters, parts_of
+from pytest_trainsafe.record.layouts.flat_ranges import optimizer_run
+from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 

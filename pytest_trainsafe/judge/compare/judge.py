@@ -298,7 +298,7 @@ class _Judge:
         return all(hashes.get(rank.rank) == event.hash for rank, event in before)
 
     def buffer(self, order: int, id: TensorId) -> None:
-        """Judge a buffer on the ranks that owe the reference's value (`judge/compare/buffers.py`)."""
+        """Judge a buffer on the ranks that owe the reference's value (`buffers.py`)."""
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return

@@ -1,8 +1,8 @@
 """Says which module, reduction or step is at fault, by a second look in which errors stay put.
 
-After a failure the ladder calls `localize.search.localize`: candidate and reference run again,
-with what flows between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`), and what
-still differs then is where the fault is.
+After a failure the ladder calls `search.localize`: candidate and reference run again, with what
+flows between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`), and what still
+differs then is where the fault is.
 
     scales   what to rewrite each tensor with
     inputs   whether a module's inputs agree, whose layout nobody declared

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from msgspec.json import decode
 
+from pytest_trainsafe.core.code_files import is_installed
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
-from pytest_trainsafe.launch.collectives.passing import is_installed
 from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace

@@ -1,7 +1,7 @@
 """Says what can be said of a fault in a program of which only whole steps are recorded.
 
 Nothing flows between modules that could be rewritten, so no Run is made: what differs at the end
-of a step tells the optimizer's step from all that comes before it.  Called by `judge.localize.search`.
+of a step tells the optimizer's step from all that comes before it.  Called by `search`.
 """
 
 from __future__ import annotations

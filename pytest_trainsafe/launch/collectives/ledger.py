@@ -28,12 +28,10 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_trainsafe.core.code_files import TORCH, is_installed, is_stdlib, passes_on
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
-from pytest_trainsafe.launch.collectives.passing import is_installed, is_stdlib, passes_on
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 
 class Ledger:
@@ -142,7 +140,7 @@ def calling_lines() -> tuple[str, str]:
     while frame is not None:
         file = frame.f_code.co_filename
         last = f"{file}:{frame.f_lineno}"
-        if not file.startswith((_TORCH, "<")) and not passes_on(file):
+        if not file.startswith((TORCH, "<")) and not passes_on(file):
             site = site or last
             if not is_installed(file) and not is_stdlib(file):
                 return site, "" if last == site else last

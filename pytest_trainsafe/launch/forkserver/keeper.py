@@ -1,6 +1,7 @@
 """The keeper: starts the fork server, replaces it when it dies, and outlives it to clean up.
 
-    python -m pytest_trainsafe.launch.forkserver.keeper SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
+    python -m pytest_trainsafe.launch.forkserver.keeper \\
+        SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
 
 Started by `WarmServer`; imports no torch.  It holds the listening sockets, so that whoever
 connects while there is no server waits for the next one.  When the controller lets go of LIFE or

@@ -12,17 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import linecache
-import os
 import traceback
 from collections.abc import Iterator
 
+from pytest_trainsafe.core.code_files import is_installed, is_ours, is_stdlib, only_calls
 from pytest_trainsafe.core.cut_text import ERROR_LIMIT, TRACEBACK_LIMIT, cut, encodable
-from pytest_trainsafe.launch.collectives.passing import is_installed, is_stdlib, only_calls
 
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
-#: Stages that run inside a rank, or between it and the program.
-_OURS = tuple(_PACKAGE + stage + os.sep for stage in ("launch", "record", "align", "trace"))
-_BETWEEN = (*_OURS, "<frozen", contextlib.__file__)
 #: Characters of the source text that stands in for an exception's missing text.
 _SOURCE_LIMIT = 300
 
@@ -58,10 +53,10 @@ def error_text(error: BaseException) -> str:
 def _formatted(error: BaseException) -> str:
     told = traceback.TracebackException.from_exception(error)
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        frames = [frame for frame in told.stack if not frame.filename.startswith(_BETWEEN)]
+        frames = [frame for frame in told.stack if not _is_between(frame.filename)]
         if frames:
             return "".join(traceback.StackSummary.from_list(frames).format())
-    while len(told.stack) > 1 and told.stack[0].filename.startswith((*_OURS, "<frozen")):
+    while len(told.stack) > 1 and _is_start(told.stack[0].filename):
         told.stack.pop(0)
     for each in _chain(told):
         kept = [frame for frame in each.stack[:-1] if not only_calls(frame.filename, frame.name)]
@@ -113,7 +108,8 @@ def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
     """The innermost frame that is not ours or Python's own; else the innermost."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
-        if not (frame.filename.startswith((*_BETWEEN, "<")) or is_stdlib(frame.filename)):
+        file = frame.filename
+        if not (_is_between(file) or file.startswith("<") or is_stdlib(file)):
             return frame
     return frames[-1] if frames else None
 
@@ -123,6 +119,16 @@ def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         file = frame.filename
-        if not (file.startswith((*_BETWEEN, "<")) or is_installed(file) or is_stdlib(file)):
+        between = _is_between(file) or file.startswith("<")
+        if not (between or is_installed(file) or is_stdlib(file)):
             return frame
     return frames[-1] if frames else None
+
+
+def _is_start(file: str) -> bool:
+    """Whether a frame belongs to how a rank starts."""
+    return is_ours(file) or file.startswith("<frozen")
+
+
+def _is_between(file: str) -> bool:
+    return _is_start(file) or file == contextlib.__file__

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_trainsafe.launch.collectives.passing import is_stdlib, only_calls, passes_on
+from pytest_trainsafe.core.code_files import TORCH, is_ours, is_stdlib, only_calls, passes_on
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
@@ -105,13 +103,11 @@ def _is_between(file: str, name: str) -> bool:
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith((os.path.dirname(__file__) + os.sep, "<"))
+    return is_ours(file) or file.startswith("<")
 
 
 def _is_torch(file: str) -> bool:
-    spec = importlib.util.find_spec("torch")  # finds it without importing it
-    home = os.path.dirname(spec.origin) if spec is not None and spec.origin else ""
-    return bool(home) and file.startswith(home + os.sep)
+    return file.startswith(TORCH)
 
 
 def _is_library(file: str) -> bool:

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.frameworks.megatron.attributes import attribute_layout
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.outputs import has_values
+from pytest_trainsafe.record.layouts.attributes import attribute_layout
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.schema import NoteEvent

@@ -14,7 +14,6 @@ they are noted apart, in every dtype; `judge/compare/tolerance/rounding.py` says
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,13 +21,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.core.code_files import TORCH, is_ours
+
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 _FP8 = frozenset(
     getattr(torch, name)
     for name in ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 )
 _WIDER = frozenset({torch.float64, *_BITS})
-_SKIPPED = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<")
 
 
 class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -90,7 +90,8 @@ def _user_line() -> str:
     """The innermost line outside torch and the recorder; of a backward, where it was started."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
-        if not frame.f_code.co_filename.startswith(_SKIPPED):
+        file = frame.f_code.co_filename
+        if not (file.startswith((TORCH, "<")) or is_ours(file)):
             break
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

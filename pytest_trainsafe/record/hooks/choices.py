@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 
 #: Given the scores [..., options], the numbers that were chosen [..., few] and how many choices
 #: the call made before: the numbers to go on with.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,8 +16,8 @@ import torch
 from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.core.code_files import TORCH, passes_on
 from pytest_trainsafe.launch.collectives.ledger import calling_lines
-from pytest_trainsafe.launch.collectives.passing import passes_on
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
@@ -26,7 +25,6 @@ from pytest_trainsafe.trace.writer import RankWriter
 #: Different lines that are noted of one kind.
 MOST = 8
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 #: Functions of torch that wrap a model, by the class of the state that they keep for it.
 _STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
@@ -50,7 +48,7 @@ class Sites:
             self._seen.add((what, when))
         at, user = calling_lines()
         # On a GPU, hooks of a backward run in a thread that nobody's line led to.
-        if not at.startswith((_TORCH, "<")) and not passes_on(at):
+        if not at.startswith((TORCH, "<")) and not passes_on(at):
             self._add(Site(what, at, user, name))
 
     def write_constructed(self) -> None:

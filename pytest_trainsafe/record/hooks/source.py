@@ -6,15 +6,13 @@ import contextlib
 import functools
 import inspect
 import linecache
-import os
 import re
 from types import CodeType
 from typing import Any
 
-import torch
 from torch import nn
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
+from pytest_trainsafe.core.code_files import TORCH
 
 #: Modules of torch that make a class of their own of a module's.
 _MADE_BY = ("torch.distributed.fsdp", "torch.nn.utils.parametrize")
@@ -66,13 +64,13 @@ def replaced_forward(module: nn.Module) -> str:
     code = _code(own)
     if code is None:
         return source_of(cls)
-    return "" if code.co_filename.startswith(_TORCH) else _line(code)
+    return "" if code.co_filename.startswith(TORCH) else _line(code)
 
 
 @functools.cache
 def _replaced_in_class(cls: type) -> str:
     code = _code(inspect.unwrap(getattr(cls, "forward", None) or cls.__call__))
-    if code is None or code.co_filename.startswith((_TORCH, "<")):
+    if code is None or code.co_filename.startswith((TORCH, "<")):
         return ""
     for each in cls.__mro__:
         with contextlib.suppress(OSError, TypeError):

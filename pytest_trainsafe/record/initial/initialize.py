@@ -13,8 +13,6 @@ from torch import nn
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.resolve import parameter_layout
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
@@ -22,6 +20,8 @@ from pytest_trainsafe.frameworks.deepspeed.experts import renumbering
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.initial.consistent import consistent_tensor
 from pytest_trainsafe.record.initial.parts import Model, named_parameters, parts_of
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.layouts.resolve import parameter_layout
 from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.record.training.tensors import local_values

@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Coordinates, Layout
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -31,6 +30,7 @@ from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.initial.consistent import consistent_tensor
 from pytest_trainsafe.record.inject.perturb import Noise
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import local_values, on_gradient, own_layout
 from pytest_trainsafe.trace.schema import NoteEvent

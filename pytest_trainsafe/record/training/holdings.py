@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.core.layout import Flat, Sizes
-from pytest_trainsafe.frameworks.megatron.flat_ranges import optimizer_run
+from pytest_trainsafe.record.layouts.flat_ranges import optimizer_run
 from pytest_trainsafe.record.training.optimizer import states
 from pytest_trainsafe.record.training.tensors import local_values, tell_ledger
 

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.frameworks.deepspeed.engine import listen_to_engine, skipped
 from pytest_trainsafe.frameworks.torch_native.fsdp import UnshardedGradients
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.names import split
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip

@@ -6,7 +6,6 @@ of torch's DistributedDataParallel).
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -15,16 +14,14 @@ from types import FrameType
 import msgspec
 import torch
 
+from pytest_trainsafe.core.code_files import TORCH, is_stdlib, passes_on
 from pytest_trainsafe.core.point import MESH_AXES, Point
 from pytest_trainsafe.launch.collectives.collective import Collective
-from pytest_trainsafe.launch.collectives.passing import is_stdlib, passes_on
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Reduction
 from pytest_trainsafe.trace.writer import RankWriter
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 
 #: What adds up the ranks' terms.
 _SUMS = frozenset(
@@ -102,7 +99,7 @@ def _called_at(site: str) -> str:
         frame = frame.f_back
     while frame is not None:
         at = frame.f_code.co_filename
-        between = at == file or at.startswith((_TORCH, "<")) or passes_on(at) or is_stdlib(at)
+        between = at == file or at.startswith((TORCH, "<")) or passes_on(at) or is_stdlib(at)
         if not between:
             return f"{at}:{frame.f_lineno}"
         frame = frame.f_back

@@ -9,9 +9,9 @@ import torch
 import xxhash
 from torch.utils.hooks import RemovableHandle
 
-from pytest_trainsafe.core.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
+from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.trace.taken import as_array
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from pytest_trainsafe.core.dtensor import is_dtensor
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.tensors import local_values

@@ -1,6 +1,6 @@
 """From layouts that were found to the annotations that would declare them.
 
-Called by `judge/compare/declarations/propose.py`.  The result has the form of an annotation file, with one pattern
+Called by `propose.py`.  The result has the form of an annotation file, with one pattern
 for all the modules that it fits, and none that matches a module whose layout is another.
 """
 

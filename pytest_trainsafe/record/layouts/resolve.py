@@ -10,12 +10,12 @@ from typing import Any
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.dtensor import dtensor_layout, is_dtensor
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_layout
-from pytest_trainsafe.frameworks.megatron.attributes import attribute_layout
+from pytest_trainsafe.record.layouts.attributes import attribute_layout
+from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
 
 
 def parameter_layout(

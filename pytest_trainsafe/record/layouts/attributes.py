@@ -1,6 +1,6 @@
 """Layouts from attributes on parameters, in Megatron-LM's convention.
 
-Called by `annotations/resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
+Called by `resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
 `partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
 layers.py); `partition_blocks`, the logical sizes of fused blocks, is ours, because Megatron-LM
 before 0.16 leaves the stride of gated projections at 1; and `expert_tp_size` is ours too, because

@@ -1,0 +1,143 @@
+"""Whose code a file is: the project's, this package's, torch's, another package's, or Python's.
+
+Asked in the ranks and in the test process; imports no torch.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+
+#: The folders of this package whose code runs in the ranks.
+RANK_SIDE = ("align", "annotations", "core", "frameworks", "launch", "record", "sweep", "trace")
+
+#: This package's own folder.
+PACKAGE = Path(__file__).parents[1]
+
+_OURS = tuple(f"{PACKAGE / name}{os.sep}" for name in RANK_SIDE)
+
+#: Folders of frameworks' own functions around those of `torch.distributed`.
+_LAYERS = (os.path.join(os.sep, "deepspeed", "comm", ""),)
+
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def _folder_of_torch() -> str:
+    spec = importlib.util.find_spec("torch")  # finds it without importing it
+    return os.path.dirname(spec.origin) + os.sep if spec is not None and spec.origin else os.sep
+
+
+#: torch's own folder, with a separator at its end.
+TORCH = _folder_of_torch()
+
+
+def is_ours(file: str) -> bool:
+    """Whether the file is of this package, and runs in ranks around a program's own code."""
+    return file.startswith(_OURS)
+
+
+def passes_on(file: str) -> bool:
+    """Whether the file only hands a collective on: ours, or a framework's layer over torch's."""
+    return is_ours(file) or any(layer in file for layer in _LAYERS)
+
+
+def is_stdlib(file: str) -> bool:
+    """Whether the file is of Python's own library."""
+    return file.startswith(_STDLIB) and not is_installed(file)
+
+
+def is_installed(file: str) -> bool:
+    """Whether the file is of a package that somebody installed, and not the user's own."""
+    return any(folder in file for folder in _INSTALLED)
+
+
+#: Functions of torch, by file, that do nothing but call what they were given.
+_CALLERS = {
+    ("nn/modules/module.py", "_wrapped_call_impl"),
+    ("nn/modules/module.py", "_call_impl"),
+    ("nn/modules/module.py", "inner"),
+    ("nn/modules/container.py", "forward"),
+    ("utils/_contextlib.py", "decorate_context"),
+    ("distributed/c10d_logger.py", "wrapper"),
+    ("optim/optimizer.py", "wrapper"),
+    ("optim/optimizer.py", "_use_grad"),
+    ("optim/lr_scheduler.py", "wrapper"),
+    ("_dynamo/eval_frame.py", "_fn"),
+    ("_dynamo/eval_frame.py", "fn"),
+    ("_compile.py", "inner"),
+    ("autograd/function.py", "apply"),
+    ("autograd/graph.py", "_engine_run_backward"),
+    ("autograd/__init__.py", "backward"),
+    ("autograd/grad_mode.py", "decorate_context"),
+    ("amp/autocast_mode.py", "decorate_autocast"),
+    ("amp/autocast_mode.py", "decorate_fwd"),
+    ("amp/autocast_mode.py", "decorate_bwd"),
+}
+_IN_TORCH = f"{os.sep}torch{os.sep}"
+
+
+def only_calls(file: str, function: str) -> bool:
+    """Whether a frame only calls the next one: a wrapper of torch's, or ours.
+
+    A traceback is easier to read without them, and keeps more of the program's own frames where
+    it is shortened.
+    """
+    if is_ours(file):
+        return True
+    _, found, inner = file.rpartition(_IN_TORCH)
+    return bool(found) and (inner.replace(os.sep, "/"), function) in _CALLERS
+
+
+_SUFFIXES = tuple(importlib.machinery.all_suffixes())
+
+
+def is_project(file: Path) -> bool:
+    """Whether a file belongs to the project under test: not installed, not Python's own."""
+    return _is_project(str(file))
+
+
+def _is_project(file: str) -> bool:
+    # On text: asked of every module of a process, and a Path takes longer to make than to ask.
+    if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
+        return False
+    return not file.startswith(_standard_prefixes())
+
+
+def is_standard(file: Path) -> bool:
+    """Whether a file is of Python's own library, wherever links lead."""
+    parts = set(file.parts)
+    if {"site-packages", "dist-packages"} & parts:
+        return False
+    return any(file.is_relative_to(folder) for folder in _standard_folders())
+
+
+@cache
+def _standard_folders() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib")
+    # The base installation's, which a virtual environment shares, and where links lead.
+    found = [Path(sysconfig.get_path(name)) for name in names] + [Path(os.__file__).parent]
+    return tuple({*found, *(path.resolve() for path in found)})
+
+
+@cache
+def _standard_prefixes() -> tuple[str, ...]:
+    return tuple(f"{folder}{os.sep}" for folder in _standard_folders())
+
+
+def loaded_files() -> list[str]:
+    """The files of the project that this process has imported.  Called in the ranks."""
+    found = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and file.endswith(_SUFFIXES):
+            path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
+            # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
+            if _is_project(path) and os.path.isfile(path):
+                found.add(path)
+    return sorted(found)

@@ -1,1 +1,0 @@
-"""Attributes that Megatron-LM leaves on parameters and optimizers."""

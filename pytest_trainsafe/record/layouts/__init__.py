@@ -1,0 +1,7 @@
+"""The Layouts of what a rank holds.
+
+resolve       the Layout of a parameter, from the first source that knows it
+dtensor       from DTensor placements
+attributes    from attributes on parameters, in Megatron-LM's convention
+flat_ranges   which range of a flattened parameter this rank's optimizer holds
+"""

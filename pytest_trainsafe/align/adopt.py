@@ -1,6 +1,7 @@
 """A trace as it would be if some layouts had been declared.
 
-Called by `declarations/propose.py` in the compare judge.  Whether a proposal is right is seen by judging the whole candidate with it.
+Called where the compare judge proposes declarations.  Whether a proposal is right is seen by
+judging the whole candidate with it.
 """
 
 from __future__ import annotations

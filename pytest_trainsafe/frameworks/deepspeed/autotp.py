@@ -1,7 +1,7 @@
 """Layouts of what DeepSpeed's AutoTP has cut, from what it leaves on parameters and modules.
 
 AutoTP describes each parameter that it cuts for its checkpoints
- (`deepspeed/module_inject/layers.py`); its layers are known by their class.
+(`deepspeed/module_inject/layers.py`); its layers are known by their class.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 PAGE = ROOT / "docs" / "bugs.md"
 

@@ -19,8 +19,8 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 
 def main() -> None:

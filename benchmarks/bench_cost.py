@@ -24,8 +24,8 @@ from _rungs import case, session
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 POINT = Point.of(tp=2)
 

@@ -31,10 +31,10 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.product import cells
 
 

@@ -23,7 +23,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 BUG = "tp-embedding-mask"
 DTYPE = "bfloat16"

@@ -18,9 +18,9 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.judge.localize.budget import Budget
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import resolve
 
 BUG = "tp-embedding-mask"

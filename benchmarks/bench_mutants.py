@@ -40,8 +40,8 @@ from _mutants import Mutation, mutations, sample
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 Row = dict[str, Any]
 

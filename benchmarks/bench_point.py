@@ -29,9 +29,9 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import resolve
 
 STAGES = ("launch", "train", "compare", "wall")

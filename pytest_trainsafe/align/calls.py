@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from pytest_trainsafe.align.adopt import with_tensors
+from pytest_trainsafe.align.with_tensors import with_tensors
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 

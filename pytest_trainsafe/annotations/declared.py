@@ -21,9 +21,9 @@ from pytest_trainsafe.annotations.entries import (
 )
 from pytest_trainsafe.annotations.patterns import LastMatch
 from pytest_trainsafe.annotations.text import load, read_text
+from pytest_trainsafe.core.indices import nested
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.record.layouts.attributes import nested
 
 
 class Annotations:

@@ -141,3 +141,12 @@ def loaded_files() -> list[str]:
             if _is_project(path) and os.path.isfile(path):
                 found.add(path)
     return sorted(found)
+
+
+def relative(source: str) -> str:
+    """A path with its line, relative to the working directory where that is shorter."""
+    path, colon, line = source.rpartition(":")
+    if not (colon and path and line.isdigit()):
+        return source  # no place in a file: "the backward pass"
+    shorter = os.path.relpath(path)
+    return f"{shorter if len(shorter) < len(path) else path}:{line}"

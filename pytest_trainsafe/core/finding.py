@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -46,3 +47,19 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: Pattern | None = None
     module_class: str = ""
     source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """What a localisation found: rows of label and text.
+
+    `source` is the "file:line" of the code at fault, and `what` its name.
+
+    Both are empty where there is no one place.  `faults` has the phase and the module or parameter
+    of each fault, those earlier in dataflow first.
+    """
+
+    rows: tuple[tuple[str, str], ...]
+    source: str = ""
+    what: str = ""
+    faults: tuple[tuple[str, str], ...] = ()

@@ -267,3 +267,18 @@ def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
         placed.append((there, here, length))
         here += length
     return placed
+
+
+def nested(dim: int, axes: Sequence[str], sizes: Sizes, blocks: tuple[int, ...] = ()) -> Layout:
+    """A dimension that is cut over several axes, outermost first, in blocks of the whole.
+
+    Raises LayoutError for blocks that an axis but the last cuts unevenly.
+    """
+    layout: list[Shard] = []
+    axes = [axis for axis in axes if sizes[axis] > 1]
+    for axis in axes:
+        layout.append(Shard(dim, axis, blocks))
+        if axis != axes[-1] and any(block % sizes[axis] for block in blocks):
+            raise LayoutError(f"blocks of {list(blocks)} are not cut evenly over {axis}")
+        blocks = tuple(block // sizes[axis] for block in blocks)
+    return tuple(layout)

@@ -19,6 +19,7 @@ from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared, misfits
@@ -31,13 +32,12 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.compare.tolerance.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
-from pytest_trainsafe.report.located import Located
 from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
 from pytest_trainsafe.report.proposal import misaveraged_rows, misdeclared_rows, proposal_rows
-from pytest_trainsafe.report.summary import PointSummary, RungSummary
+from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
+from pytest_trainsafe.sweep.point_summary import PointSummary, RungSummary
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:

@@ -89,3 +89,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     def records(self, kind: str) -> bool:
         """Whether tensors of this kind are recorded; an empty selection records all."""
         return not self.kinds or kind in self.kinds
+
+
+def encode_rewrite(rewrite: dict[str, Rewrite]) -> str:
+    """As text, for the key of a Run."""
+    return msgspec.json.encode(rewrite).decode()
+
+
+def decode_rewrite(text: str) -> dict[str, Rewrite]:
+    """What `encode_rewrite` made a text of; nothing of an empty text."""
+    return msgspec.json.decode(text, type=dict[str, Rewrite]) if text else {}

@@ -11,11 +11,10 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.places import relative
 
 WIDTH = 100
 LABEL = 14

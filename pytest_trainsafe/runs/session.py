@@ -27,9 +27,7 @@ from pytest_trainsafe.config.settings import Recording, Settings
 from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.tolerance.rounding import rounding_of
 from pytest_trainsafe.judge.localize.budget import Budget
-from pytest_trainsafe.judge.localize.scales import decode
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.failure import raised
@@ -38,13 +36,14 @@ from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.inject.perturb import EPSILON
-from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.report.summary import PointSummary
+from pytest_trainsafe.record.spec import RunSpec, decode_rewrite
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
+from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
@@ -604,7 +603,7 @@ class Session:
             watch_casts=key.watch_casts,
             record=key.record,
             keep=key.keep,
-            rewrite=decode(key.rewrite),
+            rewrite=decode_rewrite(key.rewrite),
             replay=str(self._replayed(key.replay)) if key.replay else "",
             eager=key.trusted,
         )

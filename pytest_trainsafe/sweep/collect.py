@@ -17,8 +17,8 @@ from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
-from pytest_trainsafe.report.summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MOST_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER
 

@@ -16,8 +16,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
-from pytest_trainsafe.report.summary import PointSummary
 from pytest_trainsafe.runs.session import REPEATED, Traces
+from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, Record
 
-from pytest_trainsafe.align.adopt import with_tensors
+from pytest_trainsafe.align.with_tensors import with_tensors
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from compare_traces import Bench, training, write
 
-from pytest_trainsafe.judge.compare.tolerance.rounding import deciding_cast, rounding_of
+from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.trace.schema import NoteEvent
 
 NARROWED = NoteEvent("narrowed", "float32 /src/loss.py:12")

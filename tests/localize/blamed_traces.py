@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.located_words import located
+from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.localize.budget import Budget
-from pytest_trainsafe.report.located import Located
 
 
 def test_one_slow_localisation_leaves_the_next_test_its_own_time() -> None:

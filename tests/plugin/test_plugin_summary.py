@@ -5,7 +5,8 @@ import json
 import pytest
 
 from pytest_trainsafe.report import summary
-from pytest_trainsafe.report.summary import PROPERTY, table, totals
+from pytest_trainsafe.report.summary import table, totals
+from pytest_trainsafe.sweep.point_summary import PROPERTY
 
 JUDGED = {
     "point": "tp2",

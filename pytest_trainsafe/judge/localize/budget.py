@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_trainsafe.report.located import Located
+from pytest_trainsafe.core.finding import Located
 
 #: A process may spend as much on localisation as this many tests may.
 TESTS = 10

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.located_words import told_names
+from pytest_trainsafe.judge.localize.words import told_names
 from pytest_trainsafe.trace.reader import Trace
 
 

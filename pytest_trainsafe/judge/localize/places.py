@@ -1,6 +1,6 @@
 """The line to look at for a fault outside of the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder noted.  Called by `report.located_words`, and by the ladder where
+Reads the lines that the recorder noted.  Called by `judge.localize.words`, and by the ladder where
 nothing was localised.
 """
 
@@ -12,11 +12,10 @@ from pathlib import Path
 
 from msgspec.json import decode
 
-from pytest_trainsafe.core.code_files import is_installed
+from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
-from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.sites import Reduction, Site, What

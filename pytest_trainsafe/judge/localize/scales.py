@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import msgspec
 import torch
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
@@ -64,16 +63,6 @@ def _other_stand_ins(candidate: Trace) -> set[str]:
         for name in absent.get(rank.coordinates["pp"], ())
         if name in rank.modules and rank.modules[name].cls != "Identity"
     }
-
-
-def encode(rewrite: dict[str, Rewrite]) -> str:
-    """As text, for the key of a Run."""
-    return msgspec.json.encode(rewrite).decode()
-
-
-def decode(text: str) -> dict[str, Rewrite]:
-    """What `encode` made a text of; nothing of an empty text."""
-    return msgspec.json.decode(text, type=dict[str, Rewrite]) if text else {}
 
 
 def _flows(id: TensorId) -> bool:

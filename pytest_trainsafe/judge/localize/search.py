@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.core.axes import PARALLEL_AXES
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
@@ -26,12 +26,12 @@ from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, Known
 from pytest_trainsafe.judge.localize.initial import initial
 from pytest_trainsafe.judge.localize.places import Places
-from pytest_trainsafe.judge.localize.scales import encode, scales
+from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.judge.localize.whole_steps import has_whole_steps_only, whole_steps
+from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.located_words import located
+from pytest_trainsafe.record.spec import encode_rewrite
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
@@ -176,12 +176,12 @@ class Search:
     def rewritten(self) -> Rung:
         """The rung again, with what flows between modules rewritten."""
         runs = [
-            self.candidate.rewritten(self.dtype, encode(self.rewrite)),
-            self.reference.rewritten(self.dtype, encode(self.rewrite)),
-            self.reference.rewritten(self.dtype, encode(self.rewrite), noise=True),
+            self.candidate.rewritten(self.dtype, encode_rewrite(self.rewrite)),
+            self.reference.rewritten(self.dtype, encode_rewrite(self.rewrite)),
+            self.reference.rewritten(self.dtype, encode_rewrite(self.rewrite), noise=True),
         ]
         if self.rung.shadow is not None:
-            runs.append(self.reference.rewritten("float64", encode(self.rewrite)))
+            runs.append(self.reference.rewritten("float64", encode_rewrite(self.rewrite)))
         candidate, reference, perturbed, *shadow = map(self._wait, runs)
         return Rung(
             dtype=self.rung.dtype,
@@ -212,7 +212,7 @@ class Search:
             if time.monotonic() >= self.until:
                 late = True
                 return None
-            run = self.candidate.rewritten(self.dtype, encode(self.rewrite), point=point)
+            run = self.candidate.rewritten(self.dtype, encode_rewrite(self.rewrite), point=point)
             try:
                 trace = self._wait(run)
             except TimeoutError:

@@ -6,10 +6,10 @@ of a step tells the optimizer's step from all that comes before it.  Called by `
 
 from __future__ import annotations
 
+from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.located_words import told_names
+from pytest_trainsafe.judge.localize.words import told_names
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds that an optimizer's step makes, of tensors named after a parameter.

@@ -9,7 +9,7 @@ of a cast too many is a float64 rung that is judged as wide as that dtype.  Cast
 
 FP8 is another matter.  Its casts are steps, up to an eighth of a value high: noise far smaller
 than a step seldom takes a value across one, and when it does the value jumps by all of it.  So
-they are noted apart, in every dtype; `judge/compare/tolerance/rounding.py` says what follows.
+they are noted apart, in every dtype; `runs/rounding.py` says what follows.
 """
 
 from __future__ import annotations

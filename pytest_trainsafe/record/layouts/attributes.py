@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import REPLICATED, Layout, Shard, Sizes
+from pytest_trainsafe.core.indices import LayoutError, nested
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Sizes
 
 
 def attribute_layout(
@@ -48,18 +48,3 @@ def attribute_layout(
             f"{list(blocks)} (partition_blocks, or partition_stride {stride}) make {sum(blocks)}"
         )
     return nested(dim, axes, sizes, blocks)
-
-
-def nested(dim: int, axes: Sequence[str], sizes: Sizes, blocks: tuple[int, ...] = ()) -> Layout:
-    """A dimension that is cut over several axes, outermost first, in blocks of the whole.
-
-    Raises LayoutError for blocks that an axis but the last cuts unevenly.
-    """
-    layout: list[Shard] = []
-    axes = [axis for axis in axes if sizes[axis] > 1]
-    for axis in axes:
-        layout.append(Shard(dim, axis, blocks))
-        if axis != axes[-1] and any(block % sizes[axis] for block in blocks):
-            raise LayoutError(f"blocks of {list(blocks)} are not cut evenly over {axis}")
-        blocks = tuple(block // sizes[axis] for block in blocks)
-    return tuple(layout)

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from pytest_trainsafe.align.adopt import adopt_means, drop_means
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.layout import Partial, Scaled
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.adopt import adopt_means, drop_means
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen

@@ -13,9 +13,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.align.adopt import replace_means
 from pytest_trainsafe.core.layout import Partial, Scaled
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.adopt import replace_means
 from pytest_trainsafe.judge.compare.declarations.averaged import BEFORE
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, infer_all
 from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted
 from pytest_trainsafe.judge.compare.declarations.propose import (

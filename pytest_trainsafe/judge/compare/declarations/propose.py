@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.align.adopt import adopt
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Layout, Shard, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.averaged import Means, may_be_means, means
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
 from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted

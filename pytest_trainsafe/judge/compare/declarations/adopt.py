@@ -6,11 +6,11 @@ judging the whole candidate with it.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from pytest_trainsafe.align.with_tensors import Tensors, with_tensors
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.declarations.suggest import Need, place_of
@@ -19,8 +19,6 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 #: What says where a layout comes from that nobody declared.
 PROPOSED = "a proposal"
-
-Tensors = dict[TensorId, TensorEvent]
 
 
 def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
@@ -48,24 +46,6 @@ def drop_means(trace: Trace) -> Trace:
         return msgspec.structs.replace(event, layout=layout)
 
     return with_tensors(trace, lambda rank: {id: dropped(e) for id, e in rank.tensors.items()})
-
-
-def with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
-    """The same trace, its files shared, with these events of each rank."""
-    ranks = []
-    for rank in trace.ranks:
-        adopted = copy.copy(rank)
-        adopted.tensors = tensors(rank)
-        ranks.append(adopted)
-    return Trace(
-        trace.path,
-        trace.manifest,
-        ranks,
-        trace.problems,
-        trace.permuted,
-        trace.renumbered,
-        _payloads=trace._payloads,
-    )
 
 
 def _mean(

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_trainsafe.core.code_files import is_installed
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.code_files import is_installed, relative
+from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_words import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.judge.localize.compared import Compared
+from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
-from pytest_trainsafe.report.located import Located
-from pytest_trainsafe.report.places import relative
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.sites import Reduction
 

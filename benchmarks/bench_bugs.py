@@ -23,6 +23,7 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -131,7 +132,7 @@ def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
     candidate.publish = published.append
     began = time.perf_counter()
     try:
-        text = climb(candidate, opened.reference(case), [], [])
+        text = message_of(climb(candidate, opened.reference(case), [], []))
         where = "something else" if text else ""
     except GroupFailure as failure:
         where = str(failure).partition("\n")[0]

@@ -19,6 +19,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -63,7 +64,7 @@ def sweep(program: str, seed: int, arguments: argparse.Namespace) -> list[tuple[
                 candidate = session.candidate(case)
                 candidate.publish = published.append
                 try:
-                    text = climb(candidate, session.reference(case), [], [])
+                    text = message_of(climb(candidate, session.reference(case), [], []))
                 except GroupFailure as failure:
                     text = f"{program} at {case.point}: {failure}"
                 session.discard(candidate)

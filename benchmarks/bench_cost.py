@@ -24,6 +24,7 @@ from _rungs import case, session
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -95,7 +96,7 @@ def judge(opened: Session, arguments: dict[str, Any], bug: str) -> dict[str, flo
     candidate = opened.candidate(one)
     candidate.publish = published.append
     began = time.perf_counter()
-    report = climb(candidate, opened.reference(one), [], [])
+    report = message_of(climb(candidate, opened.reference(one), [], []))
     wall = time.perf_counter() - began
     opened.discard(candidate)
     summary = published[0]

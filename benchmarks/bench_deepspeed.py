@@ -31,6 +31,7 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
@@ -70,7 +71,7 @@ def sweep(arguments: argparse.Namespace) -> Iterator[tuple[Point, str, float, Po
                 candidate.publish = published.append
                 began = time.perf_counter()
                 try:
-                    text = climb(candidate, session.reference(case), [], [])
+                    text = message_of(climb(candidate, session.reference(case), [], []))
                 except GroupFailure as failure:
                     text = str(failure)
                 spent = time.perf_counter() - began

@@ -35,6 +35,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer
 from pytest_trainsafe.reference_models import deepspeed_gpt
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
@@ -130,7 +131,7 @@ def judged(session: Session, one: Case) -> float:
     """Seconds of a Point to its verdict, a pass."""
     began = time.perf_counter()
     candidate = session.candidate(one)
-    text = climb(candidate, session.reference(one), [], [])
+    text = message_of(climb(candidate, session.reference(one), [], []))
     spent = time.perf_counter() - began
     session.discard(candidate)
     if text or session.notes:

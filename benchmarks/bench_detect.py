@@ -23,6 +23,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 BUG = "tp-embedding-mask"
@@ -68,7 +69,7 @@ def detect() -> dict[str, float]:
         one = case("gpt", point, settings, {"steps": 1}, {"bug": BUG})
         candidate = opened.candidate(one)
         candidate.publish = published.append
-        report = climb(candidate, opened.reference(one), [], [])
+        report = message_of(climb(candidate, opened.reference(one), [], []))
         seconds = time.perf_counter() - began
     if "the forward of embedding.word_embeddings" not in " ".join(report.split()):
         raise SystemExit(f"the bug was not found, so nothing was measured:\n{report}")

@@ -16,8 +16,9 @@ from _measure import finish, machine, median, quick, show
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
-from pytest_trainsafe.judge.localize.budget import Budget
+from pytest_trainsafe.judge.localize.budget import Budget, replace_budget
 from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -79,10 +80,10 @@ def one_point(session: Session, layers: int, point: Point) -> tuple[float, float
     reference, candidate = session.reference(case), session.candidate(case)
     candidate.publish = published.append
     began = time.perf_counter()
-    report = climb(candidate, reference, [], [])
+    report = message_of(climb(candidate, reference, [], []))
     wall = time.perf_counter() - began
     session.discard(candidate)
-    session.localizing = Budget()  # or the next Point's failure would only refer to this one
+    replace_budget(session, Budget())  # or the next Point's failure would only refer to this one
     if FAULT not in " ".join(report.split()):
         raise SystemExit(f"the fault was not found, so nothing was measured:\n{report}")
     localizing = published[0]["seconds"]["localize"]

@@ -40,6 +40,7 @@ from _mutants import Mutation, mutations, sample
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -200,7 +201,7 @@ class Workplace:
         published: list[PointSummary] = []
         candidate.publish = published.append
         try:
-            text = climb(candidate, reference, [], [])
+            text = message_of(climb(candidate, reference, [], []))
         except GroupFailure as failure:
             result = failure.result
             waited = any(rank.status == "hung" for rank in result.ranks) and not result.stuck

@@ -29,6 +29,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -106,7 +107,7 @@ def point_figures(session: Session, one: Case) -> Figures:
     candidate.publish = published.append
     held = reset_peak_memory()
     began = time.perf_counter()
-    failure = climb(candidate, reference, [], [])
+    failure = message_of(climb(candidate, reference, [], []))
     wall = time.perf_counter() - began
     peak = peak_memory()
     if failure or published[0]["verdict"] != "pass":

@@ -31,6 +31,7 @@ from _random_points import DTYPES, MOST_RANKS, Drawn, case_of, draw
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 
 #: References are kept by their session for its life, so a session judges this many Points.
@@ -167,7 +168,7 @@ def rerun(seed: int, index: int) -> int:
                     print(f"  {line}")
                 if row["verdict"] == "error":
                     print(row["error"])
-            text = climb(session.candidate(case), session.reference(case), [], [])
+            text = message_of(climb(session.candidate(case), session.reference(case), [], []))
         finally:
             session.close()
     print(f"\n{text or 'passes'}")

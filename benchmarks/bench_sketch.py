@@ -24,6 +24,7 @@ from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -134,7 +135,7 @@ def suspects(point: Point, seed: int) -> dict[str, Any]:
         try:
             case = Case(point, resolve(gpt.train), settings)
             candidate = session.candidate(case)
-            failure = climb(candidate, session.reference(case), [], [])
+            failure = message_of(climb(candidate, session.reference(case), [], []))
             looked = [len(again.keep) for again in candidate.more]
         finally:
             session.close()

@@ -13,6 +13,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_trainsafe.core.finding import Finding
     from pytest_trainsafe.runs.session import Traces
     from pytest_trainsafe.trace.reader import Trace
 
@@ -20,7 +21,14 @@ __all__ = ["Loosen", "TrainsafeFailure", "assert_equivalent", "assert_trainsafe"
 
 
 class TrainsafeFailure(AssertionError):
-    """A candidate differs from its reference, or nothing could be said.  The text is the report."""
+    """A candidate differs from its reference, or nothing could be said.  The text is the report.
+
+    `findings` are what the judges found: what is wrong, in the order of dataflow, and doubts.
+    """
+
+    def __init__(self, report: str, findings: Sequence[Finding] = ()) -> None:
+        super().__init__(report)
+        self.findings = tuple(findings)
 
 
 def assert_trainsafe(
@@ -40,6 +48,7 @@ def assert_trainsafe(
     __tracebackhide__ = True
     from pytest_trainsafe.judge.ladder import climb
     from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.message import message_of
 
     for traces, role in ((candidate, "candidate"), (reference, "reference")):
         if getattr(traces, "role", role) != role:
@@ -48,12 +57,12 @@ def assert_trainsafe(
                 "assert_trainsafe(candidate_trace, reference_trace)"
             )
     try:
-        report = climb(candidate, reference, loosen, accept)
+        judgement = climb(candidate, reference, loosen, accept)
     except GroupFailure as failure:
         # Where the ranks failed is in its text; where they were awaited is nobody's concern.
         raise failure.with_traceback(None) from None
-    if report:
-        raise TrainsafeFailure(report)
+    if judgement.verdict != "pass":
+        raise TrainsafeFailure(message_of(judgement), judgement.findings)
 
 
 def assert_equivalent(
@@ -74,7 +83,8 @@ def assert_equivalent(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.ladder import judge_pair
+    from pytest_trainsafe.report.message import message_of
 
-    report = judge_pair(candidate, reference, perturbed, shadow, loosen, accept)
-    if report:
-        raise TrainsafeFailure(report)
+    judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, accept)
+    if judgement.verdict != "pass":
+        raise TrainsafeFailure(message_of(judgement), judgement.findings)

@@ -43,12 +43,14 @@ def never_hangs() -> Iterator[None]:
 
 
 @pytest.fixture
-def localizing(candidate_trace, monkeypatch):
+def localizing(candidate_trace):
     """Have the code at fault looked for after a failure of this test; a budget of its own."""
-    from pytest_trainsafe.judge.localize.budget import Budget
+    from pytest_trainsafe.judge.localize.budget import Budget, budget_of, replace_budget
 
-    case = candidate_trace.case
+    case, session = candidate_trace.case, candidate_trace.session
     candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
     budget = Budget()
-    monkeypatch.setattr(candidate_trace.session, "localizing", budget)
-    return budget
+    before = budget_of(session)
+    replace_budget(session, budget)
+    yield budget
+    replace_budget(session, before)

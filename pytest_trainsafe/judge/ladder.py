@@ -1,4 +1,4 @@
-"""The ladder: judges a test's Runs dtype by dtype, widest first, and writes the report.
+"""The ladder: judges a test's Runs dtype by dtype, widest first.
 
 Logic is judged where rounding cannot hide it: in float64 every logic bug stands out at 1e-12.
 Called by the assertions, which import it when they are called.
@@ -18,7 +18,6 @@ import torch
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
-from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
@@ -32,10 +31,9 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judge.judgement import Advice, Judged, Judgement, lead_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
-from pytest_trainsafe.report.message import Judged, Row, failure_message, lead_of
-from pytest_trainsafe.report.proposal import misaveraged_rows, misdeclared_rows, proposal_rows
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.sweep.point_summary import PointSummary, RungSummary
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -47,8 +45,8 @@ if TYPE_CHECKING:
 
 def climb(
     candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
-) -> str:
-    """Judge every rung of a test, down to the first that fails; the report, or "" for a pass.
+) -> Judgement:
+    """Judge every rung of a test, down to the first that fails.
 
     A rung that is inconclusive does not end the climb: a failure further down says more.
     The ladder chosen by default leaves float64 out where the reference or the candidate cannot run
@@ -85,15 +83,11 @@ def climb(
     passes = not any(entry.failed for entry in ladder.judged)
     if broken is not None and passes and not candidate.fails_again("float64", broken):
         raise broken  # by chance: what ends a Run now and then is no matter of dtype
+    point, located = str(case.point), ladder.located
+    judgement = Judgement(case.program.name, point, ladder.judged, case, left_out, located)
     if candidate.publish is not None:
-        candidate.publish(ladder.summary(left_out))
-    if not any(entry.failed for entry in ladder.judged):
-        return ""
-    located, options = ladder.located, _options(case)
-    point = str(case.point)
-    return failure_message(
-        case.program.name, point, ladder.judged, case.nodeid, left_out, options, located
-    )
+        candidate.publish(ladder.summary(judgement))
+    return judgement
 
 
 class _Ladder:
@@ -175,11 +169,10 @@ class _Ladder:
             if lacking:
                 proposal = propose(rung, comparison, self.loosen)
         if means is not None:
-            failed.advice.extend(misaveraged_rows(means))
+            failed.advice = Advice(misaveraged=means)
             return True
-        if wrong is not None:
-            failed.advice.extend(misdeclared_rows(wrong))
-        failed.advice.extend(_advice(self.candidate.case, self.candidate, proposal))
+        written = _write(self.candidate.case, self.candidate, proposal)
+        failed.advice = Advice(misdeclared=wrong, proposal=proposal, written=written)
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
 
@@ -192,17 +185,17 @@ class _Ladder:
         assert self._rung is not None
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
-    def summary(self, left_out: Sequence[str]) -> PointSummary:
+    def summary(self, judgement: Judgement) -> PointSummary:
         """What the terminal's summary is told of this Point."""
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
-        summary = _summary(str(candidate.case.point), self.judged, seconds)
+        summary = _summary(judgement, seconds)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
         if self.reference.reused:
             summary["references"] = dict(self.reference.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
-        summary["notes"] = [*left_out, *unlooked, *candidate.session.notes]
+        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.session.notes]
         return summary
 
     def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
@@ -212,17 +205,15 @@ class _Ladder:
         return comparison
 
 
-def _advice(case: Case, candidate: Traces, proposal: Proposal | None) -> list[Row]:
-    """The rows of a proposal, which is written to a file where the user asks for that."""
-    if proposal is None:
-        return []
-    written = ""
-    if case.settings.annotate and proposal.wanted:
-        written = write_annotations(
-            proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
-        )
-        candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
-    return proposal_rows(proposal, written)
+def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
+    """Write a proposal to a file, if the user asks for that; where to, "" for nowhere."""
+    if proposal is None or not (case.settings.annotate and proposal.wanted):
+        return ""
+    written = write_annotations(
+        proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
+    )
+    candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    return written
 
 
 def make_rung(
@@ -286,30 +277,17 @@ def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Run
 def _localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison
 ) -> Located | None:
+    from pytest_trainsafe.judge.localize.budget import budget_of
     from pytest_trainsafe.judge.localize.search import localize
 
     with _one_thread():
-        return localize(candidate, reference, rung, failed, candidate.session.localizing)
+        return localize(candidate, reference, rung, failed, budget_of(candidate.session))
 
 
 def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
     from pytest_trainsafe.judge.localize.search import look_at
 
     return look_at(candidate, rung, failed)
-
-
-def _options(case: Case) -> str:
-    """What a command line must add to a node id for the same test to exist and do the same."""
-    settings, default = case.settings, Settings()
-    words = []
-    if settings.sweep and not settings.sweep_from_ini:
-        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
-        words.append(f"--trainsafe-sweep {swept}")
-    if settings.dtypes:
-        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
-    if settings.seed != default.seed:
-        words.append(f"--trainsafe-seed {settings.seed}")
-    return "".join(f" {word}" for word in words)
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
@@ -341,8 +319,8 @@ def judge_pair(
     shadow: Trace | Path | str | None,
     loosen: Sequence[Loosen],
     accept: Sequence[str],
-) -> str:
-    """Judge two recorded Runs; the report, or "" for a pass.
+) -> Judgement:
+    """Judge two recorded Runs.
 
     Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
     """
@@ -363,15 +341,13 @@ def judge_pair(
         with _one_thread():
             comparison = with_factor(rung, comparison)
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
-    if not judged.failed:
-        return ""
     if comparison.failed and lacks(rung, comparison):
         with _one_thread():
             proposal = propose(rung, comparison, loosen)
         if proposal is not None:
-            judged.advice.extend(proposal_rows(proposal))
+            judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles
-    return failure_message(opened.manifest.program, str(rung.candidate.point), [judged], "")
+    return Judgement(opened.manifest.program, str(rung.candidate.point), [judged])
 
 
 def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
@@ -426,16 +402,16 @@ def _named(reference: Trace) -> str:
     return "a single device" if alone else str(reference.point)
 
 
-def _summary(point: str, judged: Sequence[Judged], seconds: dict[str, float]) -> PointSummary:
-    failed = any(entry.comparison.failed for entry in judged)
+def _summary(judgement: Judgement, seconds: dict[str, float]) -> PointSummary:
+    judged, verdict = judgement.rungs, judgement.verdict
     doubts = [finding for entry in judged for finding in entry.doubts]
     summary: PointSummary = {
-        "point": point,
-        "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
+        "point": judgement.point,
+        "verdict": verdict,
         "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
         "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
     }
-    if failed:
+    if verdict == "fail":
         lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
         summary["first"] = {
             "judge": lead.judge,

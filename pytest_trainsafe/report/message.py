@@ -1,7 +1,7 @@
 """The failure message: what differs and where it starts, the likely cause, how to rerun.
 
 Plain text within 100 columns, for terminals and CI logs alike; only names that are longer by
-themselves go beyond.  Called by the ladder.
+themselves go beyond.  Called by the assertions.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
+from pytest_trainsafe.judge.judgement import Judged, Judgement, lead_of
+from pytest_trainsafe.report.proposal import advice_rows
 
 WIDTH = 100
 LABEL = 14
@@ -34,38 +36,34 @@ _GROUPS = {
 }
 
 
-#: A label, a text, and whether the text may be wrapped.
-Row = tuple[str, str, bool]
+def message_of(judgement: Judgement) -> str:
+    """The report of a Judgement; "" for a pass."""
+    if judgement.verdict == "pass":
+        return ""
+    case = judgement.case
+    return failure_message(
+        judgement.program,
+        judgement.point,
+        judgement.rungs,
+        case.nodeid if case is not None else "",
+        judgement.left_out,
+        _options(case.settings) if case is not None else "",
+        judgement.located,
+    )
 
 
-@dataclass(slots=True)
-class Judged:
-    """One rung as judged: its comparison, and what stays in doubt.
-
-    `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
-    narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
-    candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
-    what the comparison did not look at, `samples` counts the samples of noise that measured its
-    rounding, `advice` is on annotations that lack or are wrong, and
-    `explained` says that they explain all that failed.
-    """
-
-    dtype: str
-    rounding: str
-    comparison: Comparison
-    doubts: list[Finding]
-    accepted: list[Finding]
-    hints: list[Finding] = field(default_factory=list)
-    cast: str = ""
-    reference: str = "a single device"
-    unseen: list[str] = field(default_factory=list)
-    advice: list[Row] = field(default_factory=list)
-    explained: bool = False
-    samples: int = 1
-
-    @property
-    def failed(self) -> bool:
-        return self.comparison.failed or bool(self.doubts)
+def _options(settings: Settings) -> str:
+    """What a command line must add to a node id for the same test to exist and do the same."""
+    default = Settings()
+    words = []
+    if settings.sweep and not settings.sweep_from_ini:
+        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
+        words.append(f"--trainsafe-sweep {swept}")
+    if settings.dtypes:
+        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.seed != default.seed:
+        words.append(f"--trainsafe-seed {settings.seed}")
+    return "".join(f" {word}" for word in words)
 
 
 def failure_message(
@@ -87,7 +85,7 @@ def failure_message(
     if failing:
         lines = [*_head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
         lines += _difference(failing, last, located)
-        for label, text, wrap in last.advice:
+        for label, text, wrap in advice_rows(last.advice):
             lines += _row(label, text, wrap)
     else:
         lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
@@ -136,12 +134,6 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
 def _label(finding: Finding) -> str:
     assert finding.pattern is not None
     return "where" if finding.pattern.name == "confined" else "pattern"
-
-
-def lead_of(failing: Sequence[Finding]) -> Finding:
-    """The first wrong tensor in dataflow; of its findings, the one that explains most."""
-    first = [finding for finding in failing if finding.where == failing[0].where]
-    return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))
 
 
 def _size(finding: Finding) -> str:

@@ -1,4 +1,4 @@
-"""A proposal of annotations in the words of a report.  Called by the ladder."""
+"""Advice on declarations in the words of a report.  Called by `message`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,22 @@ from pytest_trainsafe.judge.compare.declarations.averaged import Means
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judge.compare.declarations.propose import Proposal
-from pytest_trainsafe.report.message import Row
+from pytest_trainsafe.judge.judgement import Advice
+
+#: A label, a text, and whether the text may be wrapped.
+Row = tuple[str, str, bool]
+
+
+def advice_rows(advice: Advice) -> list[Row]:
+    """The rows of all advice on one rung."""
+    rows: list[Row] = []
+    if advice.misaveraged is not None:
+        rows += misaveraged_rows(advice.misaveraged)
+    if advice.misdeclared is not None:
+        rows += misdeclared_rows(advice.misdeclared)
+    if advice.proposal is not None:
+        rows += proposal_rows(advice.proposal, advice.written)
+    return rows
 
 
 def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:

@@ -27,7 +27,6 @@ from pytest_trainsafe.config.settings import Recording, Settings
 from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.localize.budget import Budget
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.failure import raised
@@ -350,7 +349,6 @@ class Session:
             settings.network,
         )
         self.leases = Leases(settings.slots)
-        self.localizing = Budget()
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None

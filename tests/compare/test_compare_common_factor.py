@@ -15,7 +15,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.report.message import lead_of
+from pytest_trainsafe.judge.judgement import lead_of
 
 TP = Point.of(tp=2)
 

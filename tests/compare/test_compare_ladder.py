@@ -16,6 +16,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import REPEATED, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import Program
@@ -91,7 +92,7 @@ def climbed(
     }
     candidate: Any = Runs(bench, found, accept)
     reference: Any = Runs(bench, {}, ())
-    report = climb(candidate, reference, loosen, ())
+    report = message_of(climb(candidate, reference, loosen, ()))
     return report, candidate, candidate.published[0]
 
 
@@ -203,7 +204,7 @@ def climb_breaking(
     candidate = Breaking(bench, broken, again, edit)
     either: Any = candidate
     reference: Any = Runs(bench, {}, ())
-    return climb(either, reference, (), ()), candidate
+    return message_of(climb(either, reference, (), ())), candidate
 
 
 def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) -> None:

@@ -15,6 +15,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.resample import undecided
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.trace.reader import Trace
 
 #: The tensor whose first sample of rounding is small.
@@ -49,7 +50,7 @@ def climbed(bench: Bench, edit: Edit) -> tuple[str, list[int]]:
     """The report on a candidate with this fault, and the samples of noise that were asked for."""
     candidate: Any = Runs(bench, {"float64": bench.rung(POINT, edit, "float64").candidate}, ())
     reference: Any = Sampled(bench)
-    return climb(candidate, reference, [], ()), sorted(set(reference.samples))
+    return message_of(climb(candidate, reference, [], ())), sorted(set(reference.samples))
 
 
 def scaled(error: float) -> Edit:

@@ -12,6 +12,7 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models import deepspeed_bugs
 from pytest_trainsafe.reference_models.deepspeed_bugs import program
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install, reachable
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
@@ -88,7 +89,7 @@ def said(session, where, release):
     axes = {axis: [value] for axis, value in where.items()}
     declared = read_marker([program.train], {**axes, "candidate_args": {"release": str(release)}})
     (cell,) = cells(declared, session.settings, lambda *_: None)
-    return climb(session.candidate(cell.case), session.reference(cell.case), [], [])
+    return message_of(climb(session.candidate(cell.case), session.reference(cell.case), [], []))
 
 
 def test_a_folder_without_a_release_is_refused_with_the_command(tmp_path):

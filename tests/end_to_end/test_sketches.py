@@ -11,6 +11,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models.bugs import find
 from pytest_trainsafe.reference_models.corpus import planted
+from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 
 SETTINGS = Settings(max_world_size=4, localize=0.0)
@@ -40,7 +41,7 @@ def report(session: Session, case, record: str) -> str:
     """What is said of a case, without what depends on which tensors were kept."""
     case = replace(case, settings=replace(SETTINGS, record=record))
     candidate = session.candidate(case)
-    text = climb(candidate, session.reference(case), [], [])
+    text = message_of(climb(candidate, session.reference(case), [], []))
     session.discard(candidate)
     return re.sub(r"^ +rerun.*$", "", text, flags=re.MULTILINE)
 

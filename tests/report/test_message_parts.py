@@ -10,7 +10,8 @@ import pytest
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.report.message import Judged, failure_message
+from pytest_trainsafe.judge.judgement import Judged
+from pytest_trainsafe.report.message import failure_message
 
 WEIGHT = TensorId(0, None, "main_grad", "fc1", "weight")
 

@@ -6,8 +6,13 @@ One Budget per pytest process.  Called by `judge.localize.search`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from pytest_trainsafe.core.finding import Located
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.runs.session import Session
 
 #: A process may spend as much on localisation as this many tests may.
 TESTS = 10
@@ -48,3 +53,17 @@ class Budget:
     def known(self, family: Family) -> Known | None:
         """What was found of an earlier failure of the family."""
         return self._known.get(family)
+
+
+#: One budget for each session: a process has one session, and a test may make another.
+_BUDGETS: WeakKeyDictionary[Session, Budget] = WeakKeyDictionary()
+
+
+def budget_of(session: Session) -> Budget:
+    """The budget that the tests of a session share."""
+    return _BUDGETS.setdefault(session, Budget())
+
+
+def replace_budget(session: Session, budget: Budget) -> None:
+    """Give a session another budget: tests and benchmarks measure with one of their own."""
+    _BUDGETS[session] = budget

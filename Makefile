@@ -68,15 +68,19 @@ $(VENV)-third-party/.installed: pyproject.toml constraints.txt tests/third_party
 test-numerics: setup
 	$(BIN)/pytest $(SPREAD) $(NUMERICS)
 
-lint: setup
+lint: setup $(TYPED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	cd $(TYPED) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --no-logo --cache-dir $(CURDIR)/build/imports --config $(CURDIR)/pyproject.toml
 
-# mypy finds modules by their folders, so the package is shown to it as it will be installed.
-types: setup
+# mypy and import-linter find modules by their folders: here is the package as it is installed.
+.PHONY: $(TYPED)
+$(TYPED):
 	@rm -rf $(TYPED) && mkdir -p $(TYPED)/pytest_trainsafe
 	@ln -s $(CURDIR)/pytest_trainsafe/* $(CURDIR)/fixtures $(CURDIR)/invariants \
 		$(CURDIR)/reference_models $(TYPED)/pytest_trainsafe
+
+types: setup $(TYPED)
 	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
 
 # `make bench ARGS=--quick` for a first look.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
-    from pytest_trainsafe.record.initial.consistent import consistent_tensor
+    from pytest_trainsafe.record.model.consistent import consistent_tensor
 
 __all__ = [
     "Context",
@@ -46,7 +46,7 @@ _HOME = {
     "TrainsafeFailure": "pytest_trainsafe.assertions",
     "assert_equivalent": "pytest_trainsafe.assertions",
     "assert_trainsafe": "pytest_trainsafe.assertions",
-    "consistent_tensor": "pytest_trainsafe.record.initial.consistent",
+    "consistent_tensor": "pytest_trainsafe.record.model.consistent",
     "context": "pytest_trainsafe.record.current",
 }
 

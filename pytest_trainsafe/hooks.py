@@ -7,7 +7,7 @@ Where pytest-trainsafe may be missing, mark the implementation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -29,4 +29,17 @@ def pytest_trainsafe_valid_point(
         def pytest_trainsafe_valid_point(point, arguments):
             if point.size("cp") > 1 and arguments.get("attention") == "local":
                 return "local attention has no context parallel version"
+    """
+
+
+@pytest.hookspec
+def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
+    """Import paths of framework adapters, for what the package does not know.
+
+    Asked when pytest is configured.  Each path names a class, derived from
+    `pytest_trainsafe.record.adapter.Adapter`, which ranks make without arguments.  A project's
+    own adapters are asked before those of the package.
+
+        def pytest_trainsafe_adapters(config):
+            return ["our_tests.adapter:OurFramework"]
     """

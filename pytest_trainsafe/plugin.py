@@ -110,7 +110,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    from pytest_trainsafe.report.header import header
+    from pytest_trainsafe.config.header import header
 
     return header(config.stash[SETTINGS])
 
@@ -120,7 +120,7 @@ def pytest_report_collectionfinish(
 ) -> str | None:
     if not _in_use(config):
         return None
-    from pytest_trainsafe.report.header import network
+    from pytest_trainsafe.config.header import network
     from pytest_trainsafe.sweep.collect import counts
 
     line = counts(items)

@@ -46,6 +46,7 @@ class Settings:
     none; `judge/localize/budget.py` bounds what a process spends.
     `annotate` is the root directory, below which node ids are, where annotations that tests lack
     are to be written; "" where they are not.
+    `adapters` are the import paths of the project's own framework adapters.
     """
 
     sweep: SweepWords = ()
@@ -68,6 +69,7 @@ class Settings:
     cache_inputs: tuple[str, ...] = ()
     localize: float = 60.0
     annotate: str = ""
+    adapters: tuple[str, ...] = ()
 
 
 #: The most ranks of a Point, and the most that train at once: a bound on typing errors.
@@ -105,12 +107,26 @@ def read_settings(config: pytest.Config) -> Settings:
         slots=_value(config, "slots", _positive_int, default.slots),
         no_cache=_flag(config, "no-cache"),
         annotate=str(config.rootpath) if _flag(config, "annotate") else "",
+        adapters=_adapters(config),
         cache_size=_value(config, "cache-size", _bytes, default.cache_size),
         cache_inputs=tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry)
             for entry in _value(config, "cache-inputs", _listed, default.cache_inputs)
         ),
     )
+
+
+def _adapters(config: pytest.Config) -> tuple[str, ...]:
+    given = config.hook.pytest_trainsafe_adapters(config=config)
+    paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
+    for path in paths:
+        module, colon, name = str(path).partition(":")
+        if not (colon and name.isidentifier() and all(p.isidentifier() for p in module.split("."))):
+            raise pytest.UsageError(
+                f"pytest_trainsafe_adapters gave {path!r}; it takes import paths of classes, such "
+                'as "our_tests.adapter:OurFramework"'
+            )
+    return tuple(paths)
 
 
 def require_encodable_folders(config: pytest.Config) -> None:

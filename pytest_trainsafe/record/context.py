@@ -14,13 +14,13 @@ import torch.distributed as dist
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.point import MESH_AXES
-from pytest_trainsafe.frameworks.torch_native.pipelining import follow
 from pytest_trainsafe.record.asked import AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.initial.initialize import Filled, Std, default_std, fill
-from pytest_trainsafe.record.initial.parts import Model
 from pytest_trainsafe.record.marks import Marks
 from pytest_trainsafe.record.microbatches import SPLIT, Order, numbers_of
+from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
+from pytest_trainsafe.record.model.parts import Model
+from pytest_trainsafe.record.pipelining import follow
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import before_clip
 

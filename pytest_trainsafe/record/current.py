@@ -11,8 +11,8 @@ import torch
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.initial.initialize import Filled
-from pytest_trainsafe.record.initial.parts import Model
+from pytest_trainsafe.record.model.initialize import Filled
+from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.record.spec import RunSpec
 
 _current: Context | None = None

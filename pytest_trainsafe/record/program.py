@@ -16,6 +16,7 @@ import torch.distributed as dist
 from pytest_trainsafe.core.code_files import loaded_files
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
+from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
@@ -49,6 +50,7 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
 
     What it raises passes through, and leaves what was recorded until then, without an end.
     """
+    activate(spec.adapters)
     torch.manual_seed(spec.seed)
     writer = _writer(spec, int(os.environ.get("RANK", "0")))
     recorder = Recorder(spec, writer)

@@ -15,17 +15,8 @@ from torch import nn
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.frameworks.deepspeed.engine import (
-    engine_annotations,
-    holdings_of,
-    is_engine,
-    reduces_in,
-    separate_outputs,
-)
-from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbering
-from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
-from pytest_trainsafe.frameworks.torch_native.wrappers import Wrappers
 from pytest_trainsafe.launch.collectives.ledger import listen
+from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
@@ -33,18 +24,18 @@ from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described_class, replaced_forward, source_of
-from pytest_trainsafe.record.initial.initialize import Filled, require_filled_as_watched
-from pytest_trainsafe.record.initial.parts import (
+from pytest_trainsafe.record.inject.perturb import Noise
+from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
+from pytest_trainsafe.record.inject.rewrite import Rewriter
+from pytest_trainsafe.record.layouts.resolve import contradictions
+from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
+from pytest_trainsafe.record.model.parts import (
     Model,
     named_modules,
     named_parameters,
     parts_of,
     unwrapped,
 )
-from pytest_trainsafe.record.inject.perturb import Noise
-from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
-from pytest_trainsafe.record.inject.rewrite import Rewriter
-from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
@@ -113,12 +104,12 @@ class Recorder:
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
                 "parts where a rank holds several)"
             )
-        engine: Any = model if is_engine(model) else None
+        engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
         if engine is not None:
             optimizer = engine.optimizer if optimizer is None else optimizer
             model = engine.module
         parts = parts_of(model)
-        rename = renumbering(parts, self.spec.at, self.spec.at.coordinates(self.writer.rank))
+        rename = renaming(parts, self.spec.at, self.spec.at.coordinates(self.writer.rank))
         parameters = unique_parameters((rename(n), p) for n, p in named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]
         if unmade:
@@ -128,11 +119,13 @@ class Recorder:
             )
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         if engine is not None:
-            annotations = annotations.over(engine_annotations(names))
-            self.writer.add(NoteEvent("reduces_in", reduces_in(engine)))
+            annotations = annotations.over(engine.annotations(names))
+            self.writer.add(NoteEvent("reduces_in", engine.reduces_in()))
         self.annotations = annotations
         if engine is None:
-            Wrappers(self.spec.at, annotations, self.writer).attach(parts, self.hooks)
+            watched = Watched(parts, self.spec.at, annotations, self.writer, self.hooks)
+            for adapter in adapters():
+                adapter.find_wrappers(watched)
         self._cuts = annotations.cuts_batches()
         self.level = level
         if level == "step":
@@ -168,7 +161,7 @@ class Recorder:
             self.sites,
             self.hooks,
         )
-        routed = inside_layers(parts)
+        routed = tuple(name for adapter in adapters() for name in adapter.local_modules(parts))
         for name in names.values():
             if name.startswith(routed):
                 self.writer.add(NoteEvent("local", f"activation {name}"))
@@ -177,10 +170,11 @@ class Recorder:
         if level == "microbatch":
             self.activations.attach(names)
         if engine is not None:
-            separate_outputs(engine)
+            engine.attach()
         for number, (name, part) in enumerate(parts):
             self.hooks.before(part, name, self._on_input(part, f"{number} {name}"))
             self.hooks.after(part, name, self._on_return())
+        holdings = (adapter.holdings(optimizer, self.spec.at) for adapter in adapters())
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -188,7 +182,7 @@ class Recorder:
             annotations,
             parameters,
             optimizer,
-            holdings=holdings_of(optimizer, self.spec.at),
+            holdings=next(filter(None, holdings), None),
             engine=engine,
             sites=self.sites,
         )
@@ -196,7 +190,7 @@ class Recorder:
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
         if engine is not None:
-            self.activations.unscaled = self.parameters.unscaled = LossScale(engine).undone
+            self.activations.unscaled = self.parameters.unscaled = engine.unscaled
         self.parameters.attach()
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()

@@ -44,6 +44,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `rewrite` names the activations and gradients to rewrite (`inject/rewrite.py`).  `replay` is the
     trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
     is set, torch.compile compiles nothing: references are trusted as Python runs them.
+    `adapters` are the import paths of the framework adapters that the recorder asks.
     """
 
     program: str
@@ -66,6 +67,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     rewrite: dict[str, Rewrite] = {}
     replay: str = ""
     eager: bool = False
+    adapters: tuple[str, ...] = ()
 
     @property
     def at(self) -> Point:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import subprocess
@@ -111,9 +112,8 @@ def _own_files() -> tuple[Path, ...]:
     if not is_project(PACKAGE):
         return ()
     files = [path for part in RANK_SIDE for path in (PACKAGE / part).rglob("*.py")]
-    from pytest_trainsafe import reference_models
-
-    for folder in reference_models.__path__:
+    models = importlib.util.find_spec(f"{PACKAGE.name}.reference_models")
+    for folder in models.submodule_search_locations or () if models is not None else ():
         files += Path(folder).rglob("*.yaml")
     return tuple(files)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import glob
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from pytest_trainsafe.config.settings import Recording, Settings
 from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.failure import raised
@@ -253,6 +255,7 @@ class Traces:
             replay=self.replay,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
+            adapters=(*BUILT_IN, *settings.adapters),
             inputs=program.traits.inputs,
         )
 
@@ -279,6 +282,7 @@ class RunKey:
     replay: RunKey | None
     record_kinds: tuple[str, ...]
     record_modules: tuple[str, ...]
+    adapters: tuple[str, ...]
     inputs: tuple[str, ...] = ()
     rewrite: str = ""
     sample: int = 0
@@ -572,7 +576,7 @@ class Session:
             module=module,
             device=device,
             surroundings=order.surroundings,
-            inputs=(*self.settings.cache_inputs, *map(glob.escape, key.inputs)),
+            inputs=(*self.settings.cache_inputs, *map(glob.escape, (*key.inputs, *_files(key)))),
             search=search,
         )
 
@@ -604,6 +608,7 @@ class Session:
             rewrite=decode_rewrite(key.rewrite),
             replay=str(self._replayed(key.replay)) if key.replay else "",
             eager=key.trusted,
+            adapters=key.adapters,
         )
         write_manifest(trace, _manifest(spec, key))
         task = Task.of(
@@ -628,6 +633,14 @@ class Session:
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])
+
+
+def _files(key: RunKey) -> Iterator[str]:
+    """The files of the adapters that are a project's own: what they say is in the trace."""
+    for path in key.adapters[len(BUILT_IN) :]:
+        spec = importlib.util.find_spec(path.partition(":")[0])
+        if spec is not None and spec.origin:
+            yield spec.origin
 
 
 def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:

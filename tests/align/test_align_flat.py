@@ -20,7 +20,7 @@ from pytest_trainsafe.core.indices import (
 )
 from pytest_trainsafe.core.layout import Flat, Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.record.initial.consistent import consistent_tensor
+from pytest_trainsafe.record.model.consistent import consistent_tensor
 
 SOURCE = "attribute"
 DP2 = Point.of(dp=2)

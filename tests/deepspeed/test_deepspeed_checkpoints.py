@@ -12,6 +12,7 @@ import pytest
 from pytest_trainsafe.assertions import TrainsafeFailure, assert_equivalent
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.record.program import run
 from pytest_trainsafe.record.spec import RunSpec
@@ -42,7 +43,7 @@ def record(torchrun_group, tmp_path) -> Record:
         trace = tmp_path / f"trace-{len(list(tmp_path.glob('trace-*')))}"
         ranks = Point.of(point).world_size
         write_manifest(trace, Manifest(**what, world_size=ranks))
-        spec = RunSpec(**what, trace=str(trace), arguments=arguments)
+        spec = RunSpec(**what, adapters=BUILT_IN, trace=str(trace), arguments=arguments)
         torchrun_group.run(run, msgspec.to_builtins(spec), world_size=ranks)
         return Trace.open(trace)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch import Launcher, Task, TorchrunLauncher, WarmLauncher
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
@@ -28,7 +29,7 @@ def hashes(launcher: Launcher, folder: Path) -> list[list[tuple[TensorId, str]]]
         "seed": 3,
     }
     write_manifest(trace, Manifest(**what, world_size=2))
-    spec = msgspec.to_builtins(RunSpec(**what, trace=str(trace)))
+    spec = msgspec.to_builtins(RunSpec(**what, adapters=BUILT_IN, trace=str(trace)))
     task = Task.of("pytest_trainsafe.record.program:run", spec, world_size=2)
     launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
     return [

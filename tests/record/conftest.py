@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
+from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.spec import RunSpec
@@ -68,6 +69,7 @@ def make_spec(tmp_path: Path) -> Callable[..., RunSpec]:
             "point": {},
             "dtype": "float32",
             "device": "cpu",
+            "adapters": BUILT_IN,
             "seed": 0,
             "trace": str(tmp_path / f"trace{len(made)}"),
         }

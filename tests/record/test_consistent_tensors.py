@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Partial, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.record.initial import consistent
-from pytest_trainsafe.record.initial.consistent import consistent_integers, consistent_tensor
+from pytest_trainsafe.record.model import consistent
+from pytest_trainsafe.record.model.consistent import consistent_integers, consistent_tensor
 
 N = 200_000
 

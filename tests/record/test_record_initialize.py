@@ -12,7 +12,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.initial.initialize import default_std, fill
+from pytest_trainsafe.record.model.initialize import default_std, fill
 
 BY_COLUMN: dict[str, Any] = {"parameters": {"weight": {"tp_dim": 1}, "bias": {"tp_dim": 0}}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.record.names import canonical, split
+from pytest_trainsafe.record.model.names import canonical, split
 
 
 @pytest.mark.parametrize(

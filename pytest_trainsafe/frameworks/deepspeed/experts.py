@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_trainsafe.core.layout import Owned
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.record.names import canonical
+from pytest_trainsafe.record.model.names import canonical
 
 
 def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:

@@ -42,11 +42,10 @@ _PRELOAD = (
     *("torch.distributed.device_mesh", "torch.distributed.tensor"),
     *("torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch._dynamo"),
     *("torch.nn.parallel", "torch.optim", "torch.utils.checkpoint", "torch.utils.data"),
-    *(
-        "safetensors.torch",
-        "pytest_trainsafe.record.program",
-        "pytest_trainsafe.annotations.declared",
-    ),
+    *("safetensors.torch", "pytest_trainsafe.record.program"),
+    *("pytest_trainsafe.annotations.declared",),
+    *("pytest_trainsafe.frameworks.torch_native.adapter",),
+    *("pytest_trainsafe.frameworks.deepspeed.adapter",),
     *("pytest_trainsafe.launch.forkserver.group",),
 )
 

@@ -28,9 +28,9 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
-from pytest_trainsafe.record.initial.consistent import consistent_tensor
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import local_values, on_gradient, own_layout
 from pytest_trainsafe.trace.schema import NoteEvent

@@ -13,7 +13,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_layout
+from pytest_trainsafe.record.adapter import adapters
 from pytest_trainsafe.record.layouts.attributes import attribute_layout
 from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
 
@@ -23,8 +23,8 @@ def parameter_layout(
 ) -> tuple[Layout, str]:
     """The layout of a parameter and where it came from.
 
-    DTensor placements first, then what AutoTP describes, then a `tensor_model_parallel` mark,
-    then the annotations, then whole on every rank.  A mark that says False yields to an
+    DTensor placements first, then what a framework's adapter knows, then a `tensor_model_parallel`
+    mark, then the annotations, then whole on every rank.  A mark that says False yields to an
     annotation: Megatron-LM puts it on every parameter it knows nothing about.  At Points with ep,
     a parameter that is marked `allreduce = False` (Megatron-LM's mark of an expert) or annotated
     `expert_parallel` is held by its owners only.
@@ -86,7 +86,8 @@ def _cut(
 ) -> tuple[Layout, str]:
     if is_dtensor(parameter):
         return dtensor_layout(parameter, point.sizes), "dtensor"
-    cut = autotp_layout(name, parameter, point.sizes)
+    found = (adapter.layout(name, parameter, point.sizes) for adapter in adapters())
+    cut = next((layout for layout in found if layout is not None), None)
     if cut is not None:
         return cut, "attribute"
     marked = attribute_layout(name, parameter, point.sizes, axes)

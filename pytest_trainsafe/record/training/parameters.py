@@ -12,13 +12,12 @@ from torch import nn
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.frameworks.deepspeed.engine import listen_to_engine, skipped
-from pytest_trainsafe.frameworks.torch_native.fsdp import UnshardedGradients
+from pytest_trainsafe.record.adapter import Engine, adapters
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
-from pytest_trainsafe.record.names import split
+from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.holdings import AttributeHoldings, Held, Holdings
@@ -46,7 +45,7 @@ class ParameterRecorder:
         parameters: dict[str, nn.Parameter],
         optimizer: Any,
         holdings: Holdings | None = None,
-        engine: Any = None,
+        engine: Engine | None = None,
         sites: Sites | None = None,
     ) -> None:
         self.spec = spec
@@ -87,17 +86,18 @@ class ParameterRecorder:
         for name, parameter in self.parameters.items():
             tell_ledger(parameter, name)
         if self.engine is not None:
-            listen_to_engine(self.engine, self.before_step, self.after_step)
+            self.engine.listen(self.before_step, self.after_step)
         elif self.optimizer is not None:
             listen(self.optimizer, self)
 
     def attach_to_unsharded(self, modules: Iterable[nn.Module]) -> None:
-        """Listen to the gradients of the parameters that FSDP2 computes with."""
+        """Listen to the gradients of tensors that stand in for sharded parameters."""
 
         def hook(name: str) -> Callable[[torch.Tensor], None]:
             return self._on_gradient(name, unsharded=True)
 
-        UnshardedGradients(self.parameters, hook).attach(modules)
+        for adapter in adapters():
+            adapter.listen_to_unsharded(modules, self.parameters, hook)
 
     def initial(self) -> None:
         """Write the values before the first step: parameters, and master copies there are."""
@@ -220,7 +220,7 @@ class ParameterRecorder:
         """An optimizer's step is over, or the one of DeepSpeed's engine."""
         if self.clock.step is not None:
             self._write_main_grads(owned)
-            why = skipped(self.engine) if self.engine is not None else ""
+            why = self.engine.skipped() if self.engine is not None else ""
             if why:
                 self.optimizer_stepped = False
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))

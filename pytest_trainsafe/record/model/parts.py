@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.compiled import is_compiled_wrapper
-from pytest_trainsafe.record.names import canonical
+from pytest_trainsafe.record.model.names import canonical
 
 #: A model; or chunks of it, in which names are already those of the whole; or parts of it, each
 #: under the name that the whole gives it.

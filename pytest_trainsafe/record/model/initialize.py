@@ -16,13 +16,13 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.frameworks.deepspeed.experts import renumbering
+from pytest_trainsafe.record.adapter import renaming
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.initial.consistent import consistent_tensor
-from pytest_trainsafe.record.initial.parts import Model, named_parameters, parts_of
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import parameter_layout
-from pytest_trainsafe.record.names import split
+from pytest_trainsafe.record.model.consistent import consistent_tensor
+from pytest_trainsafe.record.model.names import split
+from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of
 from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.record.training.tensors import local_values
 
@@ -60,7 +60,7 @@ def fill(
     """Give every parameter its part of the logical tensor of its name; what was done, by id."""
     filled = {}
     parts = parts_of(model)
-    rename = renumbering(parts, point, coordinates)
+    rename = renaming(parts, point, coordinates)
     named = ((rename(name), parameter) for name, parameter in named_parameters(parts))
     for name, parameter in unique_parameters(named).items():
         if parameter.is_meta:

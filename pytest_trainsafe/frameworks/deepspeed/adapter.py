@@ -1,0 +1,80 @@
+"""DeepSpeed behind the recorder's questions.  Imports no DeepSpeed: its programs have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.core.layout import Layout, Sizes
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_layout
+from pytest_trainsafe.frameworks.deepspeed.engine import (
+    engine_annotations,
+    holdings_of,
+    is_engine,
+    listen_to_engine,
+    reduces_in,
+    separate_outputs,
+    skipped,
+)
+from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbering
+from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
+from pytest_trainsafe.record.adapter import Adapter, Engine, Parts, Rename
+from pytest_trainsafe.record.training.holdings import Holdings
+
+
+class DeepSpeed(Adapter):
+    """DeepSpeed's engine, its ZeRO optimizers, its experts, and what AutoTP has cut."""
+
+    def engine(self, model: object) -> Engine | None:
+        return _Engine(model) if is_engine(model) else None
+
+    def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
+        return holdings_of(optimizer, point)
+
+    def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
+        return renumbering(parts, point, coordinates)
+
+    def local_modules(self, parts: Parts) -> tuple[str, ...]:
+        return inside_layers(parts)
+
+    def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
+        return autotp_layout(name, parameter, sizes)
+
+
+class _Engine:
+    """DeepSpeed's engine, as the recorder asks for it."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._scale: LossScale | None = None
+
+    @property
+    def module(self) -> Any:
+        return self._engine.module
+
+    @property
+    def optimizer(self) -> Any:
+        return self._engine.optimizer
+
+    def annotations(self, names: Mapping[nn.Module, str]) -> dict[str, Any]:
+        return engine_annotations(names)
+
+    def reduces_in(self) -> str:
+        return reduces_in(self._engine)
+
+    def attach(self) -> None:
+        separate_outputs(self._engine)
+        self._scale = LossScale(self._engine)
+
+    def listen(self, before: Callable[[bool], None], after: Callable[[], None]) -> None:
+        listen_to_engine(self._engine, before, after)
+
+    def unscaled(self, grad: torch.Tensor) -> torch.Tensor:
+        return grad if self._scale is None else self._scale.undone(grad)
+
+    def skipped(self) -> str:
+        return skipped(self._engine)

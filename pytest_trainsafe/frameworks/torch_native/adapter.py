@@ -1,0 +1,27 @@
+"""torch's own wrappers: DistributedDataParallel and FSDP2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import nn
+
+from pytest_trainsafe.frameworks.torch_native.fsdp import UnshardedGradients
+from pytest_trainsafe.frameworks.torch_native.wrappers import Wrappers
+from pytest_trainsafe.record.adapter import Adapter, GradientHook, Watched
+
+
+class TorchNative(Adapter):
+    """Finds the axes over which wrappers average, and what FSDP2 computes with."""
+
+    def find_wrappers(self, watched: Watched) -> None:
+        wrappers = Wrappers(watched.point, watched.annotations, watched.writer)
+        wrappers.attach(watched.parts, watched.hooks)
+
+    def listen_to_unsharded(
+        self,
+        modules: Iterable[nn.Module],
+        parameters: Mapping[str, nn.Parameter],
+        hook: GradientHook,
+    ) -> None:
+        UnshardedGradients(parameters, hook).attach(modules)

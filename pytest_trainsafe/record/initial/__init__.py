@@ -1,1 +1,0 @@
-"""Initial parameters that do not depend on the layout."""

@@ -18,7 +18,8 @@ from pytest_trainsafe.judge.compare.guards.vacuity import guard
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.ladder import make_rung, measured_again
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.runs.session import Session, Traces
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 
 #: Findings that a row keeps of a failed rung.

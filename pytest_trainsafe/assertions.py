@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_trainsafe.core.finding import Finding
-    from pytest_trainsafe.runs.session import Traces
+    from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Loosen", "TrainsafeFailure", "assert_equivalent", "assert_trainsafe"]

@@ -39,7 +39,7 @@ from pytest_trainsafe.sweep.point_summary import PointSummary, RungSummary
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.runs.session import Traces
+    from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep.case import Case
 
 

@@ -1,1 +1,10 @@
-"""Makes the Runs that tests need: launched ahead, shared, cached."""
+"""Makes the Runs that tests need: launched ahead, shared, cached.
+
+session      launches Runs, and shares them between the tests of a process
+traces       the Runs of one test in one role
+run_key      what determines a Run
+rounding     by which dtype's rounding a Run can be judged
+ahead, idle  launches the next test's Runs; warns of a test that asks for none
+cache        references of earlier pytest runs, by the keys of `fingerprint` and `sources`
+group        the fixture `torchrun_group`
+"""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.runs.session import Traces
+    from pytest_trainsafe.runs.traces import Traces
 
 _GIVEN: pytest.StashKey[list[Traces]] = pytest.StashKey()
 

@@ -8,299 +8,36 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import importlib.metadata
-import importlib.util
 import json
 import os
-import platform
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 
-from pytest_trainsafe.config.settings import Recording, Settings
-from pytest_trainsafe.core.axes import PARALLEL_AXES
-from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.launch import GroupFailure, GroupResult, Task
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
-from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.launch.forkserver.early import Early
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.record.spec import RunSpec, decode_rewrite
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
-from pytest_trainsafe.runs.rounding import rounding_of
+from pytest_trainsafe.runs.group import Group
+from pytest_trainsafe.runs.run_key import RunKey, adapter_files, code_of, manifest_of
 from pytest_trainsafe.runs.sources import sources
+from pytest_trainsafe.runs.traces import Run, Traces
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished Run: its Trace, and seconds by stage (launch, train).
-
-    `filed` is the key under which the Run was looked for in the cache, "" for none; `reused`
-    says that it was there.
-    """
-
-    trace: Trace
-    seconds: Mapping[str, float]
-    filed: str = ""
-    reused: bool = False
-
-
-#: The sample of a Run without noise that is made once more.
-REPEATED = 2
-
-
-@dataclass(slots=True, repr=False)
-class Traces:
-    """A test's Runs of one role at every rung, made when they are asked for.
-
-    `reused` says of those that are cached, by key, whether they were there already.
-    """
-
-    case: Case
-    role: str
-    session: Session
-    record: Recording
-    keep: tuple[TensorId, ...] = ()
-    replay: RunKey | None = None
-    publish: Callable[[PointSummary], None] | None = None
-    reused: dict[str, bool] = field(default_factory=dict)
-    more: list[Traces] = field(default_factory=list)
-    #: Whether any of the Runs was asked for.
-    looked_at: bool = False
-    extra: set[RunKey] = field(default_factory=set)
-    _spent: dict[RunKey, Mapping[str, float]] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
-
-    def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
-        key = self._key(dtype)
-        run = self._run(key)
-        self._spent[key] = run.seconds
-        return run.trace
-
-    def ended_in(self, dtype: str, failure: BaseException) -> bool:
-        """Whether it is the Run in `dtype` that ended in this failure."""
-        run = self.session.run(self._key(dtype))
-        return run.done() and run.exception() is failure
-
-    def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
-        """Whether the Run in `dtype`, made once more, raises what it raised before."""
-        again = replace(self._key(dtype), sample=REPEATED)
-        self.extra.add(again)
-        try:
-            self.session.run(again).result()
-        except GroupFailure as other:
-            return bool(raised(other.result) & raised(failure.result))
-        return False
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds by stage of the Runs that `at` gave out, each Run's once."""
-        total: dict[str, float] = {}
-        for each in self._spent.values():
-            for stage, spent in each.items():
-                total[stage] = total.get(stage, 0.0) + spent
-        return total
-
-    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
-        """The reference's response to noise of the size of rounding in `dtype`.
-
-        Every `sample` is a response to other noise of that size.
-        """
-        return self._run(self._noisy(dtype, sample)).trace
-
-    def prefetch_perturbed(self, dtype: str, samples: Iterable[int]) -> None:
-        """Launch what `perturbed` will ask for, without waiting for it."""
-        for sample in samples:
-            self.session.run(self._noisy(dtype, sample))
-
-    def _noisy(self, dtype: str, sample: int) -> RunKey:
-        assert self.role == "reference", self.role
-        narrowed = replace(self, replay=None).rounding(dtype)
-        return replace(self._key(dtype, EPSILON[narrowed]), sample=sample)
-
-    def rounding(self, dtype: str) -> str:
-        """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
-        return rounding_of(self.at(dtype))
-
-    def prefetch(self, dtype: str) -> None:
-        """Launch what `at` and `perturbed` will ask for, without waiting for it."""
-        for key in self.needed(dtype):
-            self.session.run(key)
-
-    def needed(self, dtype: str) -> list[RunKey]:
-        """The Runs that `at` and `perturbed` will ask for, as far as is known before them."""
-        noisy = self.role == "reference" and dtype != "float64"
-        if dtype != "float64" and self.replay is None and not self.foreseen():
-            # What replays decisions is asked for when there are some.
-            return [self._key(dtype)] if self.role == "reference" else []
-        return [self._key(dtype), *([self._key(dtype, EPSILON[dtype])] if noisy else [])]
-
-    def foreseen(self) -> bool:
-        """Whether `needed` tells all Runs, as far as is known: none replays another's decisions."""
-        return self._program not in self.session.deciding
-
-    def rewritten(
-        self, dtype: str, rewrite: str, *, noise: bool = False, point: Point | None = None
-    ) -> Future[Run]:
-        """The Run with what flows between modules rewritten as `rewrite` says.
-
-        `noise` perturbs it, `point` has it at another Point.
-        """
-        perturbation = EPSILON[self.rounding(dtype)] if noise else 0.0
-        key = replace(
-            self._key(dtype, perturbation),
-            rewrite=rewrite,
-            watch_casts=False,
-            record="full",
-            keep=(),
-        )
-        if point is not None:
-            key = replace(key, point=point)
-        self.extra.add(key)
-        return self.session.run(key)
-
-    def decided(self, dtype: str) -> RunKey | None:
-        """The Run in `dtype` if it made decisions that rounding may turn: others replay them."""
-        if not any(id.kind == "decision" for id in self.at(dtype).ids()):
-            return None
-        self.session.deciding.add(self._program)
-        return self._key(dtype) if self.rounding(dtype) != "float64" else None
-
-    def replaying(self, decided: RunKey | None) -> Traces:
-        """The same Runs with the decisions of another in the place of their own."""
-        if decided is None:
-            return self
-        again = replace(self, replay=decided, more=[])
-        self.more.append(again)
-        return again
-
-    def in_full(self) -> Traces:
-        """The same Runs with every tensor's values."""
-        again = replace(self, record="full", more=[], extra=set())
-        self.more.append(again)
-        return again
-
-    def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
-        """The same Runs with the values of these tensors."""
-        again = replace(self, keep=ids, more=[], extra=set())
-        self.more.append(again)
-        return again
-
-    def keys(self) -> set[RunKey]:
-        """The Runs at every rung, those that were made again, and those that sought a fault."""
-        own = {self._key(dtype) for dtype in self.case.rungs}
-        return own.union(self.extra, *(again.keys() for again in self.more))
-
-    @property
-    def _program(self) -> tuple[str, str]:
-        return self.case.program.path, self.case.program.file
-
-    def _run(self, key: RunKey) -> Run:
-        self.looked_at = True
-        run = self.session.run(key).result()
-        if run.filed:
-            self.reused[run.filed] = run.reused
-        return run
-
-    def _key(self, dtype: str, perturbation: float = 0.0) -> RunKey:
-        candidate = self.role == "candidate"
-        point = self.case.point.without("dtype")
-        if not candidate:
-            point = self.case.reference_point
-        arguments = self.case.candidate_arguments if candidate else self.case.arguments
-        # A Run of a single device is a reference too, and need not run twice.
-        program = self.case.program
-        alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
-        trusted = not candidate or alike
-        script = program.script
-        settings = self.case.settings
-        return RunKey(
-            program=program.path,
-            file=program.file,
-            script=script.path if script is not None else "",
-            script_args=tuple(script.args) if script is not None else (),
-            arguments=json.dumps(dict(arguments), sort_keys=True),
-            point=point,
-            dtype=dtype,
-            perturbation=perturbation,
-            trusted=trusted,
-            watch_casts=perturbation == 0.0 and trusted,
-            seed=settings.seed,
-            device=settings.device,
-            timeout=settings.timeout,
-            record=self.record,
-            keep=self.keep,
-            replay=self.replay,
-            record_kinds=settings.record_kinds,
-            record_modules=settings.record_modules,
-            adapters=(*BUILT_IN, *settings.adapters),
-            inputs=program.traits.inputs,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class RunKey:
-    """What determines a Run.  Equal keys are one Run."""
-
-    program: str
-    file: str
-    script: str
-    script_args: tuple[str, ...]
-    arguments: str
-    point: Point
-    dtype: str
-    perturbation: float
-    trusted: bool
-    watch_casts: bool
-    seed: int
-    device: str
-    timeout: float
-    record: Recording
-    keep: tuple[TensorId, ...]
-    replay: RunKey | None
-    record_kinds: tuple[str, ...]
-    record_modules: tuple[str, ...]
-    adapters: tuple[str, ...]
-    inputs: tuple[str, ...] = ()
-    rewrite: str = ""
-    sample: int = 0
-
-    @property
-    def told(self) -> str:
-        """Which Run of a test this is, in words."""
-        if self.trusted:
-            where = "on a single device" if self.point.world_size == 1 else f"at {self.point}"
-            who = f"the reference, {where}"
-        else:
-            who = f"the candidate at {self.point}"
-        how = ""
-        if self.rewrite:
-            how = ", with rewritten values, to find the code at fault"
-        elif self.perturbation:
-            how = ", under noise of the size of rounding"
-        return f"{who}, in {self.dtype}{how}"
 
 
 @dataclass(slots=True, eq=False)
@@ -435,7 +172,7 @@ class Session:
     def _order(
         self, key: RunKey, around: Surroundings, behind: Sequence[threading.Event] = ()
     ) -> _Order:
-        if self._is_filed(key) and (code := _code(key, around)) not in self._parsed:
+        if self._is_filed(key) and (code := code_of(key, around)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
@@ -569,14 +306,18 @@ class Session:
         run = {name: value for name, value in asdict(key).items() if name != "timeout"}
         if run["replay"]:
             del run["replay"]["timeout"]
-        file, module, search = _code(key, order.surroundings)
+        own = (*key.inputs, *adapter_files(key))
+        file, module, search = code_of(key, order.surroundings)
         return make_key(
             run,
             file=file,
             module=module,
             device=device,
             surroundings=order.surroundings,
-            inputs=(*self.settings.cache_inputs, *map(glob.escape, (*key.inputs, *_files(key)))),
+            inputs=(
+                *self.settings.cache_inputs,
+                *map(glob.escape, own),
+            ),
             search=search,
         )
 
@@ -610,7 +351,7 @@ class Session:
             eager=key.trusted,
             adapters=key.adapters,
         )
-        write_manifest(trace, _manifest(spec, key))
+        write_manifest(trace, manifest_of(spec, key))
         task = Task.of(
             "pytest_trainsafe.record.program:run",
             msgspec.to_builtins(spec),
@@ -635,74 +376,9 @@ class Session:
         return Recorded(seconds, result.values[0]["loaded"])
 
 
-def _files(key: RunKey) -> Iterator[str]:
-    """The files of the adapters that are a project's own: what they say is in the trace."""
-    for path in key.adapters[len(BUILT_IN) :]:
-        spec = importlib.util.find_spec(path.partition(":")[0])
-        if spec is not None and spec.origin:
-            yield spec.origin
-
-
-def _code(key: RunKey, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
-    """The file of a Run's program, the module it is, and its ranks' module search path."""
-    if key.script:
-        script = os.path.join(around.cwd, key.script)
-        return script, "__main__", (os.path.dirname(script), *around.sys_path)
-    return key.file, key.program.partition(":")[0], around.sys_path
-
-
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """What is known of a Run beside its trace: seconds by stage, the files its program imported."""
 
     seconds: Mapping[str, float]
     loaded: list[str]
-
-
-class Group:
-    """A group of ranks of a test: `run(function, *args)` returns one value per rank."""
-
-    def __init__(self, session: Session, case: Case | None) -> None:
-        self._session = session
-        self._case = case
-
-    def run(
-        self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
-    ) -> list[Any]:
-        """Run an importable function in fresh ranks; raise GroupFailure unless all return.
-
-        `world_size` is the Point's where the test has one.  Arguments and values are data:
-        numbers, strings, lists, dicts, tensors.
-        """
-        if world_size is None:
-            if self._case is None:
-                raise ValueError(
-                    "torchrun_group.run needs world_size=..., or the marker "
-                    "@pytest.mark.trainsafe(program, tp=[1, 2]) on the test"
-                )
-            world_size = self._case.point.world_size
-        settings = self._case.settings if self._case is not None else self._session.settings
-        device = self._session.device(settings.device, world_size)
-        task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
-        workdir = self._session.directory("group")
-        result = self._session.launch(task, settings.timeout, workdir)
-        result.raise_for_failure()
-        return list(result.values)
-
-
-def _manifest(spec: RunSpec, key: RunKey) -> Manifest:
-    return Manifest(
-        program=spec.program,
-        point=spec.point,
-        arguments=key.arguments,
-        world_size=key.point.world_size,
-        dtype=spec.dtype,
-        device=spec.device,
-        seed=spec.seed,
-        perturbation=spec.perturbation,
-        versions={
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
-        },
-    )

@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.message import message_of
-from pytest_trainsafe.runs.session import REPEATED, Traces
+from pytest_trainsafe.runs.traces import REPEATED, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.localize.axes import needed, parallel
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.runs.session import PARALLEL_AXES
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
 

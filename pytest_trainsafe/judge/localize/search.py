@@ -37,7 +37,7 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
-    from pytest_trainsafe.runs.session import Run, Traces
+    from pytest_trainsafe.runs.traces import Run, Traces
 
 
 def localize(

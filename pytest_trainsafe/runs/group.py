@@ -1,0 +1,42 @@
+"""The fixture `torchrun_group`: a group of ranks that a test runs functions in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pytest_trainsafe.launch import Task
+from pytest_trainsafe.sweep.case import Case
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.runs.session import Session
+
+
+class Group:
+    """A group of ranks of a test: `run(function, *args)` returns one value per rank."""
+
+    def __init__(self, session: Session, case: Case | None) -> None:
+        self._session = session
+        self._case = case
+
+    def run(
+        self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
+    ) -> list[Any]:
+        """Run an importable function in fresh ranks; raise GroupFailure unless all return.
+
+        `world_size` is the Point's where the test has one.  Arguments and values are data:
+        numbers, strings, lists, dicts, tensors.
+        """
+        if world_size is None:
+            if self._case is None:
+                raise ValueError(
+                    "torchrun_group.run needs world_size=..., or the marker "
+                    "@pytest.mark.trainsafe(program, tp=[1, 2]) on the test"
+                )
+            world_size = self._case.point.world_size
+        settings = self._case.settings if self._case is not None else self._session.settings
+        device = self._session.device(settings.device, world_size)
+        task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
+        workdir = self._session.directory("group")
+        result = self._session.launch(task, settings.timeout, workdir)
+        result.raise_for_failure()
+        return list(result.values)

@@ -12,13 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_trainsafe.annotations.entries import (
-    AnnotationError,
-    Decision,
-    Entries,
-    OutputEntry,
-    parse,
-)
+from pytest_trainsafe.annotations.entries import AnnotationError, Decision, Entries, OutputEntry
+from pytest_trainsafe.annotations.parse import parse
 from pytest_trainsafe.annotations.patterns import LastMatch
 from pytest_trainsafe.annotations.text import load, read_text
 from pytest_trainsafe.core.indices import nested

@@ -14,8 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.annotations.entries import MOST_GLOBS, AnnotationError, Entries, parse
+from pytest_trainsafe.annotations.entries import AnnotationError, Entries
 from pytest_trainsafe.annotations.extend import extend
+from pytest_trainsafe.annotations.parse import MOST_GLOBS, parse
 from pytest_trainsafe.annotations.patterns import LastMatch, matches
 from pytest_trainsafe.annotations.text import MOST_BYTES, MOST_NODES, load
 from pytest_trainsafe.annotations.write import write_annotations

@@ -14,7 +14,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.unseen import unseen
-from pytest_trainsafe.judge.compare.judge import MOST_EXPLAINED, compare
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.results import MOST_EXPLAINED
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.compare.memory import Memory
+from pytest_trainsafe.judge.compare.values import Memory
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:

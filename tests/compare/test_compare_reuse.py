@@ -12,9 +12,9 @@ from compare_traces import Bench, Record, only, training
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
-from pytest_trainsafe.judge.compare.memory import Memory
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance import yardstick
+from pytest_trainsafe.judge.compare.values import Memory
 from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent

@@ -8,47 +8,32 @@ Called by the ladder.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
-import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
-from pytest_trainsafe.align.merge import Merged
-from pytest_trainsafe.align.sketched import Sketched, is_whole
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.align.updates import ends
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.decisions import judge_decision
-from pytest_trainsafe.judge.compare.errors import finite, norm
-from pytest_trainsafe.judge.compare.explain.evidence import explain_replicas, explain_tensor
-from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.explain.numbering import misnumbered
-from pytest_trainsafe.judge.compare.guards.narrowed import narrowed
 from pytest_trainsafe.judge.compare.model_inputs import Given, ModelInputs
+from pytest_trainsafe.judge.compare.parameters import Parameters
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import gradients_behind
-from pytest_trainsafe.judge.compare.sketch.screen import same, screen_tensor
-from pytest_trainsafe.judge.compare.sketch.sketches import sketch_of, update_sketch
-from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed, judge_equal
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION
+from pytest_trainsafe.judge.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     Mark,
-    Undetermined,
-    Yardstick,
-    turned,
-    without,
 )
-from pytest_trainsafe.judge.compare.updates import ends
-from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.local_places import is_local
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import TensorEvent
 
 __all__ = ["Comparison", "compare"]
 
@@ -59,20 +44,8 @@ PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 #: What the forward of a micro-batch makes.
 FORWARD = ("activation", "decision", "loss")
 
-#: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
-MOST_EXPLAINED = 12
-
-#: An undetermined element is turned when its update is off by this share of the largest.
-TURNED_SHARE = 0.1
-
 #: What merge found that leaves a tensor with values that nobody recorded.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
-
-
-#: The dtypes of what is counted, not measured: one more or less is wrong at any size.
-COUNTS = frozenset(
-    ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
-)
 
 
 def compare(
@@ -122,29 +95,18 @@ def _different_steps(rung: Rung) -> Finding | None:
     )
 
 
-class _Judge:
+class _Judge(Parameters):
     """The state of one comparison."""
 
     def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
-        self.rung = rung
-        self.loosen = loosen
-        self.result = Comparison(rung.dtype)
-        self.explained = 0
+        super().__init__(rung, loosen)
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}
         self.modules = {name for rank in rung.candidate.ranks for name in rank.modules}
         self.called = {id.module for id in self.held if id.kind in ("activation", "decision")}
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
         self.compiled = compiled_modules(rung.candidate)
-        self.failed_step: int | None = None
-        self.yardstick = Yardstick(rung)
-        self.reference = self.yardstick.reference
-        self.candidate = Values(rung.candidate)
-        self.undetermined: dict[str, Undetermined] = {}
         self.wanted: set[TensorId] = set()
-        self.counted: set[TensorId] = set()
-        measures = [values.trace for values in self.yardstick.measures]
-        self.traces = (rung.candidate, rung.reference, *measures)
         self.inputs = ModelInputs(rung)
         self.buffers = Buffers(rung, self.result.apart)
 
@@ -346,219 +308,6 @@ class _Judge:
         else:
             self.fail_judged(order, id, merged, reference, judged)
 
-    def screen(self, id: TensorId) -> None:
-        """Clear a tensor by its sketches, or make it a suspect."""
-        if any(event.dtype in COUNTS for _, event in self.rung.reference.holders(id)):
-            # Compared exactly, whatever rounding does to others.
-            cleared = same(*(sketch_of(trace, id) for trace in self.traces[:2]))
-            if cleared:
-                self.count(id)
-        elif id.kind not in ("param", "master_param"):
-            sketches = [sketch_of(trace, id) for trace in self.traces]
-            cleared = self.screened(id, *sketches)
-        elif id.step == INITIAL:
-            cleared = same(*(sketch_of(trace, id) for trace in self.traces[:2]))
-            if cleared:
-                self.count(id)
-        elif id.kind == "param" and self.has_master(id):
-            copies = (
-                [event.master_copy for _, event in trace.holders(id)] for trace in self.traces[:2]
-            )
-            own, references = (all(each) for each in copies)
-            # Where ranks hold runs of the master, each answers for its own: the rest are replicas.
-            own = own and sketch_of(self.rung.candidate, id) is not None
-            cleared = own or not references  # the reference may keep some other relation
-        elif ends(self.rung.candidate, id) is None or ends(self.rung.reference, id) is None:
-            self.result.uncovered["update"] += 1
-            return
-        else:
-            candidate, expected, *others = (update_sketch(trace, id) for trace in self.traces)
-            self.result.moved += expected is not None and bool(expected.values.any())
-            value = sketch_of(self.rung.reference, id)
-            size = value.norm if value is not None else 0.0
-            least = 0.5 * self.yardstick.epsilon(id) * size
-            if self.rung.dtype in LOW_PRECISION and expected is not None:
-                least = max(least, turned(expected.norm, math.prod(expected.shape)))
-            judged_as = msgspec.structs.replace(id, kind="update")
-            cleared = self.screened(judged_as, candidate, expected, *others, least=least)
-        if not cleared:
-            self.result.suspects.append(id)
-
-    def screened(
-        self,
-        id: TensorId,
-        candidate: Sketched | None,
-        reference: Sketched | None,
-        *others: Sketched | None,
-        least: float = 0.0,
-    ) -> bool:
-        """Whether the sketches clear a tensor, which then counts as compared."""
-        loosened = self.loosening(id)
-        found = screen_tensor(
-            candidate,
-            reference,
-            others,
-            self.rung.dtype,
-            loosened=loosened.factor if loosened is not None else 1.0,
-            least=least,
-        )
-        if not found.cleared:
-            return False
-        self.count(id)
-        self.result.zero[id.kind] += reference is not None and not reference.values.any()
-        if loosened is not None:
-            self.result.loosened.append((id, loosened))
-        if found.ratio > self.result.worst:
-            self.result.worst, self.result.worst_id = found.ratio, id
-        if found.allowed >= 1 and id.kind != "update":
-            self.result.insensitive.append(id)
-        return True
-
-    def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
-        """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
-        assert merged.tensor is not None
-        if not _is_number(reference) or merged.tensor.shape != reference.shape:
-            return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
-        if id.step == INITIAL:
-            return self.initial(order, id, merged, reference)
-        if id.kind == "param" and self.has_master(id):
-            return self.model_copy(order, id)
-        return self.update(order, id)
-
-    def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
-        assert merged.tensor is not None
-        if not _finite(reference):
-            self.doubt(order, id, "reference-finite", _non_finite(reference))
-            return False
-        self.count(id)
-        wrong = int((merged.tensor != reference).sum())
-        if not wrong:
-            return True
-        difference = norm((merged.tensor - reference).numpy())
-        error = difference / (norm(reference.numpy()) or 1.0)
-        differ = f"{wrong} of {reference.numel()} values differ"
-        if id.kind == "master_param" and self.starts_alike(id):
-            message = (
-                f"the master copy starts other than the parameter that it is a copy of: {differ} "
-                "from the reference's, and the parameters do not. What made the optimizer moved it"
-            )
-        else:
-            message = (
-                f"training starts from different parameters: {differ}. Use ctx.initialize(model), "
-                "or load the same checkpoint at every Point"
-            )
-        judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
-        pattern = None
-        if self.may_explain():
-            pattern = explain_tensor(self.rung, id, merged, reference, judged)
-        if pattern is not None and pattern.name.startswith("zero"):
-            pattern = None  # memory that nobody filled has zeros here and there
-        self.fail(order, id, judged.check, message, error, 0.0, pattern)
-        return False
-
-    def starts_alike(self, id: TensorId) -> bool:
-        """Whether the parameter of a master copy is the reference's before the first step."""
-        parameter = msgspec.structs.replace(id, kind="param")
-        its, ours = self.reference.tensor(parameter), self.candidate.tensor(parameter)
-        if its is None or ours is None:
-            return False
-        return its.shape == ours.shape and torch.equal(its, ours)
-
-    def model_copy(self, order: int, id: TensorId) -> bool:
-        """A parameter with a master copy is that copy, rounded; the copy's update is judged."""
-        if not _rounds(self.reference, id):
-            return True  # the reference keeps some other relation between the two
-        if _rounds(self.candidate, id):
-            return True
-        message = (
-            "the parameter is not its master copy, rounded, as it is in the reference: the copy "
-            "back into the model is missing, early, or of another part"
-        )
-        self.fail(order, id, "master-copy", message)
-        return False
-
-    def update(self, order: int, id: TensorId) -> bool:
-        candidate = self.candidate.update(id)
-        expected = self.reference.update(id)
-        if candidate is None or expected is None or candidate.shape != expected.shape:
-            self.result.uncovered["update"] += 1
-            return True
-        self.result.moved += bool(expected.any())
-        undetermined = self.undetermined.get(id.path)
-        if undetermined is not None and undetermined.mask.shape == expected.shape:
-            self.note_turned(id, candidate, expected, undetermined)
-            if bool(undetermined.mask.all()):
-                self.result.undetermined += 1
-                return True
-            candidate = without(candidate, undetermined)
-            expected = without(expected, undetermined)
-        judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
-        return self.judge(order, judged_as, Merged(candidate), expected, mark)
-
-    def note_turned(
-        self,
-        id: TensorId,
-        candidate: torch.Tensor,
-        expected: torch.Tensor,
-        undetermined: Undetermined,
-    ) -> None:
-        """Note the first step in which undetermined elements moved another way."""
-        if self.result.turned_in is not None or not expected.numel():
-            return
-        apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)
-        if float(apart.max()) > TURNED_SHARE * float(expected.abs().max()):
-            self.result.turned_in = id.step
-
-    def judge(
-        self,
-        order: int,
-        id: TensorId,
-        merged: Merged,
-        reference: torch.Tensor,
-        mark: Mark,
-    ) -> bool:
-        """Judge values by the measured rounding; whether they passed."""
-        assert merged.tensor is not None
-        if not mark.finite:
-            self.doubt(order, id, "reference-finite", _non_finite(reference))
-            return False
-        if merged.tensor.shape == reference.shape and reference.numel() == 0:
-            return True
-        if mark.unmeasured:
-            self.unmeasured(order, id)
-            return False
-        judged = judge_allowed(
-            merged.tensor.numpy(),
-            reference.numpy(),
-            mark.allowed,
-            mark.size,
-            self.rung.dtype,
-            # One turned element is more than a slice of an update is allowed.
-            whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
-        )
-        self.note(id, mark, judged, merged.tensor)
-        if judged.passed:
-            self.precision(order, id, merged.tensor, reference)
-            return True
-        self.fail_judged(order, id, merged, reference, judged)
-        return False
-
-    def precision(
-        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
-    ) -> None:
-        """Doubt a tensor that passes, but with less precision than it is stored with."""
-        dtype = narrowed(self.rung, id, value, reference)
-        if dtype is not None:
-            event = self.event(id)
-            assert event is not None, id
-            message = (
-                f"every value fits {dtype} exactly, though the tensor is stored as {event.dtype} "
-                f"and the reference's values need that: it is accumulated, reduced or copied in "
-                f"{dtype}, with an error that the rounding of {self.rung.dtype} hides"
-            )
-            self.doubt(order, id, "narrowed", message)
-
     def equal(self, id: TensorId) -> bool:
         """Whether every rank holds the reference's own bits of a tensor, by its hash."""
         reference, candidate = self.reference.trace, self.candidate.trace
@@ -599,141 +348,6 @@ class _Judge:
             self.count(id)
         return True
 
-    def note(
-        self,
-        id: TensorId,
-        mark: Mark,
-        judged: TensorJudgement,
-        candidate: torch.Tensor | None = None,
-    ) -> None:
-        """Take a judgement into the result; `candidate` is None where it equals its reference."""
-        loosened = self.loosening(id)
-        if loosened is not None:
-            self.result.loosened.append((id, loosened))
-        if mark.undetermined is not None:
-            before = self.undetermined.get(id.path)
-            own = mark.rounding_of_zero(candidate) if candidate is not None else None
-            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before, own)
-        self.count(id)
-        self.result.zero[id.kind] += mark.size == 0.0
-        if judged.ratio > self.result.worst:
-            self.result.worst, self.result.worst_id = judged.ratio, id
-        if judged.passed and judged.allowed >= 1 and id.kind != "update":
-            self.result.insensitive.append(id)
-
-    def loosening(self, id: TensorId) -> Loosen | None:
-        return next((entry for entry in self.loosen if entry.matches(id)), None)
-
-    def factor(self, id: TensorId) -> float:
-        loosened = self.loosening(id)
-        return loosened.factor if loosened is not None else 1.0
-
-    def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
-        """What the odd replicas of a tensor are whose first replica is right."""
-        odd = any(finding.check == "replicas" for finding in merged.findings)
-        if not odd or not _is_number(reference) or not self.may_explain():
-            return None
-        return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
-
-    def may_explain(self) -> bool:
-        self.explained += 1
-        return self.explained <= MOST_EXPLAINED
-
-    def unmeasured(self, order: int, id: TensorId) -> None:
-        message = (
-            "no rounding was measured for this tensor: the runs that measure it did not record "
-            "it, or gave values that are not finite"
-        )
-        self.doubt(order, id, "measured", message)
-
-    def doubt(self, order: int, id: TensorId, check: str, message: str) -> None:
-        finding = Finding(
-            verdict="inconclusive", judge="compare", check=check, message=message, where=id
-        )
-        self.add(order, finding)
-
-    def fail_judged(
-        self,
-        order: int,
-        id: TensorId,
-        merged: Merged,
-        reference: torch.Tensor,
-        judged: TensorJudgement,
-    ) -> None:
-        pattern = None
-        if judged.check != "shape" and self.may_explain():
-            pattern = explain_tensor(self.rung, id, merged, reference, judged)
-        event = self.event(id)
-        message = judged.message
-        if judged.check == "shape" and event is not None:
-            message += f" (layout from {event.layout_source})"
-        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern)
-
-    def fail(
-        self,
-        order: int,
-        id: TensorId,
-        check: str,
-        message: str,
-        error: float | None = None,
-        allowed: float | None = None,
-        pattern: Pattern | None = None,
-    ) -> None:
-        finding = Finding(
-            verdict="fail",
-            judge="compare",
-            check=check,
-            message=message,
-            where=id,
-            error=error,
-            allowed=allowed,
-        )
-        self.add(order, finding, pattern)
-
-    def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
-        """Keep a finding, with its place in dataflow and its module as the candidate has it."""
-        where = finding.where
-        module = self.module(where) if where is not None else ("", "")
-        if finding.verdict == "fail" and where is not None:
-            self.failed_step = where.step
-        placed = msgspec.structs.replace(
-            finding,
-            order=order,
-            dtype=self.rung.dtype,
-            pattern=pattern,
-            module_class=module[0],
-            source=module[1],
-        )
-        self.result.findings.append(placed)
-
-    def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, or of the nearest around it."""
-        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
-        return next((code for code in codes if code[1]), ("", ""))
-
-    def event(self, id: TensorId) -> TensorEvent | None:
-        holders = self.rung.candidate.holders(id)
-        return holders[0][1] if holders else None
-
-    def count(self, id: TensorId) -> None:
-        if id not in self.counted:
-            self.result.compared[id.kind] += 1
-
-    def has_master(self, id: TensorId) -> bool:
-        master = msgspec.structs.replace(id, kind="master_param")
-        traces = (self.rung.candidate, self.rung.reference)
-        return all(trace.holders(master) for trace in traces)
-
-
-def _rounds(values: Values, id: TensorId) -> bool:
-    """Whether a parameter is its master copy, rounded to the parameter's dtype."""
-    value = values.tensor(id)
-    master = values.tensor(msgspec.structs.replace(id, kind="master_param"))
-    if value is None or master is None or master.shape != value.shape:
-        return False
-    dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
-    return torch.equal(master.to(dtype).to(value.dtype), value)
-
 
 def compiled_modules(trace: Trace) -> frozenset[str]:
     """The modules that ran inside what torch.compile compiled, on any rank: no hook saw them."""
@@ -743,20 +357,3 @@ def compiled_modules(trace: Trace) -> frozenset[str]:
 def is_compiled(id: TensorId, compiled: Collection[str]) -> bool:
     """Whether a tensor is what flows between modules inside a compiled region."""
     return id.kind in ("activation", "activation_grad", "decision") and id.module in compiled
-
-
-def _is_number(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _finite(tensor: torch.Tensor) -> bool:
-    return finite(tensor.numpy())
-
-
-def _non_finite(reference: torch.Tensor) -> str:
-    wrong = ~torch.isfinite(reference)
-    first = [int(i) for i in wrong.nonzero()[0]]
-    return (
-        f"{int(wrong.sum())} of {reference.numel()} values of the reference are not finite, first "
-        f"at {first}; nothing can be compared with them"
-    )

@@ -5,15 +5,16 @@ It asks for most of them once, for some twice at once, and for parameters again 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
 
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.memory import Memory
-from pytest_trainsafe.judge.compare.updates import ends
 from pytest_trainsafe.trace.reader import Trace
 
 #: Parameters kept from one step to the next, in bytes: small ones, which cost more to put together
@@ -21,6 +22,45 @@ from pytest_trainsafe.trace.reader import Trace
 KEPT = 2 * 2**20
 
 _LASTING = frozenset({"param", "master_param"})
+
+
+T = TypeVar("T")
+
+
+class Memory(Generic[T]):
+    """Values by key, of at most `limit` bytes together, by what `size` says of each."""
+
+    def __init__(self, limit: int, size: Callable[[T], int]) -> None:
+        self.limit = limit
+        self.used = 0
+        self._size = size
+        self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+
+    def get(self, key: Hashable) -> T | None:
+        """What is kept under a key."""
+        found = self._values.get(key)
+        if found is None:
+            return None
+        self._values.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: Hashable, value: T) -> None:
+        """Keep a value; what was used longest ago goes where there is no room."""
+        self.forget(key)
+        size = self._size(value)
+        if size > self.limit:
+            return
+        self._values[key] = value, size
+        self.used += size
+        while self.used > self.limit:
+            _, (_, gone) = self._values.popitem(last=False)
+            self.used -= gone
+
+    def forget(self, key: Hashable) -> None:
+        """Drop a key."""
+        found = self._values.pop(key, None)
+        if found is not None:
+            self.used -= found[1]
 
 
 class Values:

@@ -14,6 +14,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.sketched import is_whole
+from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.explain.common_factor import LEAST
 from pytest_trainsafe.judge.compare.explain.part_ratio import (
@@ -26,7 +27,6 @@ from pytest_trainsafe.judge.compare.explain.part_ratio import (
 )
 from pytest_trainsafe.judge.compare.patterns.uneven import FIRST_MOMENTS
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.updates import update_parts
 
 #: What optimizers call their second moment, which is quadratic in the gradient.
 SECOND_MOMENTS = ("exp_avg_sq",)

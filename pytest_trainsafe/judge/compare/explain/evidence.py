@@ -12,6 +12,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
@@ -20,7 +21,6 @@ from pytest_trainsafe.judge.compare.patterns.sum import names_axis
 from pytest_trainsafe.judge.compare.patterns.uneven import unevenly_scaled
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
-from pytest_trainsafe.judge.compare.updates import update_parts
 
 
 def explain_tensor(

@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 import msgspec
 
+from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judge.compare.updates import ends
 from pytest_trainsafe.trace.reader import Trace
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pytest_trainsafe.align.sketched import Sketched, logical_sketch
+from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.memory import Memory
-from pytest_trainsafe.judge.compare.updates import ends
+from pytest_trainsafe.judge.compare.values import Memory
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.sketch import SIZE
 

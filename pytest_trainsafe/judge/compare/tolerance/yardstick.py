@@ -16,12 +16,11 @@ import xxhash
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.errors import finite, norm
-from pytest_trainsafe.judge.compare.memory import Memory
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
 from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, SAFETY, Allowance
 from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
-from pytest_trainsafe.judge.compare.values import Values
+from pytest_trainsafe.judge.compare.values import Memory, Values
 
 #: What is kept of all references of this process, in bytes.
 KEPT = 64 * 2**20

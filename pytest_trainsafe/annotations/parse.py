@@ -1,0 +1,401 @@
+"""Reads the entries of an annotation file from plain data, with errors for what it may not say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from pytest_trainsafe.annotations.entries import (
+    AnnotationError,
+    Decision,
+    Entries,
+    LossEntry,
+    OutputEntry,
+    ParameterEntry,
+    is_glob,
+)
+from pytest_trainsafe.core.usage import excerpt, shown
+
+#: The most characters of a pattern, and the most patterns with a wildcard in one section: each is
+#: tried on every name.
+LONGEST_PATTERN, MOST_GLOBS = 1000, 1000
+#: torch's tensors have fewer dimensions, and fewer elements in each.
+MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
+#: A longer key is not a misspelling of one that there is.
+_LONGEST_KEY = 100
+
+
+def parse(data: Any, origin: str, model: str = "") -> Entries:
+    """Check the data of an annotation file, or a mapping of its form; `origin` names it in errors.
+
+    Of a file for several models the entries are those for all, then those of `model`, which win.
+    Whatever the data is, it is either made into Entries or refused by AnnotationError.
+    """
+    top = _mapping(data, origin, "the file")
+    _keys(top, (*_SECTIONS, "models"), origin, "the file")
+    common = {key: value for key, value in top.items() if key != "models"}
+    models = _mapping(top.get("models"), origin, "models")
+    found = {}
+    for name, own in models.items():
+        where = f"models: {name}"
+        _keys(_mapping(own, origin, where), _SECTIONS, origin, where)
+        found[name] = _entries(_joined(common, own or {}, origin), f"{origin}#{name}")
+    if not model and not models:
+        return _entries(common, origin)
+    known = ", ".join(models) or "none"
+    if model in found:
+        return found[model]
+    if model:
+        raise AnnotationError(
+            f"{origin} has no model {shown(model)} under `models`; it has {excerpt(known)}"
+            f"{_nearest(model, tuple(models))}"
+        )
+    raise AnnotationError(
+        f"{origin}: there are annotations for the models {excerpt(known)}; say which one this is "
+        "after a # behind the file's name, as in annotations="
+        f"{excerpt(f'layouts.yaml#{next(iter(models))}')!r}"
+    )
+
+
+def _joined(common: Mapping[str, Any], own: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The sections for all models with those of one, whose entries come last."""
+    joined: dict[str, Any] = {**common, **own}
+    for section in _PATTERNS:
+        first, last = (_mapping(each.get(section), origin, section) for each in (common, own))
+        joined[section] = {**{k: v for k, v in first.items() if k not in last}, **last}
+    return joined
+
+
+def _entries(top: Mapping[str, Any], origin: str) -> Entries:
+    order = _cp_order(top.get("cp_order"), origin)
+    entries = Entries(
+        order,
+        _loss(top["loss"], origin) if "loss" in top else None,
+        _gradients(top.get("gradients"), origin),
+        tuple(
+            (pattern, _parameter(value, origin, f"parameters: {pattern}"))
+            for pattern, value in _section(top, "parameters", origin)
+        ),
+        tuple(
+            (pattern, _module(value, origin, f"modules: {pattern}"))
+            for pattern, value in _section(top, "modules", origin)
+        ),
+        tuple(
+            (pattern, _output(value, origin, f"buffers: {pattern}", BUFFER_KEYS))
+            for pattern, value in _section(top, "buffers", origin)
+        ),
+        frozenset(
+            f"{section}: {pattern}"
+            for section in _PATTERNS
+            for pattern, value in _section(top, section, origin)
+            if value and _flag(value, "optional", origin, f"{section}: {pattern}")
+        ),
+    )
+    cut = [(f"modules: {pattern}", [*outputs.values()]) for pattern, outputs in entries.modules]
+    cut += [(f"buffers: {pattern}", [entry]) for pattern, entry in entries.buffers]
+    for where, outputs in cut:
+        if order is None and any(entry.cp_dim is not None for entry in outputs):
+            raise AnnotationError(
+                f"{origin}: {_quoted(where)} has a cp_dim, so the file must say "
+                "how cp cuts a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
+            )
+    return entries
+
+
+def _cp_order(value: Any, origin: str) -> Literal["zigzag", "contiguous"] | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and value == "zigzag":
+        return "zigzag"
+    if isinstance(value, str) and value == "contiguous":
+        return "contiguous"
+    raise AnnotationError(f"{origin}: cp_order is {shown(value)}; it must be zigzag or contiguous")
+
+
+def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[str, Any]]:
+    entries = _mapping(top.get(name), origin, name)
+    wild = 0
+    for pattern in entries:
+        wild += is_glob(pattern)
+        if len(pattern) > LONGEST_PATTERN:
+            raise AnnotationError(
+                f"{origin}: {name} has the pattern {shown(pattern)}; a pattern has at most "
+                f"{LONGEST_PATTERN} characters"
+            )
+    if wild > MOST_GLOBS:
+        raise AnnotationError(
+            f"{origin}: {name} has {wild} patterns with *, ? or [; it takes at most {MOST_GLOBS}, "
+            "and any number of plain names"
+        )
+    return entries.items()
+
+
+def _loss(value: Any, origin: str) -> LossEntry:
+    fields = _mapping(value, origin, "loss")
+    _keys(fields, ("partial", "mean"), origin, "loss")
+    partial, mean = (_axes(fields, key, origin, f"loss: {key}") for key in ("partial", "mean"))
+    entry = LossEntry(partial, mean)
+    if both := set(entry.partial) & set(entry.mean):
+        raise AnnotationError(f"{origin}: `loss` names {both.pop()} under partial and under mean")
+    return entry
+
+
+def _gradients(value: Any, origin: str) -> tuple[str, ...] | None:
+    fields = _mapping(value, origin, "gradients")
+    _keys(fields, ("mean",), origin, "gradients")
+    if "mean" not in fields:
+        return None
+    return _axes(fields, "mean", origin, "gradients: mean")
+
+
+def _axes(fields: Mapping[str, Any], key: str, origin: str, where: str) -> tuple[str, ...]:
+    """The axes in a list of them, each once."""
+    axes = fields.get(key, [])
+    if not isinstance(axes, list) or not _all_of(axes, LOSS_AXES):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} is {shown(axes)}; it must be a list of "
+            f"{', '.join(LOSS_AXES)}"
+        )
+    return tuple(dict.fromkeys(axes))
+
+
+def _all_of(values: Iterable[Any], allowed: tuple[str, ...]) -> bool:
+    return all(isinstance(value, str) and value in allowed for value in values)
+
+
+def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
+    fields = _mapping(value, origin, where)
+    allowed = (
+        *("tp_dim", "blocks", "sequence_parallel", "gradient_partial"),
+        *("expert_parallel", "expert_tp_size", "optional"),
+    )
+    _keys(fields, allowed, origin, where)
+    entry = ParameterEntry(
+        _dim(fields, "tp_dim", origin, where),
+        _blocks(fields, origin, where),
+        _flag(fields, "sequence_parallel", origin, where),
+        _flag(fields, "expert_parallel", origin, where),
+        _size(fields, "expert_tp_size", origin, where),
+        _gradient_partial(fields, origin, where),
+    )
+    if "tp" in entry.gradient_partial and entry.tp_dim is not None:
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has a tp_dim and gradient_partial over tp; the latter is "
+            "for parameters that every tp rank holds whole"
+        )
+    if entry.sequence_parallel and entry.tp_dim is not None:
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; the latter is for "
+            "parameters that every tp rank holds whole"
+        )
+    return entry
+
+
+def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
+    outputs = {}
+    for name, fields in _mapping(value, origin, where).items():
+        if name == "optional":
+            continue
+        if name.split(".", 1)[0] not in ("output", "output_grad"):
+            raise AnnotationError(
+                f"{origin}: {_quoted(where)} has the key {shown(name)}; allowed are output "
+                "and output_grad, or one of several: output.0, output.logits; and optional"
+                f"{_nearest(name, ('output', 'optional'))}"
+            )
+        entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
+        if entry.decision and name != "output":
+            raise AnnotationError(
+                f"{origin}: {_quoted(f'{where}: {name}')} has a decision, which is a module's and "
+                "stands under `output`"
+            )
+        if entry.permuted and name.startswith("output_grad"):
+            raise AnnotationError(
+                f"{origin}: {_quoted(f'{where}: {name}')} has permuted; a gradient has its "
+                "dimensions in the order of its output, so it stands under `output`"
+            )
+    return outputs
+
+
+def _output(
+    value: Any, origin: str, where: str, allowed: tuple[str, ...] = OUTPUT_KEYS
+) -> OutputEntry:
+    fields = _mapping(value, origin, where)
+    _keys(fields, allowed, origin, where)
+    entry = OutputEntry(
+        _dim(fields, "tp_dim", origin, where),
+        _dim(fields, "sp_dim", origin, where),
+        _dim(fields, "cp_dim", origin, where),
+        _flag(fields, "tp_partial", origin, where),
+        _flag(fields, "sp_partial", origin, where),
+        _flag(fields, "cp_partial", origin, where),
+        _blocks(fields, origin, where),
+        _local(fields, origin, where),
+        _permuted(fields, origin, where),
+        _decision(fields, origin, where),
+        dp_dim=_dim(fields, "dp_dim", origin, where),
+    )
+    over_tp = [
+        key
+        for key, used in (
+            ("tp_dim", entry.tp_dim is not None),
+            ("sp_dim", entry.sp_dim is not None),
+            ("tp_partial", entry.tp_partial),
+            ("sp_partial", entry.sp_partial),
+        )
+        if used
+    ]
+    if len(over_tp) > 1:
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has {' and '.join(over_tp)}; both act over tp"
+        )
+    if entry.cp_dim is not None and entry.cp_partial:
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has cp_dim and cp_partial; both act over cp"
+        )
+    return entry
+
+
+def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    value = fields.get("local")
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not _all_of(value, LOCAL_AXES):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has local: {shown(value)}; it must be a list of "
+            f"{', '.join(LOCAL_AXES)}, as in [cp, ep]: the axes over which the output has no "
+            "logical counterpart"
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _permuted(
+    fields: Mapping[str, Any], origin: str, where: str
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    found = []
+    for axis, order in _mapping(fields.get("permuted"), origin, f"{where}: permuted").items():
+        dims = order if isinstance(order, list | tuple) else ()
+        sound = len(dims) <= MOST_DIMENSIONS and all(map(_is_integer, dims))
+        if (
+            axis not in LOCAL_AXES
+            or not sound
+            or sorted(dims) != list(range(len(dims)))
+            or list(dims) == sorted(dims)
+        ):
+            raise AnnotationError(
+                f"{origin}: {_quoted(where)} has permuted: {{{excerpt(axis)}: {shown(order)}}}; it "
+                f"must name one of {', '.join(LOCAL_AXES)} with the order that restores the "
+                "logical tensor, as torch.permute takes it: {sp: [1, 0, 2]} exchanges the first "
+                "two of three dimensions at Points with sp on"
+            )
+        found.append((axis, tuple(dims)))
+    return tuple(found)
+
+
+def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
+    value = fields.get("decision", False)
+    if isinstance(value, bool):
+        return "output" if value else ""
+    if isinstance(value, str) and value == "topk":
+        return "topk"
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has decision: {shown(value)}; it must be true (the module "
+        "returns the numbers of what it chose), topk (it chooses inside, by torch.topk or argmax) "
+        "or false"
+    )
+
+
+def _gradient_partial(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    value = fields.get("gradient_partial", [])
+    if not isinstance(value, list | tuple) or not _all_of(value, GRADIENT_AXES):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has gradient_partial: {shown(value)}; it must be a list "
+            f"of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each compute a term "
+            "of the gradient (cp is always one of them)"
+        )
+    return tuple(dict.fromkeys(value))
+
+
+def _size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
+    value = fields.get(key)
+    if value is None or (_is_integer(value) and 1 <= value <= LARGEST_BLOCK):
+        return value
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be a number of ranks, 1 or "
+        "more"
+    )
+
+
+def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
+    """A mapping with keys of text; an empty one for nothing, as in `parameters:`."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise AnnotationError(f"{origin}: {excerpt(where)} is {shown(value)}; it must be a mapping")
+    for key in value:
+        if not isinstance(key, str):
+            raise AnnotationError(
+                f"{origin}: {excerpt(where)} has the key {shown(key)}; put it in quotes"
+            )
+    return value
+
+
+def _quoted(where: str) -> str:
+    """The place of an entry for a message: `parameters: fc.weight`."""
+    return f"`{excerpt(where)}`"
+
+
+def _keys(fields: Iterable[str], allowed: tuple[str, ...], origin: str, where: str) -> None:
+    for key in fields:
+        if key not in allowed:
+            raise AnnotationError(
+                f"{origin}: {_quoted(where)} has the unknown key {shown(key)}; "
+                f"allowed are {', '.join(allowed)}{_nearest(key, allowed)}"
+            )
+
+
+def _nearest(key: str, allowed: tuple[str, ...]) -> str:
+    if len(key) > _LONGEST_KEY:
+        return ""
+    import difflib  # only needed on the way to an error
+
+    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.7)
+    return f". Did you mean {near[0]}?" if near else ""
+
+
+def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
+    value = fields.get(key)
+    if value is None or (_is_integer(value) and abs(value) <= MOST_DIMENSIONS):
+        return value
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; "
+        "it must be a dimension: 0, 1, or -1 for the last"
+    )
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _flag(fields: Mapping[str, Any], key: str, origin: str, where: str) -> bool:
+    value = fields.get(key, False)
+    if isinstance(value, bool):
+        return value
+    raise AnnotationError(
+        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be true or false"
+    )
+
+
+def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ...]:
+    value = fields.get("blocks")
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple) or not all(
+        _is_integer(size) and 0 < size <= LARGEST_BLOCK for size in value
+    ):
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has blocks: {shown(value)}; it must be a list of the "
+            "sizes of the fused blocks in the logical tensor, as in [64, 64, 64]"
+        )
+    if value and fields.get("tp_dim") is None:
+        raise AnnotationError(f"{origin}: {_quoted(where)} has blocks and no tp_dim that cuts them")
+    return tuple(value)

@@ -1,0 +1,132 @@
+"""Judges parameters and their master copies: how they start, and what each step adds to them."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.errors import norm
+from pytest_trainsafe.judge.compare.explain.evidence import explain_tensor
+from pytest_trainsafe.judge.compare.results import is_finite, is_number, not_finite
+from pytest_trainsafe.judge.compare.sketch.screening import Screening
+from pytest_trainsafe.judge.compare.tensor import TensorJudgement
+from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+    Undetermined,
+    without,
+)
+from pytest_trainsafe.judge.compare.values import Values
+
+#: An undetermined element is turned when its update is off by this share of the largest.
+TURNED_SHARE = 0.1
+
+
+class Parameters(Screening):
+    """A comparison of parameters."""
+
+    def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
+        """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
+        assert merged.tensor is not None
+        if not is_number(reference) or merged.tensor.shape != reference.shape:
+            return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
+        if id.step == INITIAL:
+            return self.initial(order, id, merged, reference)
+        if id.kind == "param" and self.has_master(id):
+            return self.model_copy(order, id)
+        return self.update(order, id)
+
+    def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
+        assert merged.tensor is not None
+        if not is_finite(reference):
+            self.doubt(order, id, "reference-finite", not_finite(reference))
+            return False
+        self.count(id)
+        wrong = int((merged.tensor != reference).sum())
+        if not wrong:
+            return True
+        difference = norm((merged.tensor - reference).numpy())
+        error = difference / (norm(reference.numpy()) or 1.0)
+        differ = f"{wrong} of {reference.numel()} values differ"
+        if id.kind == "master_param" and self.starts_alike(id):
+            message = (
+                f"the master copy starts other than the parameter that it is a copy of: {differ} "
+                "from the reference's, and the parameters do not. What made the optimizer moved it"
+            )
+        else:
+            message = (
+                f"training starts from different parameters: {differ}. Use ctx.initialize(model), "
+                "or load the same checkpoint at every Point"
+            )
+        judged = TensorJudgement("initial", message, error, 0.0, float("inf"))
+        pattern = None
+        if self.may_explain():
+            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+        if pattern is not None and pattern.name.startswith("zero"):
+            pattern = None  # memory that nobody filled has zeros here and there
+        self.fail(order, id, judged.check, message, error, 0.0, pattern)
+        return False
+
+    def starts_alike(self, id: TensorId) -> bool:
+        """Whether the parameter of a master copy is the reference's before the first step."""
+        parameter = msgspec.structs.replace(id, kind="param")
+        its, ours = self.reference.tensor(parameter), self.candidate.tensor(parameter)
+        if its is None or ours is None:
+            return False
+        return its.shape == ours.shape and torch.equal(its, ours)
+
+    def model_copy(self, order: int, id: TensorId) -> bool:
+        """A parameter with a master copy is that copy, rounded; the copy's update is judged."""
+        if not _rounds(self.reference, id):
+            return True  # the reference keeps some other relation between the two
+        if _rounds(self.candidate, id):
+            return True
+        message = (
+            "the parameter is not its master copy, rounded, as it is in the reference: the copy "
+            "back into the model is missing, early, or of another part"
+        )
+        self.fail(order, id, "master-copy", message)
+        return False
+
+    def update(self, order: int, id: TensorId) -> bool:
+        candidate = self.candidate.update(id)
+        expected = self.reference.update(id)
+        if candidate is None or expected is None or candidate.shape != expected.shape:
+            self.result.uncovered["update"] += 1
+            return True
+        self.result.moved += bool(expected.any())
+        undetermined = self.undetermined.get(id.path)
+        if undetermined is not None and undetermined.mask.shape == expected.shape:
+            self.note_turned(id, candidate, expected, undetermined)
+            if bool(undetermined.mask.all()):
+                self.result.undetermined += 1
+                return True
+            candidate = without(candidate, undetermined)
+            expected = without(expected, undetermined)
+        judged_as = msgspec.structs.replace(id, kind="update")
+        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
+        return self.judge(order, judged_as, Merged(candidate), expected, mark)
+
+    def note_turned(
+        self,
+        id: TensorId,
+        candidate: torch.Tensor,
+        expected: torch.Tensor,
+        undetermined: Undetermined,
+    ) -> None:
+        """Note the first step in which undetermined elements moved another way."""
+        if self.result.turned_in is not None or not expected.numel():
+            return
+        apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)
+        if float(apart.max()) > TURNED_SHARE * float(expected.abs().max()):
+            self.result.turned_in = id.step
+
+
+def _rounds(values: Values, id: TensorId) -> bool:
+    """Whether a parameter is its master copy, rounded to the parameter's dtype."""
+    value = values.tensor(id)
+    master = values.tensor(msgspec.structs.replace(id, kind="master_param"))
+    if value is None or master is None or master.shape != value.shape:
+        return False
+    dtype: torch.dtype = getattr(torch, values.trace.holders(id)[0][1].dtype)
+    return torch.equal(master.to(dtype).to(value.dtype), value)

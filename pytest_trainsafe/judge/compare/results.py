@@ -1,0 +1,243 @@
+"""Collects what one comparison finds: findings with their module, counts, the largest error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.errors import finite
+from pytest_trainsafe.judge.compare.explain.evidence import explain_replicas, explain_tensor
+from pytest_trainsafe.judge.compare.explain.module_code import module_code
+from pytest_trainsafe.judge.compare.guards.narrowed import narrowed
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
+from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+    Mark,
+    Undetermined,
+    Yardstick,
+)
+from pytest_trainsafe.judge.compare.values import Values
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
+MOST_EXPLAINED = 12
+
+
+class Results:
+    """The findings of one comparison so far, and what is kept from tensor to tensor."""
+
+    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+        self.rung = rung
+        self.loosen = loosen
+        self.result = Comparison(rung.dtype)
+        self.yardstick = Yardstick(rung)
+        self.failed_step: int | None = None
+        self.undetermined: dict[str, Undetermined] = {}
+        self.counted: set[TensorId] = set()
+        self.reference = self.yardstick.reference
+        self.candidate = Values(rung.candidate)
+        measures = [values.trace for values in self.yardstick.measures]
+        self.traces = (rung.candidate, rung.reference, *measures)
+        self._explained = 0
+
+    def judge(
+        self,
+        order: int,
+        id: TensorId,
+        merged: Merged,
+        reference: torch.Tensor,
+        mark: Mark,
+    ) -> bool:
+        """Judge values by the measured rounding; whether they passed."""
+        assert merged.tensor is not None
+        if not mark.finite:
+            self.doubt(order, id, "reference-finite", not_finite(reference))
+            return False
+        if merged.tensor.shape == reference.shape and reference.numel() == 0:
+            return True
+        if mark.unmeasured:
+            self.unmeasured(order, id)
+            return False
+        judged = judge_allowed(
+            merged.tensor.numpy(),
+            reference.numpy(),
+            mark.allowed,
+            mark.size,
+            self.rung.dtype,
+            # One turned element is more than a slice of an update is allowed.
+            whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
+        )
+        self.note(id, mark, judged, merged.tensor)
+        if judged.passed:
+            self.precision(order, id, merged.tensor, reference)
+            return True
+        self.fail_judged(order, id, merged, reference, judged)
+        return False
+
+    def precision(
+        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
+    ) -> None:
+        """Doubt a tensor that passes, but with less precision than it is stored with."""
+        dtype = narrowed(self.rung, id, value, reference)
+        if dtype is not None:
+            event = self.event(id)
+            assert event is not None, id
+            message = (
+                f"every value fits {dtype} exactly, though the tensor is stored as {event.dtype} "
+                f"and the reference's values need that: it is accumulated, reduced or copied in "
+                f"{dtype}, with an error that the rounding of {self.rung.dtype} hides"
+            )
+            self.doubt(order, id, "narrowed", message)
+
+    def note(
+        self,
+        id: TensorId,
+        mark: Mark,
+        judged: TensorJudgement,
+        candidate: torch.Tensor | None = None,
+    ) -> None:
+        """Take a judgement into the result; `candidate` is None where it equals its reference."""
+        loosened = self.loosening(id)
+        if loosened is not None:
+            self.result.loosened.append((id, loosened))
+        if mark.undetermined is not None:
+            before = self.undetermined.get(id.path)
+            own = mark.rounding_of_zero(candidate) if candidate is not None else None
+            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before, own)
+        self.count(id)
+        self.result.zero[id.kind] += mark.size == 0.0
+        if judged.ratio > self.result.worst:
+            self.result.worst, self.result.worst_id = judged.ratio, id
+        if judged.passed and judged.allowed >= 1 and id.kind != "update":
+            self.result.insensitive.append(id)
+
+    def loosening(self, id: TensorId) -> Loosen | None:
+        return next((entry for entry in self.loosen if entry.matches(id)), None)
+
+    def factor(self, id: TensorId) -> float:
+        loosened = self.loosening(id)
+        return loosened.factor if loosened is not None else 1.0
+
+    def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
+        """What the odd replicas of a tensor are whose first replica is right."""
+        odd = any(finding.check == "replicas" for finding in merged.findings)
+        if not odd or not is_number(reference) or not self.may_explain():
+            return None
+        return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
+
+    def may_explain(self) -> bool:
+        self._explained += 1
+        return self._explained <= MOST_EXPLAINED
+
+    def unmeasured(self, order: int, id: TensorId) -> None:
+        message = (
+            "no rounding was measured for this tensor: the runs that measure it did not record "
+            "it, or gave values that are not finite"
+        )
+        self.doubt(order, id, "measured", message)
+
+    def doubt(self, order: int, id: TensorId, check: str, message: str) -> None:
+        finding = Finding(
+            verdict="inconclusive", judge="compare", check=check, message=message, where=id
+        )
+        self.add(order, finding)
+
+    def fail_judged(
+        self,
+        order: int,
+        id: TensorId,
+        merged: Merged,
+        reference: torch.Tensor,
+        judged: TensorJudgement,
+    ) -> None:
+        pattern = None
+        if judged.check != "shape" and self.may_explain():
+            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+        event = self.event(id)
+        message = judged.message
+        if judged.check == "shape" and event is not None:
+            message += f" (layout from {event.layout_source})"
+        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern)
+
+    def fail(
+        self,
+        order: int,
+        id: TensorId,
+        check: str,
+        message: str,
+        error: float | None = None,
+        allowed: float | None = None,
+        pattern: Pattern | None = None,
+    ) -> None:
+        finding = Finding(
+            verdict="fail",
+            judge="compare",
+            check=check,
+            message=message,
+            where=id,
+            error=error,
+            allowed=allowed,
+        )
+        self.add(order, finding, pattern)
+
+    def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
+        """Keep a finding, with its place in dataflow and its module as the candidate has it."""
+        where = finding.where
+        module = self.module(where) if where is not None else ("", "")
+        if finding.verdict == "fail" and where is not None:
+            self.failed_step = where.step
+        placed = msgspec.structs.replace(
+            finding,
+            order=order,
+            dtype=self.rung.dtype,
+            pattern=pattern,
+            module_class=module[0],
+            source=module[1],
+        )
+        self.result.findings.append(placed)
+
+    def module(self, id: TensorId) -> tuple[str, str]:
+        """The class and source of a tensor's module, or of the nearest around it."""
+        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
+        return next((code for code in codes if code[1]), ("", ""))
+
+    def event(self, id: TensorId) -> TensorEvent | None:
+        holders = self.rung.candidate.holders(id)
+        return holders[0][1] if holders else None
+
+    def count(self, id: TensorId) -> None:
+        if id not in self.counted:
+            self.result.compared[id.kind] += 1
+
+    def has_master(self, id: TensorId) -> bool:
+        master = msgspec.structs.replace(id, kind="master_param")
+        traces = (self.rung.candidate, self.rung.reference)
+        return all(trace.holders(master) for trace in traces)
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds measured values, and not counts or truths."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all values of a tensor are finite."""
+    return finite(tensor.numpy())
+
+
+def not_finite(reference: torch.Tensor) -> str:
+    """Which values of a reference are not finite, in words."""
+    wrong = ~torch.isfinite(reference)
+    first = [int(i) for i in wrong.nonzero()[0]]
+    return (
+        f"{int(wrong.sum())} of {reference.numel()} values of the reference are not finite, first "
+        f"at {first}; nothing can be compared with them"
+    )

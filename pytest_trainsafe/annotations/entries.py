@@ -84,17 +84,3 @@ class Entries:
 def is_glob(pattern: str) -> bool:
     """Whether a pattern may match more than one name."""
     return any(character in pattern for character in "*?[#")
-
-
-LOSS_AXES = ("tp", "cp", "dp")
-LOCAL_AXES = ("tp", "sp", "cp", "dp", "pp", "vpp", "ep")
-GRADIENT_AXES = ("tp", "pp")
-OUTPUT_KEYS = (
-    *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
-    *("blocks", "local", "permuted", "decision", "dp_dim"),
-)
-#: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
-BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
-
-_PATTERNS = ("parameters", "modules", "buffers")
-_SECTIONS = ("cp_order", "loss", "gradients", *_PATTERNS)

@@ -24,6 +24,19 @@ MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
 #: A longer key is not a misspelling of one that there is.
 _LONGEST_KEY = 100
 
+LOSS_AXES = ("tp", "cp", "dp")
+LOCAL_AXES = ("tp", "sp", "cp", "dp", "pp", "vpp", "ep")
+GRADIENT_AXES = ("tp", "pp")
+OUTPUT_KEYS = (
+    *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
+    *("blocks", "local", "permuted", "decision", "dp_dim"),
+)
+#: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
+BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
+
+_PATTERNS = ("parameters", "modules", "buffers")
+_SECTIONS = ("cp_order", "loss", "gradients", *_PATTERNS)
+
 
 def parse(data: Any, origin: str, model: str = "") -> Entries:
     """Check the data of an annotation file, or a mapping of its form; `origin` names it in errors.

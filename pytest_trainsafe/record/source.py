@@ -17,7 +17,11 @@ from torch import nn
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
 #: Modules of torch that make a class of their own of a module's.
-_MADE_BY = ("torch.distributed.fsdp", "torch.nn.utils.parametrize")
+_MADE_BY = (
+    "torch.distributed.fsdp",
+    "torch.distributed._composable",
+    "torch.nn.utils.parametrize",
+)
 
 
 @functools.cache

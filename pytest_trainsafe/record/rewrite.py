@@ -31,7 +31,7 @@ from pytest_trainsafe.record.consistent import consistent_tensor
 from pytest_trainsafe.record.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.perturb import Noise
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.record.tensors import local_values, on_gradient, own_layout
+from pytest_trainsafe.record.tensors import is_pending, local_values, on_gradient, own_layout
 from pytest_trainsafe.trace.schema import NoteEvent, TensorId
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -131,7 +131,7 @@ class Rewriter:
                 del self._held[where]
 
     def _output(self, where: TensorId, tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) is not torch.Tensor and not is_dtensor(tensor):
+        if type(tensor) is not torch.Tensor and not is_dtensor(tensor) and not is_pending(tensor):
             return tensor
         if not tensor.is_floating_point() or tensor.layout != torch.strided:
             return tensor

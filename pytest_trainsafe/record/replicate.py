@@ -1,8 +1,8 @@
 """Finds the modules to which torch's composable `replicate` was applied, and what it reduces by.
 
-`replicate` comes in two forms.  The older one, in `torch.distributed._composable`, keeps the
-module's class, makes a DistributedDataParallel of the module's parameters at the first forward,
-and runs it in hooks.  The newer one, `replicate_with_fsdp`, is FSDP2 without shards: its modules
+`replicate` comes in two forms.  The older one, in `torch.distributed._composable`, makes a
+DistributedDataParallel of the module's parameters at the first forward, and runs it in hooks of
+the module.  The newer one, `replicate_with_fsdp`, is FSDP2 without shards: its modules
 are FSDP2's (`record/fsdp.py`).  Called by `record.wrappers`.
 """
 
@@ -63,7 +63,7 @@ def _state_of(module: nn.Module, where: str) -> object | None:
     """
     cls = getattr(sys.modules.get(where), "_ReplicateState", None)
     key = getattr(sys.modules.get(_CONTRACT), "STATE_KEY", None)
-    kept = vars(module).get(key) if isinstance(cls, type) else None
+    kept = vars(module).get(str(key)) if isinstance(cls, type) else None
     states = kept.values() if isinstance(kept, dict) else ()
     return next((state for state in states if isinstance(state, cls)), None)  # type: ignore[arg-type]
 

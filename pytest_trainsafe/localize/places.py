@@ -199,9 +199,12 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
+        """The line of the first reduction, or the user's own that calls a function for it."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)
+        if not _own(made.caller):
+            return made.site, f"{made}, called at {relative(made.caller)}"
         return made.caller, f"{made} at {relative(made.site)}"
 
     def _optimizer(self) -> Place:

@@ -52,6 +52,16 @@ def test_a_reduction_of_tensors_of_this_size_is_named_with_what_calls_it(wrong) 
     assert what == "all_reduce(SUM) over dp at /me/talk.py:3"
 
 
+def test_what_a_package_calls_by_itself_is_named_where_it_reduces(wrong) -> None:
+    inside = Reduction(
+        "all_reduce(SUM)", ("dp",), "/env/site-packages/mega/norms.py:3",
+        "/env/site-packages/mega/loop.py:9", 16,
+    )  # fmt: skip
+    source, what = place(wrong, inside)
+    assert source == "/env/site-packages/mega/norms.py:3"
+    assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
+
+
 def test_a_reduction_that_does_not_add_up_comes_first(wrong) -> None:
     assert place(wrong, REDUCED, LARGEST)[0] == "/me/grads.py:12"
 

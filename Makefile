@@ -56,7 +56,7 @@ $(VENV)-newest/.installed: pyproject.toml
 
 # Programs of other projects, in an environment of their own; its folder's tests skip elsewhere.
 test-third-party: $(VENV)-third-party/.installed
-	$(VENV)-third-party/bin/pytest tests/third_party
+	$(VENV)-third-party/bin/pytest $(SPREAD) tests/third_party
 
 $(VENV)-third-party/.installed: pyproject.toml constraints.txt tests/third_party/requirements.txt
 	$(PYTHON) -m venv $(VENV)-third-party

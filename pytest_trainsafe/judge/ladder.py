@@ -7,6 +7,7 @@ Called by the assertions, which import it when they are called.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -167,7 +168,7 @@ class _Ladder:
             if unfit:
                 wrong = misdeclared(rung, comparison, self.loosen)
             if lacking:
-                proposal = propose(rung, comparison, self.loosen)
+                proposal = propose(rung, comparison, self.loosen, self._again(failed.dtype))
         if means is not None:
             failed.advice = Advice(misaveraged=means)
             return True
@@ -175,6 +176,17 @@ class _Ladder:
         failed.advice = Advice(misdeclared=wrong, proposal=proposal, written=written)
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
+
+    def _again(self, dtype: str) -> Callable[[Rung, Comparison], tuple[Rung, Comparison]]:
+        """What measures rounding again for a comparison with other layouts, and judges by it."""
+        full = self.candidate.case.settings.record == "full"
+        reference = self.reference if full else self.reference.in_full()
+
+        def again(rung: Rung, comparison: Comparison) -> tuple[Rung, Comparison]:
+            judge = functools.partial(compare, loosen=self.loosen)
+            return measured_again(rung, comparison, dtype, reference, judge)
+
+        return again
 
     def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
         """The rung with every tensor's values, where only sketches of most were kept."""

@@ -67,6 +67,9 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
             around.enter_context(recorder.sites.constructions())
+            around.enter_context(
+                recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
+            )
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):

@@ -38,6 +38,7 @@ from pytest_trainsafe.record.model.parts import (
 )
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.training.reductions import Reductions
 from pytest_trainsafe.record.training.tensors import (
@@ -46,8 +47,9 @@ from pytest_trainsafe.record.training.tensors import (
     rng_hash,
     tensor_hash,
 )
-from pytest_trainsafe.record.training.written import GradientWrites
+from pytest_trainsafe.record.training.written import Writes
 from pytest_trainsafe.trace.schema import InputEvent, ModuleEvent, NoteEvent, StepEvent
+from pytest_trainsafe.trace.sites import Site
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: What a program marks: the micro-batches of its steps, or whole steps only.
@@ -69,8 +71,10 @@ class Recorder:
         self.buffers: BufferRecorder | None = None
         #: Called when a model in the Run's dtype is watched: what was cast before only made it.
         self.initialised: list[Callable[[], None]] = []
-        self.written: GradientWrites | None = None
+        self.written: Writes | None = None
+        self.conditions: Conditions | None = None
         self.sites = Sites(writer)
+        self.modes = Modes(self.sites)
         self.hooks = ModuleHooks()
         self.level: Level = "microbatch"
         self._compiled: set[str] = set()
@@ -79,7 +83,7 @@ class Recorder:
         self._reported: set[TensorId] = set()
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
-        self._entered: tuple[str, tuple[str, ...], dict[object, object]] | None = None
+        self._entered: tuple[str, tuple[str, ...], dict[object, object], Site | None] | None = None
 
     def watch(
         self,
@@ -149,7 +153,7 @@ class Recorder:
         if self.spec.rewrite:
             where = self.spec.at.coordinates(self.writer.rank)
             if not self.spec.at.get("compile", False):  # torch compiles nothing within such a mode
-                self.written = GradientWrites(self.clock, self.sites, parameters.values())
+                self.written = Writes(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
             self.spec,
@@ -169,6 +173,16 @@ class Recorder:
         self.activations.perturb(names)
         if level == "microbatch":
             self.activations.attach(names)
+        if self.spec.rewrite:
+            self.conditions = Conditions(
+                self.clock,
+                self.writer,
+                self.sites,
+                self.modes,
+                parameters.values(),
+                self.written,
+            )
+            self.conditions.attach(names, self.hooks)
         if engine is not None:
             engine.attach()
         for number, (name, part) in enumerate(parts):
@@ -194,6 +208,8 @@ class Recorder:
         self.parameters.attach()
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
+        if self.conditions is not None:
+            self.conditions.remember()
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
@@ -225,6 +241,8 @@ class Recorder:
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
+            if self.conditions is not None:
+                self.conditions.remember()
             self.buffers.write_all(number)
             self._note_compiled()
             event = StepEvent(
@@ -367,7 +385,8 @@ class Recorder:
                 self.sites.note("model", (self.clock.step, self._calls))
                 return
             if self.clock.open is None:
-                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}
+                called = self.sites.here("model")
+                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}, called
             else:
                 self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
 
@@ -379,13 +398,22 @@ class Recorder:
 
         return hook
 
-    def _feed(self, key: str, hashes: tuple[str, ...], given: dict[object, object]) -> None:
-        """Write what a part was given in the open micro-batch, if it is the first part."""
+    def _feed(
+        self,
+        key: str,
+        hashes: tuple[str, ...],
+        given: dict[object, object],
+        called: Site | None = None,
+    ) -> None:
+        """Write what a part was given in the open micro-batch, if it is the first part.
+
+        `called` is the line that called it, where that is not the line that led here.
+        """
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None
         assert microbatch is not None
         self.clock.forward(key)
-        self.sites.note("model", (step, microbatch))
+        self.sites.note("model", (step, microbatch), site=called)
         # What a part hands to the next is no input of the model.
         self._fed = self._fed or key
         if key != self._fed:

@@ -56,6 +56,7 @@ _NOTES = {
     "narrowed": re.compile(rf"{_DTYPE} .*", re.DOTALL),
     "quantised": re.compile(r"float8 .*", re.DOTALL),
     "caller": re.compile(r"[^=]+=.*", re.DOTALL),
+    "altered": re.compile(r"\d{1,18} \d{1,18} .*", re.DOTALL | re.ASCII),
 }
 
 

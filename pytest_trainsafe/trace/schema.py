@@ -98,11 +98,14 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
     "local": by kind and path, what has no logical counterpart at the Point; "reduction" and
     "norm_reduction": a collective that may reduce gradients, or their norm, over which axes, and
-    its line; "site": another line of the program (`trace/sites.py`); "clipped": the function by
-    which the program clips gradients; "averages": the wrapper that is taken to average them;
-    "reduces_in": the dtype in which a framework is configured to reduce them; "compiled": a module
-    that ran inside a compiled region, where it is not recorded; "ran": an axis of which this rank
-    had the consequence, "recompute" (a backward ran a forward) or "compile" (a region); "level":
+    its line; "site": another line of the program (`trace/sites.py`); "evaluated": a module that
+    ran in evaluation mode, and the line that put it there; "altered": the step, the micro-batch
+    and the name of a module whose parameters were not those that the step began with; "clipped":
+    the function by which the program clips gradients; "averages": the wrapper that is taken to
+    average them; "reduces_in": the dtype in which a framework is configured to reduce them;
+    "compiled": a module that ran inside a compiled region, where it is not recorded; "ran": an
+    axis of which this rank had the consequence, "recompute" (a backward ran a forward) or
+    "compile" (a region); "level":
     "step", where the program marks no micro-batches.
     """
 

@@ -12,7 +12,18 @@ import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
 
-What = Literal["model", "loss", "backward", "norm", "write", "step", "optimizer", "wrapper"]
+What = Literal[
+    "model",
+    "loss",
+    "backward",
+    "norm",
+    "write",
+    "alter",
+    "step",
+    "optimizer",
+    "wrapper",
+    "mode",
+]
 
 #: A name, or a file with its line.
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -44,9 +55,11 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `model` calls the model, `loss` and `norm` report (ctx.loss, ctx.grad_norm), `backward` starts
     a backward, `write` changes gradients in place after it, `step` steps the optimizer;
-    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself.  `at` is
-    the innermost line outside of torch, and `user` that of the user's own code where `at` is an
-    installed package's.  `name` is the class made, or the operation.
+    `alter` changes parameters in place before a forward of the same step;
+    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself; `mode`
+    puts a module into evaluation mode.  `at` is the innermost line outside of torch, and `user`
+    that of the user's own code where `at` is an installed package's.  `name` is the class made,
+    the operation, or the module's path; `at` is "" where the line of a `mode` is not known.
     """
 
     what: What
@@ -57,7 +70,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def fault_of_sites(key: str, value: str) -> str | None:
     """What is wrong with a note of lines; None for a sound one, or one of another key."""
-    types = {"reduction": Reduction, "norm_reduction": Reduction, "site": Site}
+    types = {"reduction": Reduction, "norm_reduction": Reduction, "site": Site, "evaluated": Site}
     if key not in types:
         return None
     try:

@@ -14,6 +14,7 @@ from compare_traces import Bench, Edit, Record, healthy, training
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -92,6 +93,29 @@ def test_only_what_is_missing_is_proposed(bench: Bench) -> None:
 def test_with_everything_declared_nothing_is_proposed(bench: Bench) -> None:
     rung = bench.rung(POINT)
     assert propose(rung, compare(rung), ()) is None
+
+
+def test_what_annotations_leave_is_measured_again_before_it_is_called_wrong(bench: Bench) -> None:
+    """A tensor that exceeds a small sample of noise by little is no reason to offer less."""
+
+    def slightly(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * (1 + 1e-9) if record.id.kind == "activation" else part
+
+    rung = undeclared(bench.rung(Point.of(tp=2), slightly, dtype="float64"))
+    left: list[int] = []
+
+    def again(adopted: Rung, failed: Comparison) -> tuple[Rung, Comparison]:
+        left.append(len(failed.findings))
+        failed.findings.clear()
+        return adopted, failed
+
+    once, twice = propose(rung, compare(rung), ()), propose(rung, compare(rung), (), again)
+    assert once is not None
+    assert twice is not None
+    assert once.left is not None
+    assert left[0] > 0
+    assert twice.left is None
+    assert twice.wanted == once.wanted
 
 
 def unreduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

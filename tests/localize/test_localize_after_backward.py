@@ -51,6 +51,20 @@ def inside_the_step(factor: float) -> Edit:
     return edit
 
 
+def test_a_reduction_that_leaves_no_gradient_is_named(tmp_path: Path) -> None:
+    """As FSDP2's does, while it is told not to reduce."""
+
+    def none(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        if record.id.kind in ("main_grad", "unclipped_grad"):
+            return None
+        return part * 0 if record.id.kind == "grad_norm" else part
+
+    found = rung(tmp_path, DP, none)
+    assert {phase for phase, _ in pairs(blamed(found))} == {"reduction"}
+    text = text_of(said(found))
+    assert "reduction is wrong of all 4 parameters: the optimizer is given no gradient" in text
+
+
 def test_steps_that_follow_a_wrong_norm_are_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
     found = rung(tmp_path, TP, inside_the_step(0.7))
     assert pairs(blamed(found)) == [("norm", PROGRAM)]

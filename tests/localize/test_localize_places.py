@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from blamed_traces import PROGRAM, noting
@@ -51,6 +53,16 @@ def test_a_reduction_of_tensors_of_this_size_is_named_with_what_calls_it(wrong) 
     assert what == "all_reduce(SUM) over dp at /me/talk.py:3"
 
 
+def test_what_a_package_calls_by_itself_is_named_where_it_reduces(wrong) -> None:
+    inside = Reduction(
+        "all_reduce(SUM)", ("dp",), "/env/site-packages/mega/norms.py:3",
+        "/env/site-packages/mega/loop.py:9", 16,
+    )  # fmt: skip
+    source, what = place(wrong, inside)
+    assert source == "/env/site-packages/mega/norms.py:3"
+    assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
+
+
 def test_a_reduction_that_does_not_add_up_comes_first(wrong) -> None:
     assert place(wrong, REDUCED, LARGEST)[0] == "/me/grads.py:12"
 
@@ -78,6 +90,23 @@ def test_without_any_reduction_the_line_that_changes_gradients_is_named(wrong) -
 def test_a_norm_is_looked_for_where_it_is_summed(wrong) -> None:
     assert place(wrong, STEP, REDUCED, NORM, phase="norm")[0] == "/me/norm.py:5"
     assert place(wrong, STEP, CLIP, phase="norm")[0] == "/me/fit.py:38"
+
+
+def test_a_norm_that_is_wrong_by_the_size_of_dp_is_looked_for_where_gradients_are_reduced(
+    tmp_path: Path,
+) -> None:
+    """Clipping inside the optimizer's step hides the factor from the gradients."""
+    double = only("grad_norm", "grad_norm", lambda r, at, part: part * 2)
+    doubled = rung(tmp_path, Point.of(dp=2), double, limit=0)
+    assert place(doubled, STEP, REDUCED, NORM, phase="norm")[0] == REDUCED.caller
+    assert place(doubled, STEP, NORM, phase="norm")[0] == NORM.site
+
+
+def test_a_sum_over_an_axis_is_looked_for_where_others_are_taken(wrong) -> None:
+    together = Reduction("all_reduce(SUM)", ("tp",), "/me/norms.py:9", "", 48)
+    places = Places(noting(wrong, note(REDUCED), note(together)).candidate, PROGRAM)
+    assert places.summing("tp")[0] == "/me/norms.py:9"
+    assert places.summing("cp") == ("", "")
 
 
 def test_an_optimizers_step_is_named_with_its_construction(wrong) -> None:

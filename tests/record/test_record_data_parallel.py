@@ -13,6 +13,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed._composable import replicate_with_fsdp
+from torch.distributed._composable.replicate import DDP, replicate
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     fully_shard,
@@ -45,8 +47,11 @@ def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> An
         if late:
             called, _ = wrap(ctx, model)
         for module in (*called.modules(), *model.modules()):
+            # A fake group gives the hooks of DistributedDataParallel nothing.
             if isinstance(module, DistributedDataParallel):
-                module.require_backward_grad_sync = False  # a fake group gives its hooks nothing
+                module.require_backward_grad_sync = False
+            if isinstance(module, DDP):
+                module.set_requires_gradient_sync(False)
         with ctx.step(), ctx.microbatch(0):
             called(X[0]).square().sum().backward()
 
@@ -66,6 +71,28 @@ def inner(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
 def inside(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     model[0], _ = ddp(ctx, model[0])  # type: ignore[operator, index]
     return model, model
+
+
+def replicated(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return replicate(model, process_group=ctx.group("dp")), model
+
+
+def replicated_on_a_mesh(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    replicate(model[0], device_mesh=ctx.mesh["dp"])  # type: ignore[index]
+    return model, model
+
+
+def replicated_by_fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    return replicate_with_fsdp.replicate(model, mesh=ctx.mesh["dp"]), model
+
+
+def replicated_with(hook: Any) -> Wrap:
+    def wrap(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+        called, watched = replicated(ctx, model)
+        called.register_comm_hook(None, hook)  # type: ignore[operator]
+        return called, watched
+
+    return wrap
 
 
 def fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -134,12 +161,18 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
         (divided_by(1.0), DP, set()),
         (divided_by(12.0), DP, set()),
         (hooked(sums), DP, set()),
+        (replicated, BOTH, {"dp"}),
+        (replicated_on_a_mesh, {"dp": 2, "tp": 2}, {"dp"}),
+        (replicated_by_fsdp, DP, {"dp"}),
+        (replicated_with(sums), DP, set()),
         (lambda ctx, model: (model, model), DP, set()),
     ],
     ids=[
         *("ddp", "its module", "a part", "beside tp", "beside cp", "of one rank", "fsdp"),
         *("fsdp over cp", "hybrid", "divided by dp", "not divided", "by something else"),
-        *("a hook that sums", "no wrapper"),
+        "a hook that sums",
+        *("replicate", "replicate of a part", "replicate by FSDP2", "replicate with a hook"),
+        "no wrapper",
     ],
 )
 def test_gradients_are_means_over_what_a_wrapper_averages(
@@ -159,9 +192,28 @@ def test_a_hook_of_torch_averages(record: Any) -> None:
     assert averaged_over(run, "param_grad") == {"dp"}
 
 
-def test_a_wrapper_made_after_the_model_is_watched_is_found(record: Any) -> None:
-    run = record(train_wrapped(ddp, late=True), point=DP)
+@pytest.mark.parametrize("wrap", [ddp, replicated, replicated_on_a_mesh])
+def test_a_wrapper_made_after_the_model_is_watched_is_found(record: Any, wrap: Wrap) -> None:
+    run = record(train_wrapped(wrap, late=True), point=DP)
     assert averaged_over(run, "param_grad") == {"dp"}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "name"),
+    [
+        (ddp, "DistributedDataParallel"),
+        (replicated, "replicate"),
+        (replicated_by_fsdp, "replicate"),
+        (fsdp, "fully_shard"),
+    ],
+)
+def test_the_wrapper_that_averages_is_named(record: Any, wrap: Wrap, name: str) -> None:
+    assert record(train_wrapped(wrap), point=DP).rank.note("averages") == [name]
+
+
+@pytest.mark.parametrize("wrap", [replicated, replicated_by_fsdp])
+def test_what_replicate_makes_of_a_class_is_described_by_the_class(record: Any, wrap: Wrap) -> None:
+    assert record(train_wrapped(wrap), point=DP).rank.modules[""].cls == "Sequential"
 
 
 @pytest.mark.parametrize("axes", [[], ["cp"]])

@@ -60,6 +60,15 @@ def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
     ]
 
 
+def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions.heard(call(TP, shape=(10,)))  # of 4 and of 6 elements
+    reductions.heard(call(TP, shape=(8,)))  # twice 4, of which there is one
+    assert [made.numel for made in noted.found] == [10]
+
+
 @pytest.mark.parametrize(
     "other",
     [

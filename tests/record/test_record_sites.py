@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import linecache
 from pathlib import Path
@@ -64,6 +65,31 @@ def test_each_line_is_noted_once(record: Any) -> None:
         "norm": ["ctx.grad_norm(1.0)"],
         "step": ["optimizer.step()"],
     }
+
+
+def test_a_model_that_marks_the_microbatch_itself_is_called_where_it_is_called(record: Any) -> None:
+    """As Lightning's modules are, whose training step has the mark."""
+
+    class Marking(nn.Sequential):
+        ctx: Any
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with self.ctx.microbatch(0):
+                return super().forward(x)
+
+    def marked(ctx: Any) -> None:
+        model = Marking(nn.Linear(3, 2)).to(ctx.dtype)
+        model.ctx = ctx
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step():
+            out = model(torch.ones(4, 3, dtype=ctx.dtype))
+            with contextlib.ExitStack() as stack:
+                stack.callback(out.sum().backward)
+
+    found = sites(record(marked))
+    assert found["model"] == ["out = model(torch.ones(4, 3, dtype=ctx.dtype))"]
+    # Not a line of contextlib.
+    assert found["backward"] == ["with contextlib.ExitStack() as stack:"]
 
 
 def test_where_a_fault_is_sought_the_lines_that_change_gradients_are_noted_too(record: Any) -> None:

@@ -9,15 +9,15 @@ from tokens import BATCH, tokens
 from torch.utils.data import DataLoader
 from transformers_ddp import build
 
-MICROBATCHES, STEPS = 4, 2
+MICROBATCHES = 4
 
 
-def sequences() -> torch.Tensor:
+def sequences(steps: int) -> torch.Tensor:
     """The sequences of all micro-batches, one after the other."""
-    return torch.cat([tokens(step, i) for step in range(STEPS) for i in range(MICROBATCHES)])
+    return torch.cat([tokens(step, i) for step in range(steps) for i in range(MICROBATCHES)])
 
 
-def train(ctx: Any, fault: str = "") -> None:
+def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
     from accelerate import Accelerator
 
     ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
@@ -25,11 +25,11 @@ def train(ctx: Any, fault: str = "") -> None:
     network = build("gpt2").to(ctx.dtype)
     ctx.initialize(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    loader = DataLoader(sequences(), batch_size=BATCH)  # type: ignore[arg-type]
+    loader = DataLoader(sequences(steps), batch_size=BATCH)  # type: ignore[arg-type]
     model, optimizer, loader = accelerator.prepare(network, optimizer, loader)
     ctx.watch(model, optimizer)
     data = iter(loader)  # every rank gets each `ranks`-th batch
-    for _ in range(STEPS):
+    for _ in range(steps):
         with ctx.step():
             for turn in range(MICROBATCHES // ranks):
                 with ctx.microbatch(turn * ranks + rank), accelerator.accumulate(model):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import textwrap
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -41,6 +43,37 @@ def failure(candidate: Any, reference: Any, **arguments: Any) -> str:
 def flat(text: str) -> str:
     """A report without line breaks and margins."""
     return " ".join(text.split())
+
+
+def line_of(program: ModuleType, text: str) -> str:
+    """`file.py:number` of the one line of a program that is this text."""
+    assert program.__file__ is not None
+    file = Path(program.__file__)
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    assert lines.count(text) == 1, (text, lines.count(text))
+    return f"{file.name}:{lines.index(text) + 1}"
+
+
+def starts(report: str, first: str, *said: str) -> str:
+    """Check the first tensor of a report and what it says; return the line that it looks at."""
+    text = flat(report)
+    assert f"starts at {first} " in text, report
+    for each in said:
+        assert each in text, report
+    return Path(_place(report)).name
+
+
+def code_at(report: str) -> tuple[str, str]:
+    """The name of the file that a report looks at, and the line, as the file has it."""
+    file, _, number = _place(report).rpartition(":")
+    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    return Path(file).name, lines[int(number) - 1].strip()
+
+
+def _place(report: str) -> str:
+    rows = [line for line in report.splitlines() if line.startswith("  look at ")]
+    assert len(rows) == 1, report
+    return rows[0].split()[2]
 
 
 def offered(report: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from tokens import tokens
 from torch import Tensor
 from transformers_ddp import build
 
-MICROBATCHES, STEPS = 4, 2
+MICROBATCHES = 4
 
 
-def train(ctx: Any, fault: str = "") -> None:
+def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
     import lightning
     from torch.utils.data import DataLoader
 
@@ -56,7 +56,7 @@ def train(ctx: Any, fault: str = "") -> None:
     )  # fmt: skip
     dealt = [
         tokens(step, index)
-        for step in range(STEPS)
+        for step in range(steps)
         for index in range(MICROBATCHES)
         if index % ranks == (0 if fault == "same data" else rank)
     ]

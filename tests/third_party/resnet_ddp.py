@@ -37,7 +37,8 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
         wrapped = DistributedDataParallel(network, process_group=ctx.group("dp"))
     if fault == "evaluation" and ctx.coordinates["dp"]:
         network.resnet.encoder.stages[1].eval()  # type: ignore[union-attr, index]
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    rate = 0.05 * (ctx.point.size("dp") if fault == "rate" else 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=rate, momentum=0.9)
     ctx.watch(network, optimizer)
     mine = ctx.microbatches(MICROBATCHES)
     for step in range(steps):

@@ -21,10 +21,13 @@ class Synchronised(nn.BatchNorm2d):
     """Means and variances of the samples of all ranks."""
 
     group: dist.ProcessGroup
+    reduces = True
 
     def forward(self, x: Tensor) -> Tensor:
         of_samples = torch.stack([x.mean((0, 2, 3)), x.square().mean((0, 2, 3))])
-        mean, square = all_reduce(of_samples, group=self.group) / self.group.size()
+        if self.reduces:
+            of_samples = all_reduce(of_samples, group=self.group) / self.group.size()
+        mean, square = of_samples
         variance = square - mean.square()
         scale = self.weight * (variance + self.eps).rsqrt()
         return x * scale[:, None, None] + (self.bias - mean * scale)[:, None, None]
@@ -36,25 +39,28 @@ def build() -> nn.Module:
     )
 
 
-def train(ctx: Any, steps: int = 2, annotations: Any = None) -> None:
+def train(ctx: Any, steps: int = 2, annotations: Any = None, fault: str = "") -> None:
     model = build()
+    model[1].reduces = fault != "own statistics"  # type: ignore[index]
     group = ctx.group("dp")
     model[1].group = group  # type: ignore[index]
-    model(images(0, 0)[0].float())  # which gives the lazy layer its shape
     model.to(ctx.device, ctx.dtype)
+    model(images(0, 0)[0].to(ctx.dtype))  # which gives the lazy layer its shape
     ctx.initialize(model)
     wrapped = DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     ctx.watch(model, optimizer, annotations)
     share = BATCH // group.size()
-    mine = slice(group.rank() * share, (group.rank() + 1) * share)
+    first = 0 if fault == "same part" else group.rank() * share
+    divisor = MICROBATCHES * (group.size() if fault == "divided twice" else 1)
     for step in range(steps):
         with ctx.step():
             for index in ctx.microbatches(MICROBATCHES, order="split"):
                 with ctx.microbatch(index):
                     pixels, labels = images(step, index)
+                    mine = slice(first, first + share)
                     loss = cross_entropy(wrapped(pixels[mine].to(ctx.dtype)), labels[mine])
                     ctx.loss(loss)
-                    (loss / MICROBATCHES).backward()
+                    (loss / divisor).backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("megatron.core", reason="needs megatron-core: make test-third-party")
 
 import megatron_gpt
-
-from pytest_trainsafe import assert_trainsafe
-
-FOLDER = Path(__file__).parent
+from lane import code_at, failure, judge, starts
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, tp=[1, 2], sp=[False, True], pp=[1, 2])
 def test_megatron_trains_like_one_device(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
+    judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, dp=[2], zero=[0, 1])
 def test_megatron_data_parallel_trains_like_one_device(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
+    judge(candidate_trace, reference_trace)
 
 
-BUGS = [
-    ("norm_without_mark", {"tp": 2, "sp": True}, "decoder.final_layernorm.weight · param_grad"),
-    ("input_gradient", {"tp": 2}, "decoder.layers.1.input_layernorm.output · activation_grad"),
-    ("mean_over_dp", {"dp": 2}, "grad_norm"),  # clipping takes the factor out of main gradients
-]
+ONE = {"steps": 1}
 
 
-@pytest.mark.parametrize(("bug", "axes", "first"), BUGS, ids=[bug for bug, *_ in BUGS])
-def test_a_bug_of_the_backward_starts_where_it_is(bug, axes, first, pytester):
-    pytester.makepyfile(
-        f"""
-        import sys
-        sys.path.insert(0, {str(FOLDER)!r})
-        import megatron_gpt, pytest
-        from pytest_trainsafe import assert_trainsafe
+SUMS = "the ranks of tp hold partial sums: rank0 + rank1 equals the reference"
 
-        @pytest.mark.trainsafe(megatron_gpt.train, candidate_args={{"bug": {bug!r}}}, **{axes!r})
-        def test_bug(candidate_trace, reference_trace):
-            assert_trainsafe(candidate_trace, reference_trace)
-        """
-    )
-    result = pytester.runpytest_subprocess("-q", "--trainsafe-localize", "0")
-    result.assert_outcomes(failed=1)
-    start = next(line for line in result.outlines if "starts at" in line)
-    assert first in start
+
+@pytest.mark.trainsafe(megatron_gpt.train, tp=2, sp=True, args=ONE)
+def test_a_norm_without_its_mark(candidate_trace, reference_trace, localizing):
+    """megatron-core sums over tp the gradients of parameters that are marked, and no others."""
+    text = failure(candidate_trace, reference_trace, bug="norm_without_mark")
+    first = "decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0"
+    starts(text, first, SUMS, "decoder.final_layernorm.weight: nothing sums them over tp")
+    file, line = code_at(text)
+    assert file == "finalize_model_grads.py"
+    assert "all_reduce(" in line
+
+
+@pytest.mark.trainsafe(megatron_gpt.train, tp=2, args=ONE)
+def test_an_input_gradient_that_is_not_reduced(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, bug="input_gradient")
+    first = "decoder.layers.1.input_layernorm.output · activation_grad · step 0 · micro-batch 0"
+    backward = "the backward of decoder.layers.1.self_attention.linear_qkv"
+    starts(text, first, SUMS, backward)
+    assert code_at(text) == ("layers.py", "class ColumnParallelLinear(torch.nn.Module):")
+
+
+@pytest.mark.trainsafe(megatron_gpt.train, dp=2, args=ONE)
+def test_a_reduction_that_does_not_divide(candidate_trace, reference_trace, localizing):
+    """Clipping takes the factor out of main gradients."""
+    text = failure(candidate_trace, reference_trace, bug="mean_over_dp")
+    twice = "the value is 2 times the reference, which is dp so a division by dp is missing"
+    starts(text, "grad_norm · grad_norm · step 0", twice)
+    assert code_at(text)[0] == "param_and_grad_buffer.py"

@@ -6,7 +6,7 @@ import fsdp_llama
 import pytest
 import titan
 import transformers_tp
-from lane import failure, flat, judge, needs_packages, offered
+from lane import code_at, failure, judge, line_of, needs_packages, offered, starts
 
 pytestmark = [needs_packages, pytest.mark.slow]
 
@@ -30,25 +30,44 @@ TITAN = {
 }
 
 
+#: The same of a mixture of experts, whose experts are cut over tp too.
+MOE = {"modules": {name: {"output": {"tp_dim": -1}} for name in ("q_proj", "k_proj", "v_proj")}}
+MOE["modules"]["experts.act_fn"] = {"output": {"tp_dim": -1}}
+
+#: Where torchtitan is asked to apply `fully_shard`.
+APPLIED = 'apply_fsdp(network, ctx.mesh["dp"], ctx.dtype, ctx.dtype, pp_enabled=False)'
+
+ONE = {"steps": 1}
+ONE_MOE = {"model": "qwen2_moe", **ONE}
+
+FIRST = "output.loss · activation_grad · step 0 · micro-batch 0"
+HALVED = "the value is 0.5 times the reference, which is 1/micro-batches or 1/tp"
+DIFFERENTIATED = "the loss that transformers_tp.train differentiates is wrong"
+BACKWARD = "(loss / divisor).backward()"
+HALF = "the value is 0.5 times the reference, which is 1/"
+TWICE = "the value is 2 times the reference, which is "
+
+
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float32")
 def test_fsdp2_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64")
-def test_fsdp2_that_sums_though_the_loss_is_a_mean(candidate_trace, reference_trace):
+@pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64", args=ONE)
+def test_fsdp2_that_sums_though_the_loss_is_a_mean(candidate_trace, reference_trace, localizing):
     """Clipping hides it from the optimizer, and no norm is reported."""
-    text = flat(failure(candidate_trace, reference_trace, fault="summed"))
-    assert "starts at output.loss · activation_grad · step 0 · micro-batch 0" in text
-    assert "the value is 2 times the reference, which is dp so a division by dp is missing" in text
+    text = failure(candidate_trace, reference_trace, fault="summed")
+    first = "output.loss · activation_grad · step 0 · micro-batch 0"
+    at = starts(text, first, f"{TWICE}dp so a division by dp is missing")
+    assert at == line_of(fsdp_llama, BACKWARD)
 
 
-@pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64")
+@pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64", args=ONE)
 def test_fsdp2_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
-    text = flat(failure(candidate_trace, reference_trace, fault="divided twice"))
-    assert "starts at output.loss · activation_grad · step 0 · micro-batch 0" in text
-    assert "the value is 0.5 times the reference, which is 1/dp" in text
-    assert "fsdp_llama.py:" in text.partition("look at")[2]
+    text = failure(candidate_trace, reference_trace, fault="divided twice")
+    first = "output.loss · activation_grad · step 0 · micro-batch 0"
+    at = starts(text, first, f"{HALF}dp", "fsdp_llama.train differentiates is wrong")
+    assert at == line_of(fsdp_llama, BACKWARD)
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32")
@@ -59,26 +78,34 @@ def test_llama_passes_with_the_annotations_that_its_first_report_offers(
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
-@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64")
-def test_llama_with_a_sum_that_counts_replicas(candidate_trace, reference_trace):
-    arguments = {"annotations": LLAMA, "fault": "doubled"}
-    text = flat(failure(candidate_trace, reference_trace, **arguments))
-    assert "starts at model.layers.1.mlp.output · activation · step 0 · micro-batch 0" in text
-    assert "the value is 2 times the reference, which is tp" in text
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
+def test_llama_with_a_sum_that_counts_replicas(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="doubled")
+    first = "model.layers.1.mlp.down_proj.output · activation · step 0 · micro-batch 0"
+    at = starts(text, first, f"{TWICE}tp", "the forward of model.layers.1.mlp.down_proj")
+    assert at == line_of(transformers_tp, "summing.forward = lambda *args: forward(*args) * 2")
 
 
-@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64")
-def test_llama_with_replicas_that_differ(candidate_trace, reference_trace):
-    arguments = {"annotations": LLAMA, "fault": "unequal"}
-    text = flat(failure(candidate_trace, reference_trace, **arguments))
-    assert "starts at model.layers.1.input_layernorm.output · activation · step 0" in text
-    assert "on tp rank 1: the value is 1.01 times the reference" in text
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
+def test_llama_with_a_loss_divided_by_tp(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="divided")
+    at = starts(text, FIRST, HALVED, DIFFERENTIATED)
+    assert at == line_of(transformers_tp, BACKWARD)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what the first report offers of tensor-parallel experts is not all"
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
+def test_llama_with_replicas_that_differ(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="unequal")
+    first = "model.layers.1.input_layernorm.output · activation · step 0 · micro-batch 0"
+    wrong = "on tp rank 1: the value is 1.01 times the reference"
+    at = starts(text, first, wrong, "its parameters have changed since the step began")
+    write = "network.model.layers[1].input_layernorm.weight.mul_(1.01)"
+    assert code_at(text) == (at.partition(":")[0], f"{write}  # type: ignore[union-attr, index]")
+
+
+@pytest.mark.trainsafe(
+    transformers_tp.train, tp=2, dtype="float32", model=["qwen2_moe", "qwen2_moe, grouped"]
 )
-@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args={"model": "qwen2_moe"})
 def test_qwen2_moe_passes_with_the_annotations_that_its_first_report_offers(
     candidate_trace, reference_trace
 ):
@@ -86,9 +113,41 @@ def test_qwen2_moe_passes_with_the_annotations_that_its_first_report_offers(
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args=ONE_MOE)
+def test_qwen2_moe_whose_experts_are_summed_twice(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=MOE, fault="doubled")
+    first = "model.layers.1.mlp.experts.output · activation · step 0 · micro-batch 0"
+    between = "the forward of the code in model.layers.1.mlp.experts (class Qwen2MoeExperts"
+    at = starts(text, first, f"{TWICE}tp", between)
+    assert at == line_of(transformers_tp, "summing.forward = lambda *args: forward(*args) * 2")
+
+
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args=ONE_MOE)
+def test_qwen2_moe_with_a_loss_divided_by_tp(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=MOE, fault="divided")
+    at = starts(text, FIRST, HALVED, DIFFERENTIATED)
+    assert at == line_of(transformers_tp, BACKWARD)
+
+
 @pytest.mark.trainsafe(titan.train, dp=2, dtype="float32")
 def test_torchtitan_passes_at_dp(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(titan.train, dp=2, dtype="float64", args=ONE)
+def test_torchtitan_at_dp_with_a_loss_that_is_a_mean(candidate_trace, reference_trace, localizing):
+    """Its FSDP2 sums, so a loss of a rank's own share is dp times too large."""
+    text = failure(candidate_trace, reference_trace, fault="averaged")
+    at = starts(text, "loss · loss · step 0 · micro-batch 0", f"{TWICE}dp")
+    assert at == line_of(titan, "loss.backward()")
+
+
+@pytest.mark.trainsafe(titan.train, dp=2, dtype="float64", args=ONE)
+def test_torchtitan_at_dp_that_is_never_synchronised(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, fault="never synchronised")
+    none = "the gradient reduction is wrong of all 21 parameters: the optimizer is given no"
+    at = starts(text, "grad_norm · grad_norm · step 0", "every value is zero", none)
+    assert at == line_of(titan, APPLIED)
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float32")
@@ -99,17 +158,17 @@ def test_torchtitan_passes_with_the_annotations_that_its_first_report_offers(
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
-@pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64")
-def test_torchtitan_with_a_loss_that_is_a_mean(candidate_trace, reference_trace):
-    """Its FSDP2 sums, so a loss of a rank's own share is dp times too large."""
-    arguments = {"annotations": TITAN, "fault": "averaged"}
-    text = flat(failure(candidate_trace, reference_trace, **arguments))
-    assert "starts at loss · loss · step 0 · micro-batch 0" in text
-    assert "the value is 2 times the reference, which is dp" in text
+@pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64", args=ONE)
+def test_torchtitan_with_a_loss_that_is_a_mean(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=TITAN, fault="averaged")
+    at = starts(text, "loss · loss · step 0 · micro-batch 0", f"{TWICE}dp")
+    assert at == line_of(titan, "loss.backward()")
 
 
-@pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64")
-def test_torchtitan_with_replicas_that_differ(candidate_trace, reference_trace):
-    arguments = {"annotations": TITAN, "fault": "unequal"}
-    text = flat(failure(candidate_trace, reference_trace, **arguments))
-    assert "starts at layers.1.ffn_norm.output · activation · step 0 · micro-batch 0" in text
+@pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64", args=ONE)
+def test_torchtitan_with_replicas_that_differ(candidate_trace, reference_trace, localizing):
+    text = failure(candidate_trace, reference_trace, annotations=TITAN, fault="unequal")
+    first = "layers.1.ffn_norm.output · activation · step 0 · micro-batch 0"
+    wrong = "wrong only in rows 8-15 of dimension 1, of 16 (the part of tp rank 1)"
+    at = starts(text, first, wrong, "its parameters have changed since the step began")
+    assert at == line_of(titan, 'network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)')

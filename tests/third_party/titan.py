@@ -46,12 +46,14 @@ def train(ctx: Any, steps: int = 2, annotations: Any = None, fault: str = "") ->
     ctx.initialize(network, annotations=annotations)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer, annotations)
-    if fault == "unequal" and ctx.coordinates["tp"]:
-        with torch.no_grad():  # this rank's replica of a norm's scale is another
-            network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)
+    if fault == "never synchronised":
+        network.set_requires_gradient_sync(False)  # type: ignore[operator]
     mine = ctx.microbatches(MICROBATCHES)
     for step in range(steps):
         with ctx.step():
+            if fault == "unequal" and ctx.coordinates["tp"]:
+                with torch.no_grad():  # this rank's replica of a norm's scale is another
+                    network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)
             for index in mine:
                 with ctx.microbatch(index):
                     ids = tokens(step, index)

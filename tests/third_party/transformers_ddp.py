@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from tokens import LENGTH, VOCABULARY, tokens
 from torch import nn
+from torch.distributed._composable import replicate_with_fsdp
+from torch.distributed._composable.replicate import replicate
 from torch.nn.parallel import DistributedDataParallel
 
 MICROBATCHES = 4
@@ -50,13 +52,39 @@ def build(name: str) -> nn.Module:
     return model
 
 
-def train(ctx: Any, model: str = "gpt2", steps: int = 2, fault: str = "") -> None:
+def replicated(ctx: Any, network: nn.Module, wrapper: str) -> nn.Module:
+    """The network under DistributedDataParallel, or one of torch's composable functions."""
+    if wrapper == "replicate":
+        return replicate(network, process_group=ctx.group("dp"))
+    if wrapper == "replicate_with_fsdp":
+        replicate_with_fsdp.replicate(network, mesh=ctx.mesh["dp"])
+        network.set_force_sum_reduction_for_comms(True)  # type: ignore[operator] # gloo sums
+        return network
+    return DistributedDataParallel(network, process_group=ctx.group("dp"))
+
+
+def synchronised(wrapped: Any, now: bool) -> Any:
+    """A context in which a backward reduces gradients `now`, or leaves that to a later one."""
+    if isinstance(wrapped, DistributedDataParallel):
+        return contextlib.nullcontext() if now else wrapped.no_sync()
+    if hasattr(wrapped, "set_requires_gradient_sync"):
+        wrapped.set_requires_gradient_sync(now)
+    return contextlib.nullcontext()
+
+
+def train(
+    ctx: Any,
+    model: str = "gpt2",
+    steps: int = 2,
+    wrapper: str = "DistributedDataParallel",
+    fault: str = "",
+) -> None:
     network = build(model).to(ctx.device, ctx.dtype)
     ctx.initialize(network)
     wrapped: nn.Module = network
     parallel = ctx.point.size("dp") > 1
     if parallel:
-        wrapped = DistributedDataParallel(network, process_group=ctx.group("dp"))
+        wrapped = replicated(ctx, network, wrapper)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(wrapped, optimizer)
     mine = ctx.microbatches(MICROBATCHES)
@@ -64,8 +92,7 @@ def train(ctx: Any, model: str = "gpt2", steps: int = 2, fault: str = "") -> Non
         with ctx.step():
             for index in mine:
                 last = index == mine[-1] and fault != "never synchronised"
-                accumulating = parallel and not last
-                with ctx.microbatch(index), wrapped.no_sync() if accumulating else _nothing():
+                with ctx.microbatch(index), synchronised(wrapped, last or not parallel):
                     ids = tokens(step, index)
                     loss = wrapped(input_ids=ids, labels=ids).loss
                     ctx.loss(loss)
@@ -75,7 +102,3 @@ def train(ctx: Any, model: str = "gpt2", steps: int = 2, fault: str = "") -> Non
             ctx.grad_norm(norm)
             optimizer.step()
             optimizer.zero_grad()
-
-
-def _nothing() -> Any:
-    return contextlib.nullcontext()

@@ -14,42 +14,49 @@ MICROBATCHES = 2
 
 
 def load(ctx: Any, name: str) -> nn.Module:
-    """The model from a checkpoint, as `tp_plan` wants it; its values do not matter."""
+    """The model from a checkpoint, as `tp_plan` wants it; its values do not matter.
+
+    A checkpoint does not say which implementation of experts it was saved with: without being
+    told, a model with a tensor-parallel plan has the grouped matrix products.
+    """
     whole = build(name).to(ctx.dtype)
     if ctx.point.size("tp") == 1:
         return whole
     with tempfile.TemporaryDirectory() as folder:
         whole.save_pretrained(folder)  # type: ignore[operator]
         return type(whole).from_pretrained(  # type: ignore[attr-defined,no-any-return]
-            folder, tp_plan="auto", device_mesh=ctx.mesh["tp"], dtype=ctx.dtype
-        )
+            folder, tp_plan="auto", device_mesh=ctx.mesh["tp"], dtype=ctx.dtype,
+            experts_implementation=whole.config._experts_implementation,  # type: ignore[union-attr]
+        )  # fmt: skip
 
 
 def train(
     ctx: Any, model: str = "llama", steps: int = 2, annotations: Any = None, fault: str = ""
 ) -> None:
     network = load(ctx, model)
+    if fault == "doubled":
+        double(network.model.layers[1])  # type: ignore[union-attr, index]
     ctx.initialize(network, annotations=annotations)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer, annotations)
-    if fault and ctx.point.size("tp") > 1:
-        plant(ctx, network, fault)
+    divisor = ctx.point.size("tp") if fault == "divided" else 1
     for step in range(steps):
         with ctx.step():
+            if fault == "unequal" and ctx.coordinates["tp"] == 1:
+                with torch.no_grad():  # one rank's replica of a norm is another's
+                    network.model.layers[1].input_layernorm.weight.mul_(1.01)  # type: ignore[union-attr, index]
             for index in ctx.microbatches(MICROBATCHES):
                 with ctx.microbatch(index):
                     ids = tokens(step, index)
                     loss = network(input_ids=ids, labels=ids).loss / MICROBATCHES
                     ctx.loss(loss)
-                    loss.backward()
+                    (loss / divisor).backward()
             optimizer.step()
             optimizer.zero_grad()
 
 
-def plant(ctx: Any, network: Any, fault: str) -> None:
-    layer = network.model.layers[1]
-    if fault == "doubled":  # a sum over ranks of what every rank already has
-        layer.mlp.down_proj.register_forward_hook(lambda *args: args[-1] * 2)
-    elif ctx.coordinates["tp"] == 1:  # "unequal": one rank's replica of a norm is another's
-        with torch.no_grad():
-            layer.input_layernorm.weight.mul_(1.01)
+def double(layer: Any) -> None:
+    """A sum over ranks of what every rank already has."""
+    summing = layer.mlp.experts if hasattr(layer.mlp, "experts") else layer.mlp.down_proj
+    forward = summing.forward
+    summing.forward = lambda *args: forward(*args) * 2

@@ -1,8 +1,9 @@
 """Finds torch's data parallel wrappers, and the axes over which they average gradients.
 
-Called by the recorder.  DistributedDataParallel and FSDP2 divide the sum of the ranks' gradients
-by the number of ranks, so a program that uses one as documented trains on a loss whose gradients
-are that many times the whole step's until the reduction.  accelerate and Lightning use both.
+Called by the recorder.  DistributedDataParallel, `replicate` and FSDP2 divide the sum of the
+ranks' gradients by the number of ranks, so a program that uses one as documented trains on a loss
+whose gradients are that many times the whole step's until the reduction.  accelerate and Lightning
+use DistributedDataParallel and FSDP2, torchtitan uses `replicate` too.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.torch_native.fsdp import is_flat_fsdp, is_fsdp_module
+from pytest_trainsafe.frameworks.torch_native.replicate import (
+    Reducer,
+    is_made_by_replicate,
+    is_replicated,
+    reducer_of,
+)
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
@@ -50,6 +57,8 @@ class Wrappers:
         self._writer = writer
         self._sharded: list[tuple[nn.Module, tuple[str, ...] | None]] = []
         self._replicated: dict[int, DistributedDataParallel] = {}
+        self._modules: list[nn.Module] = []
+        self._reducers: list[Reducer] = []
         self._told: set[tuple[str, ...]] = set()
 
     def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
@@ -59,6 +68,7 @@ class Wrappers:
         """
         for name, part in parts:
             for module in part.modules():
+                self._modules.append(module)
                 if is_flat_fsdp(module) and _size(module) > 1:
                     raise _unsupported(module)
                 if is_fsdp_module(module):
@@ -68,8 +78,9 @@ class Wrappers:
             hooks.before(part, name, self._look)
 
     def _look(self, *_: object) -> None:
+        self._reducers = [found for module in self._modules if (found := reducer_of(module))]
         around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
-        if around is not None:
+        if around is not None and not (self._reducers and is_made_by_replicate(around)):
             self._replicated[id(around)] = around
         axes = self._averaged()
         self._annotations.averaged_by_wrapper(axes)
@@ -79,25 +90,39 @@ class Wrappers:
 
     def _averaged(self) -> tuple[str, ...]:
         """The axes on which all wrappers agree, () where they do not or one is not understood."""
-        found = {_axes_of_ddp(module, self._point) for module in self._replicated.values()}
+        reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
+        found = {_axes_of_reducer(reducer, self._point) for reducer in reducers}
         found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}
         axes = found.pop() if len(found) == 1 else None
         return axes or ()
 
     def _names(self) -> str:
-        names = ["DistributedDataParallel"] if self._replicated else []
-        return " and ".join([*names, "fully_shard"] if self._sharded else names)
+        names: dict[str, bool] = {
+            "DistributedDataParallel": bool(self._replicated),
+            "replicate": bool(self._reducers) or any(map(_is_replicated, self._sharded)),
+            "fully_shard": not all(map(_is_replicated, self._sharded)),
+        }
+        return " and ".join(name for name, used in names.items() if used)
 
 
-def _axes_of_ddp(module: DistributedDataParallel, point: Point) -> tuple[str, ...] | None:
-    """The axes over which DistributedDataParallel averages; None where a hook does who knows what.
+def _is_replicated(sharded: tuple[nn.Module, object]) -> bool:
+    return is_replicated(sharded[0])
+
+
+def _reducer_of_ddp(module: DistributedDataParallel) -> Reducer:
+    """The reducer of a DistributedDataParallel.
 
     Hooks of the C++ reducer, which `_comm_hooks` does not list, average.
     """
-    hooks = [hook for hook, _ in getattr(module, "_comm_hooks", ())]
-    if not all(map(_averages, hooks)):
+    hooks = tuple(hook for hook, _ in getattr(module, "_comm_hooks", ()))
+    return Reducer(module.process_group, hooks)
+
+
+def _axes_of_reducer(reducer: Reducer, point: Point) -> tuple[str, ...] | None:
+    """The axes over which gradients are averaged; None where a hook does who knows what."""
+    if not all(map(_averages, reducer.hooks)):
         return None
-    return _varying(dist.get_process_group_ranks(module.process_group), point)
+    return _varying(dist.get_process_group_ranks(reducer.group), point)
 
 
 def _averages(hook: Any) -> bool:

@@ -19,6 +19,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
 from pytest_trainsafe.judge.localize.inputs import Inputs
 from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
@@ -56,7 +57,8 @@ class Fault:
     `between` says that it is the module's own code, between the modules that it runs.
     `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `unseen` says
     of a forward that its inputs were not all compared, so that they may be at fault instead.
-    `uncalled` says that the module is called less often than in the reference, or never.
+    `uncalled` says that the module is called less often than in the reference, or never, and
+    `condition` what its forward is run with that the reference's is not.
     """
 
     phase: Phase
@@ -65,6 +67,7 @@ class Fault:
     handed: int | None = None
     unseen: bool = False
     uncalled: Literal["", "never", "less"] = ""
+    condition: Condition = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class _Blame:
         self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
         notes = [note for rank in rung.reference.ranks for note in rank.note("caller")]
         self.callers = dict(note.split("=", 1) for note in reversed(notes))
+        self.conditions = Conditions(rung)
         self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
         for id in rung.reference.ids():
             if is_input(id):
@@ -136,6 +140,8 @@ class _Blame:
         clipped = self.factor is not None and bool(self.factor.clips)
         scaled = {*self.factor.scaled} if self.factor is not None and clipped else set()
         late = [id for id in reduced if id.path not in wrong and id not in scaled]
+        if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
+            late += [id for id in self.lacking("main_grad") if id.path not in wrong]
         if given and not unclipped and self.comparison.compared["unclipped_grad"]:
             # Right before they were clipped, and wrong afterwards.
             yield Fault("norm", PROGRAM)
@@ -144,7 +150,7 @@ class _Blame:
                 yield from (Fault("reduction", id.path) for id in late)
             if not wrong and not late and (norm or scaled):
                 yield Fault("norm", PROGRAM)
-        wrong |= {id.path for id in reduced}
+        wrong |= {id.path for id in (*reduced, *late)}
         stepped = [id for id in self.wrong if id.kind in _STEPPED and not (_paths(id) & wrong)]
         # What a factor on all gradients explains follows from what is wrong before it.
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
@@ -160,6 +166,14 @@ class _Blame:
         return follow_a_factor(
             self.rung, [id for id in given if id.step == step and id.path in paths]
         )
+
+    def lacking(self, kind: str) -> list[TensorId]:
+        """The tensors that the candidate lacks, in the first step in which anything is wrong."""
+        step = min(id.step for id in self.wrong)
+        candidate, reference = self.rung.candidate, self.rung.reference
+        if any(id.kind == kind and id.step == step for id in candidate.ids()):
+            return []  # no single cause took all of them away
+        return [id for id in reference.ids() if id.kind == kind and id.step == step]
 
     def of(self, kind: str) -> list[TensorId]:
         return [id for id in self.wrong if id.kind == kind]
@@ -189,7 +203,10 @@ class _Blame:
             wrong = self.wrong_inputs_of(target, id)
         if between and self.wrong_outputs_of(target, below=id.module):
             return  # an output that was not rewritten carried the error on
-        if between:
+        condition = self.conditions.of(target, id)
+        if condition:
+            yield Fault("forward", target, condition=condition)
+        elif between:
             yield self.between("forward", target)
         else:
             given = self.input_ids_of(id)

@@ -1,6 +1,7 @@
-"""Says what is wrong of a model that differs before the first step, where nothing flows yet.
+"""Faults that are named without another Run: before the first step, or of whole steps only.
 
-Nothing is run again: what the ranks hold tells it.  Called by `judge.localize.search`.
+Before the first step nothing flows between modules, and of a program that marks no micro-batch no
+module is recorded: nothing could be rewritten.  Called by `search`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.words import told_names
 from pytest_trainsafe.trace.reader import Trace
+
+#: The kinds that an optimizer's step makes, of tensors named after a parameter.
+_STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
 
 def initial(failed: Comparison, candidate: Trace) -> Located:
@@ -95,3 +99,38 @@ def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
     if not stages or len(stages) == candidate.sizes["pp"]:
         return ""
     return f", on rank {' and '.join(map(str, sorted(stages)))} of pp,"
+
+
+def has_whole_steps_only(trace: Trace) -> bool:
+    """Whether the program marked no micro-batch."""
+    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
+
+
+def whole_steps(failed: Comparison) -> Located:
+    """The report's rows on a comparison of whole steps."""
+    wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
+    kinds = {id.kind for id in wrong}
+    if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
+        names = list(dict.fromkeys(_parameter(id) for id in wrong))
+        text = (
+            "every gradient that the optimizer is given agrees; the optimizer's step is wrong of "
+            f"{told_names(names, 'parameter')}"
+        )
+        return Located((("faulty", text),), faults=tuple(("optimizer", name) for name in names))
+    if kinds == {"loss"} and failed.compared["main_grad"]:
+        text = "every gradient and update agrees; the loss that the program reports is wrong"
+        return Located((("faulty", text),), faults=(("loss", "<program>"),))
+    why = (
+        "only whole steps were compared, so the fault may be in the data, the forward, the "
+        "backward or the reduction of gradients; marking micro-batches (ctx.microbatch) lets them "
+        "be told apart"
+    )
+    return Located((("not localised", why),))
+
+
+def _parameter(id: TensorId) -> str:
+    """The path of the parameter that a tensor belongs to."""
+    if id.kind != "optimizer_state":
+        return id.path
+    leaf = id.name.split(".")[0]
+    return f"{id.module}.{leaf}" if id.module else leaf

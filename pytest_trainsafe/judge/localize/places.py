@@ -7,15 +7,17 @@ nothing was localised.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from msgspec.json import decode
 
 from pytest_trainsafe.core.code_files import is_installed, relative
+from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
+from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.sites import Reduction, Site, What
@@ -41,6 +43,8 @@ _DOES: dict[What, str] = {
     "norm": "reports the gradient norm",
     "backward": "starts the backward",
     "step": "steps the optimizer",
+    "alter": "changes parameters before the step's last forward",
+    "mode": "switches to evaluation mode",
 }
 
 #: Operations that scale a gradient in place.
@@ -80,6 +84,16 @@ class Places:
                 return NOWHERE
         return found if found[0] else (_line_of(self.program), "the program")
 
+    def of_condition(self, condition: Condition, module: str) -> Place:
+        """The line that changes parameters before a forward, or switches a module's mode."""
+        if condition == "altered":
+            found = self._does("alter")
+            return found if found[0] else (_line_of(self.program), "the program")
+        site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
+        if site is None or not site.at:
+            return NOWHERE
+        return site.user or site.at, f"{_DOES['mode']}{_through(site)}"
+
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
         """The line of what makes a wrong tensor, where that is no module."""
         phase = _MADE_BY.get(id.kind)
@@ -91,6 +105,11 @@ class Places:
         if phase == "reduction" and factor is not None and factor.clips and not factor.apart:
             phase = "norm"
         return self.of_phase(phase, comparison, [id.path])
+
+    def summing(self, axis: str) -> Place:
+        """The line that sums gradients over an axis, after the backward."""
+        made = [each for each in self.reductions if axis in each.axes and _adds_up(each)]
+        return self._of(made) if made else NOWHERE
 
     def led_there(self) -> str:
         """The user's own line that calls the model, for code of installed packages."""
@@ -117,6 +136,11 @@ class Places:
     def _norm(self, comparison: Comparison) -> Place:
         """The line that sums the gradient norm over ranks, or that scales gradients by it."""
         factor = comparison.factor
+        # A factor that is the size of an axis is the gradients', where clipping hides it from them.
+        axes = {f.pattern.axis for f in _of_norm(comparison) if f.pattern} & {"dp", "cp"}
+        reduced = [made for made in self.reductions if axes & {*made.axes}]
+        if reduced and (factor is None or not factor.clips):
+            return self._of(reduced)
         clip = self._writes(_SCALES)
         if self.norms and not (factor is not None and factor.clips == "right norm" and clip[0]):
             return self._of(self.norms)
@@ -174,9 +198,12 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
+        """The line of the first reduction, or the user's own that calls a function for it."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)
+        if not _own(made.caller):
+            return made.site, f"{made}, called at {relative(made.caller)}"
         return made.caller, f"{made} at {relative(made.site)}"
 
     def _optimizer(self) -> Place:
@@ -188,6 +215,11 @@ class Places:
         if not source:
             return line, f"constructs {made.name}"
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+
+def _of_norm(comparison: Comparison) -> Iterator[Finding]:
+    failing = (f for f in comparison.findings if f.verdict == "fail")
+    return (f for f in failing if f.where is not None and f.where.kind == "grad_norm")
 
 
 def _adds_up(made: Reduction) -> bool:

@@ -24,11 +24,10 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.axes import needed, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, Known
-from pytest_trainsafe.judge.localize.initial import initial
+from pytest_trainsafe.judge.localize.initial import has_whole_steps_only, initial, whole_steps
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
-from pytest_trainsafe.judge.localize.whole_steps import has_whole_steps_only, whole_steps
 from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.record.spec import encode_rewrite

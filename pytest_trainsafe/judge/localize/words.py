@@ -15,8 +15,10 @@ from pytest_trainsafe.judge.compare.explain.factor_words import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase
+from pytest_trainsafe.judge.localize.conditions import Condition
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
 from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.sites import Reduction
 
 #: Names told of one group of faults, and groups told of one failure.
@@ -32,9 +34,9 @@ def located(
 ) -> Located:
     """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
     words = _Words(comparison, rung, program)
-    groups: dict[tuple[Phase, str, bool, str], list[Fault]] = {}
+    groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:
-        key = fault.phase, words.group(fault), fault.between, fault.uncalled
+        key = fault.phase, words.group(fault), fault.between, fault.uncalled, fault.condition
         groups.setdefault(key, []).append(fault)
     rows = []
     agrees = words.agrees(faults[0])
@@ -63,6 +65,8 @@ class _Words:
 
     def group(self, fault: Fault) -> str:
         """What faults of one phase are told together by: the class of a module."""
+        if fault.condition == "altered":
+            return ""
         if fault.phase in ("forward", "backward") and fault.target in self.modules:
             return self.modules[fault.target].cls
         return ""
@@ -114,6 +118,9 @@ class _Words:
 
     def reduced(self, names: Sequence[str]) -> str:
         """What shows that the reduction of some parameters' gradients is wrong."""
+        main = [any(id.kind == "main_grad" for id in trace.ids()) for trace in self.both()]
+        if main == [False, True]:
+            return "the optimizer is given no gradient"
         uncompared = [name for name in names if not self.compared.gradient(name)]
         if len(uncompared) == len(names):
             text = (
@@ -169,6 +176,8 @@ class _Words:
             )
         names = [f.target or "the root module" for f in group]
         of = told_names(names, "module")
+        if fault.condition:
+            return f"the forward of {of}: {_condition(fault.condition, len(group) == 1)}"
         cls = module_code(self.modules, fault.target)[0]
         if fault.uncalled and fault.target in self.modules:
             cls = self.modules[fault.target].cls  # also one of torch's: who calls it is at fault
@@ -198,12 +207,20 @@ class _Words:
 
     def unsummed(self, group: Sequence[Fault]) -> str:
         """That gradients are sums which nobody took, where all of them are."""
-        patterns = {f.where.path: f.pattern for f in self.found() if f.where and f.pattern}
-        axes = {p.axis for fault in group if (p := patterns.get(fault.target))}
-        sums = {p.name for p in patterns.values()} == {"partial sum"}
-        if sums and len(axes) == 1 and "" not in axes:
-            return f": nothing sums them over {axes.pop()}, on which each rank has a term"
-        return ""
+        axis = self.unsummed_axis(group)
+        return f": nothing sums them over {axis}, on which each rank has a term" if axis else ""
+
+    def unsummed_axis(self, group: Sequence[Fault]) -> str:
+        """The axis over which nothing sums these parameters' gradients; "" for none."""
+        targets = {fault.target for fault in group}
+        patterns = [
+            f.pattern
+            for f in self.found()
+            if f.where and f.where.kind == "param_grad" and f.where.path in targets and f.pattern
+        ]
+        axes = {pattern.axis for pattern in patterns if pattern.name == "partial sum"}
+        alone = all(pattern.name == "partial sum" for pattern in patterns) and len(axes) == 1
+        return axes.pop() if alone else ""
 
     def reductions(self, group: Sequence[Fault]) -> list[str]:
         """The reductions that the program does make, where one is wrong or missing."""
@@ -215,6 +232,9 @@ class _Words:
         more = [f"and {len(told) - MOST_MADE} more"] if len(told) > MOST_MADE else []
         return told[:MOST_MADE] + more
 
+    def both(self) -> tuple[Trace, Trace]:
+        return self.rung.candidate, self.rung.reference
+
     def found(self) -> Iterator[Finding]:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
@@ -225,6 +245,13 @@ class _Words:
         if fault.target == PROGRAM or not of_module:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             return self.places.of_phase(fault.phase, self.comparison, targets)
+        if fault.condition:
+            place = self.places.of_condition(fault.condition, fault.target)
+            return place if place[0] else self.code(fault.target)
+        if fault.phase == "weights":
+            axis = self.unsummed_axis(group)
+            summing = self.places.summing(axis) if axis else NOWHERE
+            return summing if summing[0] else self.code(fault.target)
         if not fault.uncalled:
             return self.code(fault.target)
         caller = self.compared.caller(fault.target)  # the module's own code never ran
@@ -246,6 +273,22 @@ class _Words:
 
 def _called(made: Reduction) -> str:
     return f", called at {relative(made.caller)}" if made.caller else ""
+
+
+def _condition(condition: Condition, one: bool) -> str:
+    """What one forward, or several, are run with and the reference's are not."""
+    if condition == "altered":
+        its, differs = ("its", "output differs") if one else ("their", "outputs differ")
+        return (
+            f"{its} {differs}, and {its} parameters have changed since the step began, which the "
+            "reference's have not"
+        )
+    here, there = ("evaluation", "training")
+    if condition == "trained":
+        here, there = there, here
+    return (
+        f"{'it runs' if one else 'they run'} in {here} mode, and in {there} mode in the reference"
+    )
 
 
 def told_names(names: Sequence[str], noun: str) -> str:

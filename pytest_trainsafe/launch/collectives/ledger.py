@@ -131,18 +131,18 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
 def calling_lines() -> tuple[str, str]:
     """file:line of who calls torch or this package, and of the user's code that led there.
 
-    The first is the innermost caller outside torch, this package and frameworks' layers over
-    `torch.distributed`.  The second is "" where that is the user's own, or where none led there:
-    torch's autograd runs backwards in threads of its own.
+    The first is the innermost caller outside torch, this package, frameworks' layers over
+    `torch.distributed` and Python's own library (`contextlib`).  The second is "" where that is
+    the user's own, or where none led there: torch's autograd runs backwards in threads of its own.
     """
     frame: FrameType | None = sys._getframe(1)
     site = last = ""
     while frame is not None:
         file = frame.f_code.co_filename
         last = f"{file}:{frame.f_lineno}"
-        if not file.startswith((TORCH, "<")) and not passes_on(file):
+        if not file.startswith((TORCH, "<")) and not passes_on(file) and not is_stdlib(file):
             site = site or last
-            if not is_installed(file) and not is_stdlib(file):
+            if not is_installed(file):
                 return site, "" if last == site else last
         frame = frame.f_back
     return site or last, ""

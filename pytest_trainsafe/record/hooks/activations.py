@@ -315,7 +315,7 @@ class ActivationRecorder:
         if name in self._looked_at or not module.training:
             return
         self._looked_at.add(name)
-        if (rate := _dropout(module)) > 0:
+        if (rate := dropout_of(module)) > 0:
             self._note(NoteEvent("dropout", str(rate)))
 
     def _note(self, note: NoteEvent) -> None:
@@ -324,7 +324,7 @@ class ActivationRecorder:
             self.writer.add(note)
 
 
-def _dropout(module: nn.Module) -> float:
+def dropout_of(module: nn.Module) -> float:
     """The dropout probability of a dropout module, of attention, or of a recurrent module."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p

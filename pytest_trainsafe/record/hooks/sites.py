@@ -40,21 +40,30 @@ class Sites:
         self._seen: set[tuple[What, object]] = set()
         self._constructed: list[Site] = []
 
-    def note(self, what: What, when: object = None, name: str = "") -> None:
-        """Note the line that led here; `when` says of what repeats which time it is."""
+    def note(
+        self, what: What, when: object = None, name: str = "", site: Site | None = None
+    ) -> None:
+        """Note the line that led here, or `site`; `when` says of what repeats which time it is."""
         if self._counts[what] >= MOST or (what, when) in self._seen:
             return
         if when is not None:
             self._seen.add((what, when))
+        site = site or self.here(what, name)
+        if site is not None:
+            self.add(site)
+
+    def here(self, what: What, name: str = "") -> Site | None:
+        """The line that led here, which is not noted yet; None where none of the program's did."""
         at, user = calling_lines()
         # On a GPU, hooks of a backward run in a thread that nobody's line led to.
-        if not at.startswith((TORCH, "<")) and not passes_on(at):
-            self._add(Site(what, at, user, name))
+        if at.startswith((TORCH, "<")) or passes_on(at):
+            return None
+        return Site(what, at, user, name)
 
     def write_constructed(self) -> None:
         """Note what was constructed until now."""
         for site in self._constructed:
-            self._add(site)
+            self.add(site)
         self._constructed.clear()
 
     @contextlib.contextmanager
@@ -86,7 +95,8 @@ class Sites:
 
         return watched
 
-    def _add(self, site: Site) -> None:
+    def add(self, site: Site) -> None:
+        """Note a line, unless it was noted before or there are too many of its kind."""
         if not site.at or site in self._noted or self._counts[site.what] >= MOST:
             return
         self._noted.add(site)

@@ -15,7 +15,11 @@ from torch import nn
 from pytest_trainsafe.core.code_files import TORCH
 
 #: Modules of torch that make a class of their own of a module's.
-_MADE_BY = ("torch.distributed.fsdp", "torch.nn.utils.parametrize")
+_MADE_BY = (
+    "torch.distributed.fsdp",
+    "torch.distributed._composable",
+    "torch.nn.utils.parametrize",
+)
 
 
 @functools.cache

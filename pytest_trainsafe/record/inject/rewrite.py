@@ -32,7 +32,12 @@ from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.record.training.tensors import local_values, on_gradient, own_layout
+from pytest_trainsafe.record.training.tensors import (
+    is_pending,
+    local_values,
+    on_gradient,
+    own_layout,
+)
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -132,7 +137,7 @@ class Rewriter:
                 del self._held[where]
 
     def _output(self, where: TensorId, tensor: torch.Tensor) -> torch.Tensor:
-        if type(tensor) is not torch.Tensor and not is_dtensor(tensor):
+        if type(tensor) is not torch.Tensor and not is_dtensor(tensor) and not is_pending(tensor):
             return tensor
         if not tensor.is_floating_point() or tensor.layout != torch.strided:
             return tensor

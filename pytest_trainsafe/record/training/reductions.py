@@ -33,11 +33,16 @@ _SUMS = frozenset(
 MOST_SIZES = 16
 
 
+#: Elements of a parameter that others may be reduced with, and of all of them together.
+SMALL, MOST_TOGETHER = 2**16, 2**20
+
+
 class Reductions:
     """Each different reduction once, as a note.  `parameters` are those that are trained.
 
     Taken for reductions of gradients are calls with a tensor that is one, that has as many
-    elements as a parameter (a copy of its gradient), or as many as the largest (a bucket).
+    elements as a parameter (a copy of its gradient), as several small ones (of norms and biases
+    together), or as many as the largest (a bucket).
     Reductions of a single number, outside of the micro-batches, may be of the gradients' norm.
     """
 
@@ -47,7 +52,10 @@ class Reductions:
         self._clock = clock
         self._writer = writer
         self._point = point
-        self._sizes = {local_values(parameter).numel() for parameter in parameters}
+        numels = [local_values(parameter).numel() for parameter in parameters]
+        self._sizes = set(numels)
+        self._small = [numel for numel in numels if numel <= SMALL]
+        self._sums: int | None = None
         self._noted: set[Reduction] = set()
         self._lines: Counter[tuple[str, str]] = Counter()
 
@@ -78,8 +86,21 @@ class Reductions:
             return True
         if call.name.endswith(".grad"):
             return True
-        fits = call.numel in self._sizes or call.numel >= max(self._sizes, default=0)
-        return _floating(call) and call.numel > 1 and fits
+        if not _floating(call) or call.numel == 1:
+            return False
+        largest = max(self._sizes, default=0)
+        return call.numel in self._sizes or call.numel >= largest or self._is_sum(call.numel)
+
+    def _is_sum(self, numel: int) -> bool:
+        """Whether so many elements are those of several small parameters, reduced together."""
+        if numel > MOST_TOGETHER:
+            return False
+        if self._sums is None:
+            # Bit n is set where some of the parameters have n elements in all.
+            self._sums, within = 1, (2 << MOST_TOGETHER) - 1
+            for small in self._small:
+                self._sums |= (self._sums << small) & within
+        return bool(self._sums >> numel & 1)
 
     def _axes(self, ranks: tuple[int, ...]) -> list[str]:
         places = [self._point.coordinates(rank) for rank in ranks]

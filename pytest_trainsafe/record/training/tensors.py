@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,18 @@ def local_values(tensor: Any) -> torch.Tensor:
     local: torch.Tensor = tensor.detach()
     if is_dtensor(local):
         local = local.to_local()  # type: ignore[attr-defined]
-    # A subclass may be a promise (AsyncCollectiveTensor); an operation on it waits for it.
+    # A subclass may be a promise (`is_pending`); an operation on it waits for it.
     return local if type(local) is torch.Tensor else local.clone()
+
+
+def is_pending(tensor: torch.Tensor) -> bool:
+    """Whether this is the result of a functional collective that nobody has waited for yet.
+
+    DTensor leaves it in what `to_local` returns, so modules of torch's tensor parallelism do.
+    """
+    collectives: Any = sys.modules.get("torch.distributed._functional_collectives")
+    cls = getattr(collectives, "AsyncCollectiveTensor", None)
+    return isinstance(cls, type) and isinstance(tensor, cls)
 
 
 def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:

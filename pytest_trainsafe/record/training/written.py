@@ -1,12 +1,13 @@
 """Notes the lines that change gradients in place between the backward and the optimizer's step.
 
-They reduce, scale or clip gradients.  Used in the Runs that `pytest_trainsafe/localize` asks for:
-each operation there costs a call of Python.
+They reduce, scale or clip gradients.  Of lines that change parameters it is known only later
+whether a forward follows in the same step, so that they matter (`conditions.py`).  Used in the Runs
+that localisation asks for: each operation there costs a call of Python.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,13 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.trace.sites import Site
 
 #: Operations that only clear a gradient.
 _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 
 
-class GradientWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each operation of a step, and ignores those within a micro-batch or a backward."""
+class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operation of a step, and ignores those within a backward.
+
+    Those on gradients within a micro-batch are ignored too: they are the backward's own.
+    """
 
     def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,6 +35,17 @@ class GradientWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sites = sites
         self._parameters = list(parameters)
         self._gradients: set[int] | None = None
+        self._weights: set[int] | None = None
+        self._found: dict[Site, None] = {}
+
+    def found(self) -> list[Site]:
+        """The lines that changed parameters since `forget`."""
+        return list(self._found)
+
+    def forget(self) -> None:
+        """A step ends: what it did to parameters is what a step does."""
+        self._found.clear()
+        self._weights = None
 
     def __torch_dispatch__(
         self,
@@ -38,30 +54,47 @@ class GradientWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if self._clock.open is not None or torch._C._current_graph_task_id() != -1:
+        backward = torch._C._current_graph_task_id() != -1
+        if self._clock.open is not None or backward:
             self._gradients = None
-        elif func._schema.is_mutable:
+        if func._schema.is_mutable and not backward:
             self._look_at(func, args)
         return func(*args, **(kwargs or {}))
 
     def _look_at(self, func: Any, args: Sequence[Any]) -> None:
         name = func._schema.name.rpartition("::")[2]
-        if name in _CLEARS:
+        if self._weights is None:
+            self._weights = _memories(self._parameters)
+        if _writes_to(func, args, self._weights):
+            site = self._sites.here("alter", name)
+            if site is not None:
+                self._found[site] = None
+        if self._clock.open is not None or name in _CLEARS:
             return
         if self._gradients is None:
-            self._gradients = {_memory(each) for each in self._held()} - {0}
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            if any(_memory(tensor) in self._gradients for tensor in _tensors(value)):
-                self._sites.note("write", name=name)
-                return
+            self._gradients = _memories(self._held())
+        if _writes_to(func, args, self._gradients):
+            self._sites.note("write", name=name)
 
     def _held(self) -> Iterator[torch.Tensor]:
         for parameter in self._parameters:
             for gradient in (parameter.grad, getattr(parameter, "main_grad", None)):
                 if isinstance(gradient, torch.Tensor):
                     yield gradient
+
+
+def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> bool:
+    """Whether an operation changes a tensor that lies in one of these memories."""
+    return any(
+        _memory(tensor) in memories
+        for argument, value in zip(func._schema.arguments, args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for tensor in _tensors(value)
+    )
+
+
+def _memories(tensors: Iterable[torch.Tensor]) -> set[int]:
+    return {_memory(tensor) for tensor in tensors} - {0}
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,9 +92,16 @@ def lacks(rung: Rung, comparison: Comparison) -> bool:
     return may_be_means(rung, comparison)
 
 
-def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Proposal | None:
+def propose(
+    rung: Rung,
+    comparison: Comparison,
+    loosen: Sequence[Loosen],
+    again: Callable[[Rung, Comparison], tuple[Rung, Comparison]] | None = None,
+) -> Proposal | None:
     """Find the layouts that a failed comparison lacked; None where it lacked none.
 
+    `again` measures rounding again for a comparison that fails by little, as the ladder does
+    before it reports: what annotations leave may be due to a small sample of noise.
     Where some tensors could not be judged, for want of values, nothing can be tried.
     """
     if comparison.suspects:
@@ -123,9 +130,12 @@ def propose(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Pro
         needs |= fresh
         trace = adopt(rung.candidate, needs.values())
         comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
+    adopted = dataclasses.replace(rung, candidate=trace)
+    if comparison.failed and needs and again is not None:
+        adopted, comparison = again(adopted, comparison)
     averaged = None
     if comparison.failed:
-        averaged = means(dataclasses.replace(rung, candidate=trace), comparison, loosen)
+        averaged = means(adopted, comparison, loosen)
     if averaged is not None and averaged.clipped != 1.0:
         unexplained, averaged = _hidden(averaged), None
     if not needs and not unexplained and averaged is None:

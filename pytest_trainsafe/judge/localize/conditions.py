@@ -1,0 +1,47 @@
+"""Conditions under which a module of the candidate runs, and the reference's does not.
+
+Reads what `record/training/conditions.py` notes.  Called by `judge.localize.blame`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.json import decode
+
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.sites import Site
+
+#: Its parameters have changed since the step began, or it is in evaluation or in training mode.
+Condition = Literal["", "altered", "evaluated", "trained"]
+
+
+class Conditions:
+    """The conditions of one rewritten rung."""
+
+    def __init__(self, rung: Rung) -> None:
+        self._altered = _altered(rung.candidate) - _altered(rung.reference)
+        evaluated, expected = evaluations(rung.candidate), evaluations(rung.reference)
+        self._evaluated = evaluated.keys() - expected.keys()
+        self._trained = expected.keys() - evaluated.keys()
+
+    def of(self, module: str, at: TensorId) -> Condition:
+        """The condition under which a module runs in the micro-batch of a tensor."""
+        if f"{at.step} {at.microbatch} {module}" in self._altered:
+            return "altered"
+        if module in self._evaluated:
+            return "evaluated"
+        return "trained" if module in self._trained else ""
+
+
+def evaluations(trace: Trace) -> dict[str, Site]:
+    """The modules that ran in evaluation mode on some rank, with the lines that put them there."""
+    noted = (text for rank in trace.ranks for text in rank.note("evaluated"))
+    sites = (decode(text, type=Site) for text in dict.fromkeys(noted))
+    return {site.name: site for site in sites}
+
+
+def _altered(trace: Trace) -> set[str]:
+    return {text for rank in trace.ranks for text in rank.note("altered")}

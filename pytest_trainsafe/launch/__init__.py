@@ -40,9 +40,9 @@ _HOME = {
     "RankResult": "result",
     "Script": "task",
     "Task": "task",
-    "TorchrunLauncher": "torchrun",
-    "WarmLauncher": "warm",
-    "WarmServer": "warm_start",
+    "TorchrunLauncher": "torchrun.launcher",
+    "WarmLauncher": "forkserver.launcher",
+    "WarmServer": "forkserver.start",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -66,7 +67,9 @@ class RunKey:
 def adapter_files(key: RunKey) -> Iterator[str]:
     """The files of the adapters that are a project's own: what they say is in the trace."""
     for path in key.adapters[len(BUILT_IN) :]:
-        spec = importlib.util.find_spec(path.partition(":")[0])
+        spec = None
+        with contextlib.suppress(ImportError):  # ranks say what cannot be imported
+            spec = importlib.util.find_spec(path.partition(":")[0])
         if spec is not None and spec.origin:
             yield spec.origin
 

@@ -20,7 +20,7 @@ def train(ctx):
 TESTS = """
 import pytest
 from program import train
-from pytest_trainsafe.report.summary import attach_summary
+from pytest_trainsafe.sweep.point_summary import attach_summary
 
 @pytest.mark.trainsafe(train, tp=[2, 4])
 def test_reference(request, trainsafe, reference_trace):

@@ -30,7 +30,7 @@ def judging(project):
     project.makepyfile(
         f"""
         import pytest
-        from pytest_trainsafe.report.summary import attach_summary
+        from pytest_trainsafe.sweep.point_summary import attach_summary
 
         @pytest.mark.trainsafe("program:train", tp=[2, 3])
         def test_judged(request):

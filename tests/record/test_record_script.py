@@ -96,7 +96,7 @@ def test_a_script_that_fails_is_no_context_for_the_next(make_spec: Any, tmp_path
 
 
 def test_a_script_without_steps_is_named(make_spec: Any, tmp_path: Path) -> None:
-    path = tmp_path / "runs/idle.py"
+    path = tmp_path / "idle.py"
     path.write_text("pass\n")
     with pytest.raises(ProgramError, match=r"idle\.py never called ctx\.step"):
         program.run(msgspec.to_builtins(make_spec(script=str(path))))

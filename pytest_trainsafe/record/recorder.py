@@ -23,7 +23,7 @@ from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.hooks.source import described_class, replaced_forward, source_of
+from pytest_trainsafe.record.hooks.source import described
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
@@ -48,7 +48,7 @@ from pytest_trainsafe.record.training.tensors import (
     tensor_hash,
 )
 from pytest_trainsafe.record.training.written import Writes
-from pytest_trainsafe.trace.schema import InputEvent, ModuleEvent, NoteEvent, StepEvent
+from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, StepEvent
 from pytest_trainsafe.trace.sites import Site
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -135,7 +135,7 @@ class Recorder:
         if level == "step":
             self.writer.add(NoteEvent("level", "step"))
         for module, name in names.items():
-            self.writer.add(_describe(unwrapped(module), name))
+            self.writer.add(described(unwrapped(module), name))
         for pattern in annotations.unmatched(parameters, names.values(), buffer_names(names)):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
         for pattern in self.spec.modules:
@@ -441,11 +441,3 @@ class Recorder:
 
 def _in_backward() -> bool:
     return torch._C._current_graph_task_id() != -1
-
-
-def _describe(module: nn.Module, name: str) -> ModuleEvent:
-    cls: Any = type(module)
-    parameters = tuple(name for name, _ in module.named_parameters(recurse=False))
-    described = described_class(cls)
-    source, forward = source_of(described), replaced_forward(module)
-    return ModuleEvent(name, described.__qualname__, source, parameters, forward)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from pytest_trainsafe.core.code_files import TORCH
+from pytest_trainsafe.trace.schema import ModuleEvent
 
 #: Modules of torch that make a class of their own of a module's.
 _MADE_BY = (
@@ -92,3 +93,10 @@ def _code(function: Any) -> CodeType | None:
         function = function.func
     found = getattr(getattr(function, "__func__", function), "__code__", None)
     return found if isinstance(found, CodeType) else None
+
+
+def described(module: nn.Module, name: str) -> ModuleEvent:
+    """The event of a module: its class, where that or its forward is defined, its parameters."""
+    cls = described_class(type(module))
+    parameters = tuple(each for each, _ in module.named_parameters(recurse=False))
+    return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters, replaced_forward(module))

@@ -8,11 +8,11 @@ from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, t
 from test_compare_ladder import POINT, Runs
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tolerance.resample import undecided
+from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.report.message import message_of
@@ -79,6 +79,29 @@ def test_error_far_above_its_allowance_is_reported_at_once(bench: Bench) -> None
 def test_candidate_within_its_allowance_takes_one_sample(bench: Bench) -> None:
     report, samples = climbed(bench, scaled(0))
     assert (report, samples) == ("", [0])
+
+
+def test_a_sum_of_gradients_that_rounding_decides_is_measured_again() -> None:
+    """However far: the response of a single number may be nothing at all, by chance."""
+
+    def failing(kind: Kind, insensitive: Kind) -> Comparison:
+        lead = Finding(
+            verdict="fail",
+            judge="compare",
+            check="norm",
+            message="",
+            where=TensorId(0, 1, kind, "fc2", "bias"),
+            error=0.2,
+            allowed=3e-15,
+        )
+        decided = TensorId(0, 0, insensitive, "fc2", "output")
+        return Comparison("float64", [lead], insensitive=[decided])
+
+    first, _, last = ROUNDS
+    assert needs_samples(failing("param_grad", "activation_grad"), first)
+    assert not needs_samples(failing("param_grad", "activation_grad"), last)
+    assert not needs_samples(failing("param_grad", "activation"), first)
+    assert not needs_samples(failing("activation", "activation_grad"), first)
 
 
 def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> None:

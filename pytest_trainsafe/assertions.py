@@ -51,6 +51,11 @@ def assert_trainsafe(
     from pytest_trainsafe.report.message import message_of
 
     for traces, role in ((candidate, "candidate"), (reference, "reference")):
+        if not hasattr(traces, "at"):
+            raise TypeError(
+                f"assert_trainsafe was given a {type(traces).__name__} as its {role}; it takes the "
+                "fixtures candidate_trace and reference_trace, and assert_equivalent recorded traces"
+            )
         if getattr(traces, "role", role) != role:
             raise TypeError(
                 f"assert_trainsafe was given the {traces.role} as its {role}; call "
@@ -85,6 +90,13 @@ def assert_equivalent(
     from pytest_trainsafe.judge.ladder import judge_pair
     from pytest_trainsafe.report.message import message_of
 
+    for given in (candidate, reference, perturbed, shadow):
+        if hasattr(given, "prefetch"):
+            raise TypeError(
+                "assert_equivalent takes recorded traces or their directories, not a fixture; call "
+                "assert_trainsafe(candidate_trace, reference_trace), or give it "
+                'candidate_trace.at("float64")'
+            )
     judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, accept)
     if judgement.verdict != "pass":
         raise TrainsafeFailure(message_of(judgement), judgement.findings)

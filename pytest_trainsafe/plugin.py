@@ -101,12 +101,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    yield
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
     if _in_use(item.config):
         from pytest_trainsafe.runs.idle import warn_if_idle
 
         warn_if_idle(item)
+    return result
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from compare_traces import Bench, Edit, healthy, only, training, write
 
-from pytest_trainsafe import assert_equivalent
+from pytest_trainsafe import assert_equivalent, assert_trainsafe
 from pytest_trainsafe.assertions import Loosen, TrainsafeFailure
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -183,3 +183,32 @@ def test_report_of_a_reference_on_several_ranks_names_its_point(bench: Bench) ->
     bad = candidate(bench, only("main_grad", "norm.weight", lambda r, at, p: 2 * p))
     text = report(bad, reference, perturbed=perturbed)
     assert text.startswith("trainsafe: model.train at tp=2 dp=2 differs from its reference at dp=2")
+
+
+def test_a_failure_has_what_was_found_as_data(bench: Bench) -> None:
+    reference, perturbed, shadow = bench.measures("float32")
+    bad = candidate(bench, only("main_grad", "norm.weight", lambda r, at, p: 2 * p))
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_equivalent(bad, reference, perturbed=perturbed, shadow=shadow)
+    first = failure.value.findings[0]
+    assert first.where is not None
+    assert (first.verdict, first.where.kind, first.where.path) == (
+        "fail",
+        "main_grad",
+        "norm.weight",
+    )
+
+
+def test_what_the_other_assertion_takes_is_refused(bench: Bench) -> None:
+    class Fixture:
+        role = "candidate"
+
+        def at(self, dtype: str) -> None: ...
+
+        def prefetch(self, dtype: str) -> None: ...
+
+    good = candidate(bench)
+    with pytest.raises(TypeError, match="takes recorded traces or their directories, not a fix"):
+        assert_equivalent(Fixture(), good)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="was given a Trace as its candidate; it takes the"):
+        assert_trainsafe(good, good)  # type: ignore[arg-type]

@@ -54,7 +54,8 @@ def assert_trainsafe(
         if not hasattr(traces, "at"):
             raise TypeError(
                 f"assert_trainsafe was given a {type(traces).__name__} as its {role}; it takes the "
-                "fixtures candidate_trace and reference_trace, and assert_equivalent recorded traces"
+                "fixtures candidate_trace and reference_trace. assert_equivalent takes recorded "
+                "traces"
             )
         if getattr(traces, "role", role) != role:
             raise TypeError(

@@ -21,6 +21,8 @@ _ATTACH, _DETACH = 16, 17  # of ptrace(2)
 @pytest.fixture
 def child() -> Iterator[int]:
     with subprocess.Popen(["sleep", "600"]) as process:
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            assert process.poll() is None
         yield process.pid
         process.kill()
 

@@ -6,6 +6,7 @@ Called by `supervise` while it waits, to end a group early that can only run int
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import signal
 from collections.abc import Sequence
@@ -46,21 +47,30 @@ class Idle:
 
     A rank that waits in gloo still uses a hundredth of one: its threads wake now and then.
     A rank that waits for a processor is not idle: on a busy machine it may get none for seconds.
+    The kernel counts such a wait only when it ends, so that one which is ready to run at two looks
+    in a row counts as waiting as well.
     """
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._ticks: list[int] = []
+        self._ready: list[bool] = []
         self._since = 0.0
         self._next = 0.0
         self._deadlocked: object = None
 
     def look(self, ranks: Sequence[Watched], now: float) -> None:
         """Count what the ranks that still run have used."""
-        ticks = [_ticks(rank.pid) for rank in ranks]
+        ticks, ready = [_ticks(rank.pid) for rank in ranks], [_is_ready(rank.pid) for rank in ranks]
+        starved = any(map(operator.and_, self._ready, ready))
+        self._ready = ready
         allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
         same = len(ticks) == len(self._ticks)
-        if not same or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True)):
+        if (
+            not same
+            or starved
+            or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True))
+        ):
             self._ticks, self._since, self._next = ticks, now, _STUCK
             self._deadlocked = None
         self.seconds = now - self._since
@@ -130,12 +140,22 @@ def _ticks(pid: int) -> int:
 
     -1 where there is no such process.
     """
+    fields = _stat(pid)
+    return int(fields[11]) + int(fields[12]) + _waited(pid) if fields else -1
+
+
+def _is_ready(pid: int) -> bool:
+    """Whether the main thread runs, or is ready to."""
+    return _stat(pid)[:1] == ["R"]
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
-        return -1
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12]) + _waited(pid)
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def _waited(pid: int) -> int:

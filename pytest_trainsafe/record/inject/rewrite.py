@@ -7,7 +7,7 @@ input's often only through the module that made it.  What a module is given then
 logical tensor at every Point, but for the code between two modules, whose errors end at the next
 output.  Inputs, and the gradients that leave through them, are recorded to tell the two apart.
 
-Used by the recorder's hooks, in the Runs that `pytest_trainsafe/localize` asks for.
+Used by the recorder's hooks, in the Runs that localisation asks for.
 """
 
 from __future__ import annotations

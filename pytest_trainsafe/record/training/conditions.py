@@ -3,7 +3,7 @@
 A module whose inputs agree with the reference and whose output does not may have the right code:
 its parameters may have changed since the step began (by an optimizer that steps too early, or a
 write on one rank), or it may run in evaluation mode.  Used in the Runs that
-`pytest_trainsafe/localize` asks for, since hashes of all parameters are taken.
+localisation asks for, since hashes of all parameters are taken.
 """
 
 from __future__ import annotations

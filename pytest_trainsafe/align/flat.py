@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.replicas import replica_message
-from pytest_trainsafe.align.words import name_ranks
 from pytest_trainsafe.core.indices import LayoutError, check_run, split_flat
 from pytest_trainsafe.core.layout import Flat, Layout, Part
+from pytest_trainsafe.core.usage import name_ranks
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ import torch
 from pytest_trainsafe.align.assembly import Assembly
 from pytest_trainsafe.align.flat import join_runs
 from pytest_trainsafe.align.replicas import replica_message
-from pytest_trainsafe.align.words import describe, name_ranks, name_rows
+from pytest_trainsafe.align.words import describe, name_rows
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, insert, logical_shape
 from pytest_trainsafe.core.layout import (
@@ -36,6 +36,7 @@ from pytest_trainsafe.core.layout import (
 )
 from pytest_trainsafe.core.point import MESH_AXES
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_ranks
 
 __all__ = ["Merged", "Part", "merge"]
 

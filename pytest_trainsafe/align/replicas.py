@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from pytest_trainsafe.align.words import name_ranks
 from pytest_trainsafe.core.indices import Indices
 from pytest_trainsafe.core.layout import Coordinates
+from pytest_trainsafe.core.usage import name_ranks
 
 Replica = tuple[int, Coordinates, torch.Tensor]
 

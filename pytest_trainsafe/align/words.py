@@ -33,11 +33,6 @@ def describe(layout: Layout) -> str:
     return ", ".join(words) or "whole on every rank"
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 0, 2`."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
     """The part of the whole that index arrays cover, in words."""
     words = [

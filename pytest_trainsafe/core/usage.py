@@ -6,7 +6,7 @@ characters that a terminal acts on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 #: The most characters of one text that a message quotes, and of a whole collection.
@@ -96,3 +96,8 @@ def _entries(value: Iterable[object], depth: int) -> str:
     else:
         inside = [_shown(entry, depth - 1) for entry in islice(value, _ENTRIES + 1)]
     return ", ".join(inside[:_ENTRIES] + ["..."] * (len(inside) > _ENTRIES))
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, or `ranks 0, 2`."""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

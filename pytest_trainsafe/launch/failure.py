@@ -7,6 +7,7 @@ import signal
 
 from pytest_trainsafe.core.code_files import is_installed, is_stdlib
 from pytest_trainsafe.core.cut_text import MESSAGE_LIMIT, cut, cut_lines
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.supervise.stacks import (
@@ -14,7 +15,6 @@ from pytest_trainsafe.launch.supervise.stacks import (
     group_places,
     odd_ranks,
     place_of,
-    ranks_text,
     without_ours,
 )
 
@@ -93,7 +93,7 @@ def _what_happened(result: GroupResult) -> str:
     if suspended := [rank.rank for rank in result.ranks if rank.suspended]:
         was = "were" if len(suspended) > 1 else "was"
         return (
-            f"{ranks_text(suspended)} of {world} {was} suspended by a signal (SIGSTOP or similar, "
+            f"{name_ranks(suspended)} of {world} {was} suspended by a signal (SIGSTOP or similar, "
             "process state T) and not resumed"
         )
     hung = [rank for rank in result.ranks if rank.status == "hung"]
@@ -101,7 +101,7 @@ def _what_happened(result: GroupResult) -> str:
     if result.stuck:
         text = f"{len(hung)} of {world} ranks waited for what cannot come, and did nothing else"
     odd = _odd(result)
-    return f"{text}; {ranks_text(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
+    return f"{text}; {name_ranks(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
 
 
 def _sentence(rank: RankResult, world: int) -> str:
@@ -152,7 +152,7 @@ def _others(result: GroupResult) -> list[str]:
         r.rank for r in result.ranks if first is not None and r is not first and _same(r, first)
     ]
     if same:
-        lines.append(f"{ranks_text(same)} raised the same")
+        lines.append(f"{name_ranks(same)} raised the same")
     for rank in result.ranks:
         if rank is first or rank.rank in same:
             continue
@@ -183,7 +183,7 @@ def _stacks(result: GroupResult) -> list[str]:
         if place is None and all(result.ranks[rank].suspended for rank in ranks):
             where = "suspended"
         mark = "   <- the odd one out" if ranks == odd else ""
-        lines.append(f"{ranks_text(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
+        lines.append(f"{name_ranks(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
     for _, ranks in group_places(places):
         rank = result.ranks[ranks[0]]
         if rank.last_collective:

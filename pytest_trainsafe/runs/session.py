@@ -314,10 +314,7 @@ class Session:
             module=module,
             device=device,
             surroundings=order.surroundings,
-            inputs=(
-                *self.settings.cache_inputs,
-                *map(glob.escape, own),
-            ),
+            inputs=(*self.settings.cache_inputs, *map(glob.escape, own)),
             search=search,
         )
 

@@ -20,7 +20,7 @@ def explanation(traceback: TracebackType | None) -> str | None:
         program = frame.f_globals.get(name)
         marks = getattr(program, "pytestmark", None)
         if isinstance(marks, list) and any(getattr(m, "name", "") == MARKER for m in marks):
-            given = next(iter(inspect.getargvalues(frame).locals.values()), None)
+            given = next(iter(frame.f_locals.values()), None)
             if inspect.isfunction(given):
                 return (
                     f"pytest applied the marker to {name} and then called {name} with the test "

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Standing
-from pytest_trainsafe.launch.supervise.stacks import ranks_text
 
 Ledgers = Sequence[Sequence[Collective]]
 
@@ -137,11 +137,11 @@ def describe(waits: Mapping[int, Wait]) -> list[str]:
 def _waits(rank: int, wait: Wait) -> str:
     call = wait.call
     group = "" if call.is_p2p else f" of the group of ranks {list(call.ranks)}"
-    return f"rank {rank} waits for {_ranks_text(wait.absent)} in {call}{group}"
+    return f"rank {rank} waits for {_name_ranks(wait.absent)} in {call}{group}"
 
 
-def _ranks_text(ranks: Collection[int]) -> str:
-    named = ranks_text(sorted(ranks)[:_SHOWN])
+def _name_ranks(ranks: Collection[int]) -> str:
+    named = name_ranks(sorted(ranks)[:_SHOWN])
     return f"{named} and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else named
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued
-from pytest_trainsafe.launch.supervise.stacks import ranks_text
 
 #: Operations of gloo in which every rank's part has the same number of elements.
 _EVEN = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter")
@@ -109,7 +109,7 @@ def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]
                 place = ("left", " no record") if flights[rank] is None else _UNKNOWN
             places.setdefault(place, []).append(rank)
         told = [
-            f"{ranks_text(ranks)} {verb if len(ranks) > 1 else _singular(verb)}{rest}"
+            f"{name_ranks(ranks)} {verb if len(ranks) > 1 else _singular(verb)}{rest}"
             for (verb, rest), ranks in places.items()
         ]
         lines.append(f"group of ranks {list(members)}: {'; '.join(told)}")

@@ -93,11 +93,6 @@ def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[i
     return []
 
 
-def ranks_text(ranks: list[int]) -> str:
-    """`rank 1`, or `ranks 0, 2`."""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-
-
 def _is_between(file: str, name: str) -> bool:
     return _is_ours(file) or only_calls(file, name)
 

@@ -61,7 +61,9 @@ class Idle:
 
     def look(self, ranks: Sequence[Watched], now: float) -> None:
         """Count what the ranks that still run have used."""
-        ticks, ready = [_ticks(rank.pid) for rank in ranks], [_is_ready(rank.pid) for rank in ranks]
+        states = [_stat(rank.pid) for rank in ranks]
+        ticks = [_ticks(rank.pid, stat) for rank, stat in zip(ranks, states, strict=True)]
+        ready = [stat[:1] == ["R"] for stat in states]
         starved = any(map(operator.and_, self._ready, ready))
         self._ready = ready
         allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
@@ -135,18 +137,12 @@ def resume(pid: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def _ticks(pid: int) -> int:
+def _ticks(pid: int, fields: Sequence[str]) -> int:
     """Clock ticks that the process has used, or its main thread has waited for a processor.
 
     -1 where there is no such process.
     """
-    fields = _stat(pid)
     return int(fields[11]) + int(fields[12]) + _waited(pid) if fields else -1
-
-
-def _is_ready(pid: int) -> bool:
-    """Whether the main thread runs, or is ready to."""
-    return _stat(pid)[:1] == ["R"]
 
 
 def _stat(pid: int) -> list[str]:

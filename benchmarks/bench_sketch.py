@@ -28,7 +28,7 @@ from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 
 #: The reference GPT as it is, and of a step that takes longer.
 SIZES: list[dict[str, int]] = [

@@ -26,8 +26,9 @@ from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import listening
+from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
@@ -84,9 +85,10 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         )
     if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")
-        writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
+        narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}
+        writer.add(msgspec.convert(narrowed, Cast))
     if watch is not None and watch.quantised:
-        writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
+        writer.add(Cast("float8", watch.quantised))
     for consequence in consequences(recorder.clock, compiled):
         writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.asked, *spec.arguments}):

@@ -141,7 +141,7 @@ class Recorder:
         for pattern in self.spec.modules:
             if not any(fnmatchcase(name, pattern) for name in names.values()):
                 self.writer.add(NoteEvent("unmatched_pattern", pattern))
-        self.writer.add(NoteEvent("annotations", annotations.told()))
+        self.writer.add(annotations.fact())
         for text in contradictions(parameters, self.spec.at, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
         noise = (

@@ -21,17 +21,16 @@ import xxhash
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
-from pytest_trainsafe.trace.payload import SKETCHES, Held, encode
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
-    Event,
     Manifest,
     TensorEvent,
     manifest_hash,
     seal,
 )
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, SIZE, Sketcher
-from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
+from pytest_trainsafe.trace.tensors.payload import SKETCHES, Held, encode
+from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, SIZE, Sketcher
+from pytest_trainsafe.trace.tensors.taken import Shape, Taken, as_array, of_bytes
 
 #: Bytes of tensors held back before a payload file is written.  Writing copies them once more, to
 #: memory that the allocator has at hand if it is little: of 16 MiB, recording a step of width 256
@@ -66,7 +65,7 @@ class RankWriter:
         self.rank = rank
         self._events = self.directory / "events.jsonl"
         self._encoder = msgspec.json.Encoder()
-        self._unwritten: list[Event] = []
+        self._unwritten: list[msgspec.Struct] = []
         self._count = 0
         self._files = 0
         self._pending: list[Held] = []
@@ -89,7 +88,7 @@ class RankWriter:
                 "remove this one or choose another."
             )
 
-    def add(self, event: Event) -> None:
+    def add(self, event: msgspec.Struct) -> None:
         """Append an event that carries no tensor."""
         self._check()
         self._unwritten.append(event)

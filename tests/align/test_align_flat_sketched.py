@@ -15,7 +15,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 FULL = torch.randn(64, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

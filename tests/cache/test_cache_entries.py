@@ -14,8 +14,8 @@ import pytest
 import torch
 from cache_writer import record
 
-from pytest_trainsafe.core.locks import Stopped, try_lock
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
 from pytest_trainsafe.runs.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 from pytest_trainsafe.trace.schema import SCHEMA_VERSION

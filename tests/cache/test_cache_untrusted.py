@@ -14,9 +14,9 @@ from cache_writer import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.core.locks import is_locked, try_lock
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import BadFileError
+from pytest_trainsafe.launch.resources.locks import is_locked, try_lock
 from pytest_trainsafe.runs.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import torch
 import xxhash
 
@@ -18,16 +19,15 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import (
-    Event,
     InputEvent,
     Manifest,
     ModuleEvent,
-    NoteEvent,
     StepEvent,
 )
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 SINGLE = Point.of()
@@ -145,7 +145,7 @@ def write(
     point: Point = SINGLE,
     dtype: str = "float64",
     edit: Edit = healthy,
-    notes: Iterable[NoteEvent] = (),
+    notes: Iterable[msgspec.Struct] = (),
     inputs: Callable[[dict[str, int], int], object] | None = lambda at, index: (index, at["cp"]),
     rng: Callable[[int], tuple[str, str]] = lambda step: (f"{step}", f"{step + 1}"),
     program: str = "model.train",
@@ -171,7 +171,7 @@ def write(
     for rank in range(point.world_size):
         at = point.coordinates(rank)
         writer = RankWriter(path, rank, Sketcher(at, point.sizes) if sketched else None)
-        for event in (*_opening(notes), *([NoteEvent("narrowed", narrowed)] if narrowed else [])):
+        for event in (*_opening(notes), *_casts(narrowed)):
             writer.add(event)
         steps = sorted({r.id.step for r in records} - {INITIAL})
         for step in (INITIAL, *steps):
@@ -190,7 +190,13 @@ def write(
     return Trace.open(path)
 
 
-def _opening(notes: Iterable[NoteEvent]) -> Iterator[Event]:
+def _casts(narrowed: str) -> Iterator[Cast]:
+    dtype, _, at = narrowed.partition(" ")
+    if dtype:
+        yield msgspec.convert({"type": "cast", "dtype": dtype, "at": at}, Cast)
+
+
+def _opening(notes: Iterable[msgspec.Struct]) -> Iterator[msgspec.Struct]:
     for name in ("", *MODULES):
         cls = name.capitalize() or "Model"
         yield ModuleEvent(name, cls, f"{Path(__file__).parent}/model.py:{len(name)}")

@@ -10,7 +10,7 @@ import pytest
 from pytest_trainsafe.core.layout import Layout, Owned, Partial, Shard, Slices
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.judge.compare.guards.in_effect import RAN, idle
+from pytest_trainsafe.judge.compare.guards.in_effect import idle
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import Manifest, ModuleEvent, NoteEvent, TensorEvent
@@ -42,7 +42,7 @@ def rank(
     made.modules = {
         name: ModuleEvent(name, "Linear", "model.py:1", ("weight",)) for name in modules
     }
-    made.notes = [NoteEvent(RAN, axis) for axis in notes]
+    made.facts = {NoteEvent: [NoteEvent("ran", axis) for axis in notes]}
     for seq, (kind, module, shape, layout) in enumerate(tensors):
         step, microbatch = (INITIAL, None) if kind == "param" else (0, 0)
         id = TensorId(step, microbatch, kind, module, "output")

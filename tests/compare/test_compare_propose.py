@@ -19,8 +19,8 @@ from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks,
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
+from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import NoteEvent
 
 POINT = Point.of(tp=2, cp=2)
 ALL = {
@@ -178,7 +178,7 @@ def test_zeros_are_not_explained_by_their_shape(bench: Bench, tmp_path: Any) -> 
 
 
 def test_an_order_that_the_file_denies_is_told(bench: Bench) -> None:
-    note = NoteEvent("annotations", '{"file": "/its/a.yaml", "cp_order": "zigzag"}')
+    note = Annotations("/its/a.yaml", "zigzag")
     found = proposed(undeclared(bench.rung(Point.of(cp=2), split, notes=[note])))
     assert "modules" not in found.wanted
     assert "it is cut in contiguous order over cp, and cp_order is zigzag" in found.unexplained
@@ -275,14 +275,14 @@ def test_values_that_differ_between_ranks_are_offered_by_no_shape(bench: Bench) 
 
 @pytest.mark.parametrize("edit", [healthy, scaled])
 def test_the_file_that_was_read_is_known(bench: Bench, edit: Edit) -> None:
-    note = NoteEvent("annotations", '{"file": "/its/a.yaml", "cp_order": "contiguous"}')
+    note = Annotations("/its/a.yaml", "contiguous")
     found = proposed(undeclared(bench.rung(POINT, edit, notes=[note])))
     assert found.file == "/its/a.yaml"
     assert "cp_order" not in found.wanted
 
 
 def test_the_one_of_several_models_is_known(bench: Bench) -> None:
-    note = NoteEvent("annotations", '{"file": "/its/a.yaml", "cp_order": "", "model": "gpt"}')
+    note = Annotations("/its/a.yaml", "", "gpt")
     found = proposed(undeclared(bench.rung(Point.of(tp=2), notes=[note])))
     assert found.model == "gpt"
     lines = [text for label, text, _ in proposal_rows(found) if not label]

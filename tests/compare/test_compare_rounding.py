@@ -6,10 +6,10 @@ import pytest
 from compare_traces import Bench, training, write
 
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.facts import Cast
 
-NARROWED = NoteEvent("narrowed", "float32 /src/loss.py:12")
-QUANTISED = NoteEvent("quantised", "float8 /src/cast.py:7")
+NARROWED = Cast("float32", "/src/loss.py:12")
+QUANTISED = Cast("float8", "/src/cast.py:7")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ QUANTISED = NoteEvent("quantised", "float8 /src/cast.py:7")
     ],
 )
 def test_casts_decide_by_which_rounding_a_rung_is_judged(
-    bench: Bench, dtype: str, notes: list[NoteEvent], rounding: str, where: str
+    bench: Bench, dtype: str, notes: list[Cast], rounding: str, where: str
 ) -> None:
     reference = write(bench.path(), training(dtype), dtype=dtype, notes=notes)
 

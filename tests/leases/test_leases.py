@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.core.locks import Stopped, try_lock
 from pytest_trainsafe.launch.resources.leases import (
     Lease,
     LeaseError,
@@ -24,6 +23,7 @@ from pytest_trainsafe.launch.resources.leases import (
     cores,
     user_directory,
 )
+from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
 
 HOLDER = str(Path(__file__).with_name("lease_holder.py"))
 

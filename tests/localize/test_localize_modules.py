@@ -11,6 +11,7 @@ from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
+from pytest_trainsafe.trace.sites import Site
 
 TP = Point.of(tp=2)
 
@@ -87,10 +88,8 @@ def test_of_an_installed_class_the_users_line_is_named_too(tmp_path: Path) -> No
         rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
         ModuleEvent("norm", "Norm", "/env/lib/site-packages/framework/norm.py:3"),
     )
-    site = (
-        '{"what":"model","at":"/env/lib/site-packages/framework/loop.py:5","user":"/me/fit.py:9"}'
-    )
-    found = said(noting(wrong, NoteEvent("site", site)))
+    site = Site("model", "/env/lib/site-packages/framework/loop.py:5", "/me/fit.py:9")
+    found = said(noting(wrong, site))
     assert found.source.endswith("site-packages/framework/norm.py:3")
     assert "the model is called at /me/fit.py:9" in found.what
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from blamed_traces import PROGRAM, noting
 from clipped_traces import rung
@@ -15,23 +14,17 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.localize.places import Places
-from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Reduction, Site
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
 OTHERS = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:14", 128)
-NORM = Reduction("all_reduce(SUM)", ("tp",), "/me/norm.py:5", "", 1)
+NORM = Reduction("all_reduce(SUM)", ("tp",), "/me/norm.py:5", "", 1, "norm")
 STEP = Site("step", "/me/fit.py:40")
 ADAM = Site("optimizer", "/me/fit.py:20", name="AdamW")
 DDP = Site("wrapper", "/me/fit.py:25", name="DistributedDataParallel")
 CLIP = Site("write", "/me/fit.py:38", name="_foreach_mul_")
 MODEL = Site("model", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30")
-
-
-def note(line: Reduction | Site) -> NoteEvent:
-    key = "site" if isinstance(line, Site) else "norm_reduction" if line is NORM else "reduction"
-    return NoteEvent(key, msgspec.json.encode(line).decode())
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +35,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory):
 
 
 def place(wrong, *lines: Reduction | Site, phase: str = "reduction", of: str = "fc1.bias"):
-    noted = noting(wrong, *map(note, lines))
+    noted = noting(wrong, *lines)
     comparison = with_factor(noted, compare(noted))
     return Places(noted.candidate, PROGRAM).of_phase(phase, comparison, [of])
 
@@ -104,7 +97,7 @@ def test_a_norm_that_is_wrong_by_the_size_of_dp_is_looked_for_where_gradients_ar
 
 def test_a_sum_over_an_axis_is_looked_for_where_others_are_taken(wrong) -> None:
     together = Reduction("all_reduce(SUM)", ("tp",), "/me/norms.py:9", "", 48)
-    places = Places(noting(wrong, note(REDUCED), note(together)).candidate, PROGRAM)
+    places = Places(noting(wrong, REDUCED, together).candidate, PROGRAM)
     assert places.summing("tp")[0] == "/me/norms.py:9"
     assert places.summing("cp") == ("", "")
 
@@ -128,6 +121,6 @@ def test_a_batch_is_looked_for_where_the_model_is_called(wrong) -> None:
 def test_without_a_localisation_the_kind_of_the_first_tensor_says_which_line(
     wrong, kind: str, line: str
 ) -> None:
-    noted = noting(wrong, note(REDUCED), note(STEP))
+    noted = noting(wrong, REDUCED, STEP)
     id = TensorId(0, None, kind, "fc1", "bias")  # type: ignore[arg-type]
     assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted))[0] == line

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.hooks.casts import CastWatch
+from pytest_trainsafe.trace.facts import Cast
 
 X = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3)
 
@@ -163,11 +164,16 @@ def train_model(ctx: Context, cast: bool, autocast: bool) -> None:
             optimizer.zero_grad()
 
 
+def casts(run: Any) -> list[str]:
+    """The casts that were recorded."""
+    return [str(cast) for cast in run.rank.events_of(Cast)]
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_clean_program_is_not_said_to_narrow(record: Any, autocast: bool) -> None:
     """Autocast leaves float64 alone; that it is on is another note."""
     run = record(lambda ctx: train_model(ctx, False, autocast), dtype="float64", watch_casts=True)
-    assert run.rank.note("narrowed") == []
+    assert casts(run) == []
     assert run.rank.note("autocast") == ["bfloat16"] * autocast
     kinds = ("grad_norm", "input")  # which are float32 and int64 at any rung
     assert {e.dtype for id, e in run.rank.tensors.items() if id.kind not in kinds} == {"float64"}
@@ -175,9 +181,9 @@ def test_a_clean_program_is_not_said_to_narrow(record: Any, autocast: bool) -> N
 
 def test_a_program_that_narrows_is_noted(record: Any) -> None:
     run = record(lambda ctx: train_model(ctx, True, False), dtype="float64", watch_casts=True)
-    assert run.rank.note("narrowed") == [f"float32 {line_of(Model.forward, 'x.float()')}"]
+    assert casts(run) == [f"float32 {line_of(Model.forward, 'x.float()')}"]
     unwatched = record(lambda ctx: train_model(ctx, True, False), dtype="float64")
-    assert unwatched.rank.note("narrowed") == []
+    assert casts(unwatched) == []
 
 
 def test_watching_changes_no_bits(record: Any) -> None:
@@ -201,14 +207,14 @@ def cast_early(ctx: Context, dtype: torch.dtype) -> None:
 
 def test_a_cast_in_the_initialisation_does_not_count(record: Any) -> None:
     run = record(lambda ctx: cast_early(ctx, ctx.dtype), dtype="float64", watch_casts=True)
-    assert run.rank.note("narrowed") == []
+    assert casts(run) == []
 
 
 def test_a_model_that_stays_narrow_counts_though_it_was_cast_before_it_is_watched(
     record: Any,
 ) -> None:
     run = record(lambda ctx: cast_early(ctx, torch.bfloat16), dtype="float64", watch_casts=True)
-    [note] = run.rank.note("narrowed")
+    [note] = casts(run)
     assert note.startswith("bfloat16 ")
 
 
@@ -231,8 +237,7 @@ def test_casts_to_fp8_are_noted_apart_and_in_every_dtype(record: Any, dtype: str
             model(torch.arange(7)).sum().backward()
 
     run = record(train, dtype=dtype, watch_casts=True)
-    assert run.rank.note("quantised") == [f"float8 {line_of(to_codes, 'float8_e4m3fn')}"]
-    assert run.rank.note("narrowed") == []
+    assert casts(run) == [f"float8 {line_of(to_codes, 'float8_e4m3fn')}"]
 
 
 def test_codes_that_are_moved_are_no_cast_to_fp8() -> None:

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.record.spec import Rewrite
-from pytest_trainsafe.trace.check import fault_of_note
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.facts import Altered
 from pytest_trainsafe.trace.sites import Site
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3) ** 3
@@ -49,32 +49,38 @@ def train(early: bool = False, evaluated: bool = False, between: bool = False) -
 
 def lines(run: Any, what: str) -> list[str]:
     """The source of the lines that were noted of one kind."""
-    sites = [msgspec.json.decode(text, type=Site) for text in run.rank.note("site")]
+    sites = run.rank.events_of(Site)
     at = [site.at.rpartition(":") for site in sites if site.what == what]
     return [linecache.getline(file, int(line)).strip() for file, _, line in at]
 
 
+def evaluated(run: Any) -> list[Site]:
+    """The modules that ran in evaluation mode."""
+    return [site for site in run.rank.events_of(Site) if site.what == "mode"]
+
+
 def test_parameters_that_change_before_a_forward_are_noted_with_the_line(record: Any) -> None:
     run = record(train(early=True), rewrite=REWRITE)
-    assert run.rank.note("altered") == ["0 1 0", "0 1 1.0", "1 1 0", "1 1 1.0"]
+    changed = [Altered(step, 1, module) for step in (0, 1) for module in ("0", "1.0")]
+    assert run.rank.events_of(Altered) == changed
     assert lines(run, "alter") == ["optimizer.step()"]
 
 
 def test_parameters_that_change_between_steps_are_noted(record: Any) -> None:
     run = record(train(between=True), rewrite=REWRITE)
-    assert run.rank.note("altered") == [f"{step} {n} 0" for step in (0, 1) for n in (0, 1)]
+    assert run.rank.events_of(Altered) == [Altered(s, n, "0") for s in (0, 1) for n in (0, 1)]
 
 
 def test_the_step_of_an_optimizer_after_the_last_forward_is_not_noted(record: Any) -> None:
     run = record(train(), rewrite=REWRITE)
-    assert run.rank.note("altered") == []
-    assert run.rank.note("evaluated") == []
+    assert run.rank.events_of(Altered) == []
+    assert evaluated(run) == []
     assert lines(run, "alter") == []
 
 
 def test_a_module_in_evaluation_mode_is_noted_with_the_line_that_put_it_there(record: Any) -> None:
     run = record(train(evaluated=True), rewrite=REWRITE)
-    sites = [msgspec.json.decode(text, type=Site) for text in run.rank.note("evaluated")]
+    sites = evaluated(run)
     assert [site.name for site in sites] == ["1.0", "1.1"]  # the modes of others are the same
     file, _, line = sites[0].at.rpartition(":")
     assert linecache.getline(file, int(line)).strip() == "model[1].eval()"
@@ -92,26 +98,26 @@ def test_a_shard_that_is_gathered_for_the_forward_has_not_changed(record: Any) -
         with ctx.step(), ctx.microbatch(0), torch.no_grad():
             model(X.to(ctx.dtype))
 
-    assert record(run, rewrite=REWRITE).rank.note("altered") == []
+    assert record(run, rewrite=REWRITE).rank.events_of(Altered) == []
 
 
 def test_nothing_of_it_is_noted_in_other_runs(record: Any) -> None:
     before = nn.Module.train
     run = record(train(early=True, evaluated=True))
-    assert run.rank.note("altered") == run.rank.note("evaluated") == []
+    assert run.rank.events_of(Altered) == evaluated(run) == []
     assert nn.Module.train is before
 
 
 @pytest.mark.parametrize(
-    "note",
+    "line",
     [
-        NoteEvent("altered", "0 layers"),
-        NoteEvent("altered", "first 0 layers"),
-        NoteEvent("evaluated", "layers"),
-        NoteEvent("evaluated", '{"what":"mode","at":"no line","name":"layers"}'),
+        '{"type":"altered","step":0,"module":"layers"}',
+        '{"type":"altered","step":"first","microbatch":0,"module":"layers"}',
+        '{"type":"altered","step":0,"microbatch":-1,"module":"layers"}',
     ],
 )
-def test_a_malformed_note_is_refused(note: NoteEvent) -> None:
-    assert fault_of_note(note) is not None
-    assert fault_of_note(NoteEvent("altered", "0 1 ")) is None
-    assert fault_of_note(NoteEvent("evaluated", '{"what":"mode","at":"","name":"layers"}')) is None
+def test_a_malformed_event_is_refused(line: str) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoder().decode(line)
+    sound = Site("mode", "", name="layers")
+    assert fault_of(decoder().decode(msgspec.json.encode(sound))) == ""

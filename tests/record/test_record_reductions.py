@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import collective_wrapper
-import msgspec
 import pytest
 import torch
 
@@ -14,7 +13,6 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.reductions import Reduction, Reductions
-from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 POINT = Point.of(tp=2, dp=2)
@@ -32,9 +30,8 @@ class Noted(RankWriter):
         self.of_norm: list[Reduction] = []
 
     def add(self, event: object) -> None:
-        assert isinstance(event, NoteEvent)
-        made = msgspec.json.decode(event.value, type=Reduction)
-        (self.found if event.key == "reduction" else self.of_norm).append(made)
+        assert isinstance(event, Reduction)
+        (self.found if event.of == "gradients" else self.of_norm).append(event)
 
 
 @pytest.fixture

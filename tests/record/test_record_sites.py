@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from pytest_trainsafe.record.hooks.source import described_class
 from pytest_trainsafe.record.hooks.source import replaced_forward as found_forward
 from pytest_trainsafe.record.spec import Rewrite
-from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.sites import Reduction, Site, fault_of_sites
+from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.sites import Reduction, Site
 
 REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 
@@ -30,8 +30,7 @@ REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 def sites(run: Any) -> dict[str, list[str]]:
     """By what they do, the source of the lines that were noted; all are of this file."""
     found: dict[str, list[str]] = {}
-    for text in run.rank.note("site"):
-        site = msgspec.json.decode(text, type=Site)
+    for site in run.rank.events_of(Site):
         file, _, line = site.at.rpartition(":")
         assert Path(file).name == Path(__file__).name
         found.setdefault(site.what, []).append(linecache.getline(file, int(line)).strip())
@@ -114,8 +113,7 @@ def test_a_wrapper_that_reduces_is_noted_where_it_is_applied(record: Any, tmp_pa
         "DistributedDataParallel(nn.Linear(2, 2))",
         "FSDPState()",
     ]
-    made = [msgspec.json.decode(text, type=Site) for text in run.rank.note("site")]
-    names = [site.name for site in made if site.what == "wrapper"]
+    names = [site.name for site in run.rank.events_of(Site) if site.what == "wrapper"]
     assert names == ["DistributedDataParallel", "fully_shard"]
 
 
@@ -177,20 +175,22 @@ def test_a_module_with_a_replaced_forward_says_so_in_the_trace(record: Any) -> N
 
 
 @pytest.mark.parametrize(
-    "note",
+    "line",
     [
-        ("site", '{"what":"model","at":"no line"}'),
-        ("site", '{"what":"cake","at":"f.py:1"}'),
-        ("site", "{"),
-        ("reduction", '{"call":"all_reduce","axes":["dp"],"site":"f.py:1\\n","caller":""}'),
-        ("norm_reduction", '{"call":"all_reduce","axes":"dp","site":"f.py:1","caller":""}'),
+        '{"type":"site","what":"model","at":"no line"}',
+        '{"type":"site","what":"cake","at":"f.py:1"}',
+        '{"type":"reduction","call":"all_reduce","axes":["dp"],"site":"f.py:1\\n","caller":""}',
+        '{"type":"reduction","call":"all_reduce","axes":"dp","site":"f.py:1","caller":""}',
     ],
 )
-def test_a_malformed_note_of_a_line_is_refused(note: tuple[str, str]) -> None:
-    assert fault_of_sites(*note) is not None
+def test_a_malformed_line_is_refused(line: str) -> None:
+    try:
+        fault = fault_of(decoder().decode(line))
+    except msgspec.ValidationError:
+        return
+    assert "not a line" in fault
 
 
-def test_sound_notes_of_lines_are_not() -> None:
+def test_sound_lines_are_not() -> None:
     for line in (Site("model", "f.py:1"), Reduction("all_reduce", ("dp",), "f.py:1", "")):
-        note = NoteEvent(type(line).__name__.lower(), msgspec.json.encode(line).decode())
-        assert fault_of_sites(note.key, note.value) is None
+        assert fault_of(decoder().decode(msgspec.json.encode(line))) == ""

@@ -15,18 +15,18 @@ import xxhash
 
 from pytest_trainsafe.core.layout import Shard, Slices
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.trace.facts import Annotations, Cast
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import (
     InputEvent,
     Manifest,
     ModuleEvent,
-    NoteEvent,
     StepEvent,
     manifest_hash,
     seal,
 )
-from pytest_trainsafe.trace.sketch import Sketcher
-from pytest_trainsafe.trace.taken import as_bytes
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.taken import as_bytes
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 SIZES = {"tp": 2, "cp": 1, "dp": 1, "pp": 1}
@@ -47,8 +47,8 @@ def record(path: Path) -> Path:
     for rank in range(2):
         writer = RankWriter(path, rank, Sketcher({**dict.fromkeys(SIZES, 0), "tp": rank}, SIZES))
         writer.add(ModuleEvent("layer", "Linear", "model.py:3", ("weight",)))
-        writer.add(NoteEvent("annotations", '{"file": "", "cp_order": ""}'))
-        writer.add(NoteEvent("narrowed", "float32 model.py:3"))
+        writer.add(Annotations("", "zigzag"))
+        writer.add(Cast("float32", "model.py:3"))
         writer.add(InputEvent(0, 0, ("ab",)))
         writer.add_tensor(WEIGHT, torch.arange(8.0) + rank, (Shard(0, "tp"),))
         writer.add_tensor(SKETCHED, torch.arange(600.0).view(2, 300) + rank, (Shard(0, "tp"),))

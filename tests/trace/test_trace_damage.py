@@ -29,7 +29,7 @@ def whole(tmp_path: Path) -> Path:
     )
     for rank in range(2):
         writer = RankWriter(path, rank)
-        writer.add(NoteEvent("rank", str(rank)))
+        writer.add(NoteEvent("ran", str(rank)))
         writer.add_tensor(WEIGHT, torch.arange(8.0) + rank)
         writer.close()
     return path
@@ -106,7 +106,7 @@ def test_damaged_trace_can_be_read_as_far_as_it_is_good(whole: Path, damage: str
 def test_events_before_the_cut_are_readable(whole: Path) -> None:
     drop_last_line(whole / "rank1/events.jsonl")
     trace = Trace.open(whole, allow_incomplete=True)
-    assert trace.ranks[1].note("rank") == ["1"]
+    assert trace.ranks[1].note("ran") == ["1"]
     assert trace.load(1, trace.ranks[1].tensors[WEIGHT])[0] == 1
 
 
@@ -134,7 +134,7 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_other_schema_version_says_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
-    with pytest.raises(TraceError, match=r"schema version 99.*reads version 5"):
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 6"):
         Trace.open(whole)
 
 

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace import writer as writer_module
 from pytest_trainsafe.trace.reader import MAPPED, Trace
 from pytest_trainsafe.trace.schema import InputEvent, Manifest, ModuleEvent, NoteEvent, StepEvent
-from pytest_trainsafe.trace.taken import as_bytes
+from pytest_trainsafe.trace.tensors.taken import as_bytes
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
 
 
@@ -160,7 +160,7 @@ def test_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0)
     writer.close()
     with pytest.raises(TraceWriteError, match="was closed"):
-        writer.add(NoteEvent("a", "b"))
+        writer.add(NoteEvent("ran", "b"))
 
 
 def test_a_long_trace_is_read_whole_with_few_files_mapped(

@@ -13,8 +13,8 @@ from pytest_trainsafe.core.layout import Flat, Shard
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.sketch import SIZE, Sketcher
-from pytest_trainsafe.trace.taken import of_bytes
+from pytest_trainsafe.trace.tensors.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.tensors.taken import of_bytes
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 
 ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}

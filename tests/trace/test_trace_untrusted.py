@@ -26,8 +26,8 @@ from forged_traces import (
     record,
 )
 
-from pytest_trainsafe.trace.payload import MOST_HEADER
 from pytest_trainsafe.trace.reader import MOST_LINE, Trace, TraceError
+from pytest_trainsafe.trace.tensors.payload import MOST_HEADER
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 
@@ -178,8 +178,10 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "huge blocks": (4, {"layout": [{"type": "shard", "dim": 0, "axis": "tp",
                                     "blocks": [2**40]}]}, "declared to have"),
     "no owners": (4, {"layout": [{"type": "owned", "axes": ["dp"], "parts": 0}]}, "parts"),
-    "notes without JSON": (1, {"value": "["}, "'annotations' is malformed"),
-    "unknown cast": (2, {"value": "float99 here"}, "'narrowed' is malformed"),
+    "no order": (1, {"cp_order": 7}, "cp_order"),
+    "unknown cast": (2, {"dtype": "float99"}, "float99"),
+    "unknown event": (2, {"type": "cake"}, "cake"),
+    "unknown note": (2, {"type": "note", "key": "cake", "value": ""}, "cake"),
     "step of -7": (7, {"step": -7}, "step"),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ from pytest_trainsafe.record.training.tensors import (
 )
 from pytest_trainsafe.trace.local_places import covers, note_of
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
 Held = tuple[Taken, Layout, str]

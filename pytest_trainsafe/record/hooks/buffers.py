@@ -24,7 +24,7 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Elements of a buffer that is not hashed after every forward.

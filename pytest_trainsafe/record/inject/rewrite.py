@@ -38,7 +38,7 @@ from pytest_trainsafe.record.training.tensors import (
     on_gradient,
     own_layout,
 )
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attribute by which a tensor is known as the output of a module: its `Origin`.
@@ -253,7 +253,7 @@ class Rewriter:
     def _note_caller(self, name: str) -> None:
         if self._running and name not in self._callers:
             self._callers.add(name)
-            self.writer.add(NoteEvent("caller", f"{name}={self._running[-1].name}"))
+            self.writer.add(Caller(name, self._running[-1].name))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Keep the inputs' values, and see each one's gradient by itself.

@@ -32,8 +32,8 @@ from pytest_trainsafe.core.indices import (
     split_flat,
 )
 from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
-from pytest_trainsafe.trace.signs import Signs, signs
-from pytest_trainsafe.trace.taken import NUMPY
+from pytest_trainsafe.trace.tensors.signs import Signs, signs
+from pytest_trainsafe.trace.tensors.taken import NUMPY
 
 Values = npt.NDArray[np.float64]
 

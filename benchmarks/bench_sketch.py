@@ -136,7 +136,7 @@ def suspects(point: Point, seed: int) -> dict[str, Any]:
             case = Case(point, resolve(gpt.train), settings)
             candidate = session.candidate(case)
             failure = message_of(climb(candidate, session.reference(case), [], []))
-            looked = [len(again.keep) for again in candidate.more]
+            looked = [len(spec.keep) for spec in candidate.runs.specs if spec.keep]
         finally:
             session.close()
     return {"point": str(point), "seed": seed, "passes": not failure, "again": sum(looked)}

@@ -47,7 +47,7 @@ def localizing(candidate_trace):
     """Have the code at fault looked for after a failure of this test; a budget of its own."""
     from pytest_trainsafe.judge.localize.budget import Budget, budget_of, replace_budget
 
-    case, session = candidate_trace.case, candidate_trace.session
+    case, session = candidate_trace.case, candidate_trace.runs.session
     candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
     budget = Budget()
     before = budget_of(session)

@@ -115,7 +115,7 @@ class _Ladder:
 
         def ahead() -> None:
             if last or self.candidate.foreseen():
-                self.candidate.session.look_ahead()
+                self.candidate.runs.look_ahead()
 
         candidate, reference, screened = self.candidate, self.reference, None
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
@@ -204,10 +204,10 @@ class _Ladder:
         summary = _summary(judgement, seconds)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
-        if self.reference.reused:
-            summary["references"] = dict(self.reference.reused)
+        if self.reference.runs.reused:
+            summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
-        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.session.notes]
+        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
         return summary
 
     def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
@@ -224,7 +224,7 @@ def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     written = write_annotations(
         proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
     )
-    candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return written
 
 
@@ -293,7 +293,7 @@ def _localize(
     from pytest_trainsafe.judge.localize.search import localize
 
     with _one_thread():
-        return localize(candidate, reference, rung, failed, budget_of(candidate.session))
+        return localize(candidate, reference, rung, failed, budget_of(candidate.runs.session))
 
 
 def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:

@@ -128,7 +128,7 @@ class Trace:
     _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.point = Point.of(self.manifest.point)
+        self.point = self.manifest.point
         self.sizes = self.point.sizes
 
     @classmethod
@@ -294,7 +294,7 @@ def _point_of(path: Path, manifest: Manifest) -> Point:
                 f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
                 "Record the run again."
             )
-    point = Point.of(manifest.point)
+    point = manifest.point
     if point.world_size != manifest.world_size:
         raise TraceError(
             f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "

@@ -25,7 +25,9 @@ import msgspec
 import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 SCHEMA_VERSION = 6
 
@@ -165,16 +167,26 @@ MOST_MANIFEST = 2**20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran.  `format` and `schema` come first so that a foreign file is named as one."""
+    """What ran: the Run, the device it ran on ("cpu", "cuda"), and the versions of what ran it.
+
+    `format` and `schema` come first so that a foreign file is named as one.
+    """
 
     format: str = "pytest-trainsafe trace"
     schema: int = SCHEMA_VERSION
-    program: str
-    point: dict[str, int | bool | str]
-    arguments: str = "{}"
+    spec: RunSpec
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
-    dtype: str
     device: str
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-    perturbation: float = 0.0
     versions: dict[str, str] = {}
+
+    @property
+    def program(self) -> str:
+        return self.spec.program
+
+    @property
+    def point(self) -> Point:
+        return self.spec.point
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib.metadata
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +23,7 @@ import xxhash
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     Manifest,
@@ -233,6 +236,20 @@ def _manifest_of(directory: Path) -> bytes:
         return b""
     except OSError as error:
         raise TraceWriteError(f"cannot read {path}: {error.strerror}") from error
+
+
+def manifest_of(spec: RunSpec, device: str) -> Manifest:
+    """The manifest of a Run that this process starts."""
+    return Manifest(
+        spec=spec,
+        world_size=spec.point.world_size,
+        device=device,
+        versions={
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
+        },
+    )
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

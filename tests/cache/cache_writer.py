@@ -8,18 +8,19 @@ from pathlib import Path
 
 import torch
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 
 def record(folder: Path, value: float) -> None:
     """A complete trace of one rank and one tensor."""
     write_manifest(
         folder,
-        Manifest(program="p", point={}, world_size=1, dtype="float64", device="cpu", seed=0),
+        manifest_of(RunSpec(program="p", point=Point(), dtype="float64"), "cpu"),
     )
     writer = RankWriter(folder, 0)
     writer.add_tensor(TensorId(0, None, "loss", "", "loss"), torch.tensor(value).double())

@@ -21,14 +21,14 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     InputEvent,
-    Manifest,
     ModuleEvent,
     StepEvent,
 )
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 SINGLE = Point.of()
 MICROBATCHES = 4
@@ -158,14 +158,7 @@ def write(
     generator's states around a step.  `narrowed` is the note of a program that casts, `sketched`
     keeps no values.
     """
-    manifest = Manifest(
-        program=program,
-        point=dict(point),
-        world_size=point.world_size,
-        dtype=dtype,
-        device="cpu",
-        seed=0,
-    )
+    manifest = manifest_of(RunSpec(program=program, point=point, dtype=dtype), "cpu")
     write_manifest(path, manifest)
     share = MICROBATCHES // point.size("dp")
     for rank in range(point.world_size):

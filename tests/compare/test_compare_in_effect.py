@@ -13,19 +13,14 @@ from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judge.compare.guards.in_effect import idle
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.schema import Manifest, ModuleEvent, NoteEvent, TensorEvent
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent, TensorEvent
+from pytest_trainsafe.trace.writer import manifest_of
 
 
 def trace(point: Point, *ranks: RankTrace) -> Trace:
     """A trace that is on no disk; its values are never loaded."""
-    manifest = Manifest(
-        program="model.train",
-        point=dict(point),
-        world_size=point.world_size,
-        dtype="float64",
-        device="cpu",
-        seed=0,
-    )
+    manifest = manifest_of(RunSpec(program="model.train", point=point, dtype="float64"), "cpu")
     return Trace(Path("nowhere"), manifest, list(ranks))
 
 

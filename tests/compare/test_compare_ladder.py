@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +16,13 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.message import message_of
-from pytest_trainsafe.runs.traces import REPEATED, Traces
+from pytest_trainsafe.runs.asked import AskedRuns
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 POINT = Point.of(tp=2, dp=2)
 RUNGS = ("float64", "float32", "bfloat16")
@@ -41,7 +43,6 @@ class Runs:
         self.published: list[PointSummary] = []
         self.publish = self.published.append
         self.seconds = {"launch": 1.23456, "train": 2.0}
-        self.reused: dict[str, int] = {}
         self.case = SimpleNamespace(
             rungs=tuple(candidates),
             point=POINT,
@@ -49,7 +50,9 @@ class Runs:
             nodeid="test_model.py::test_model[tp2-dp2]",
             settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
         )
-        self.session = SimpleNamespace(notes={}, look_ahead=lambda: self.asked.append("ahead"))
+        self.runs = SimpleNamespace(
+            session=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
+        )
 
     def prefetch(self, dtype: str) -> None:
         pass
@@ -246,32 +249,22 @@ def test_what_fails_in_float64_by_chance_is_the_test_s_failure(bench: Bench) -> 
         climb_breaking(bench, broken, again=False)
 
 
-@dataclass(frozen=True)
-class Key:
-    """Which Run; the rest of a RunKey does not matter."""
-
-    sample: int = 0
-
-
 @pytest.mark.parametrize(
     ("second", "again"),
     [(failure("no kernel"), True), (failure("another"), False), (None, False)],
 )
-def test_a_run_fails_again_if_it_raises_the_same(
-    monkeypatch: pytest.MonkeyPatch, second: GroupFailure | None, again: bool
-) -> None:
+def test_a_run_fails_again_if_it_raises_the_same(second: GroupFailure | None, again: bool) -> None:
     asked: list[int] = []
 
-    def run(key: Any) -> Future[object]:
-        asked.append(key.sample)
+    def run(spec: RunSpec) -> Future[object]:
+        asked.append(spec.repeat)
         done: Future[object] = Future()
         done.set_exception(second) if second is not None else done.set_result(None)
         return done
 
     session: Any = SimpleNamespace(run=run)
-    case: Any = SimpleNamespace()
-    monkeypatch.setattr(Traces, "_key", lambda self, dtype: Key())
-    traces = Traces(case, "candidate", session, "full")
+    case = Case(POINT, Program("model:train"), Settings())
+    traces = Traces(case, "candidate", AskedRuns(session), "full")
 
     assert traces.fails_again("float64", failure("no kernel")) is again
-    assert asked == [REPEATED]
+    assert asked == [1]

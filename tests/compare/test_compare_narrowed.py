@@ -10,11 +10,13 @@ import torch
 from compare_traces import draw, parameter
 
 from pytest_trainsafe.core.layout import Layout, Owned
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, NoteEvent, StepEvent
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 
@@ -51,9 +53,7 @@ def write(
     notes: Sequence[NoteEvent] = (),
 ) -> Trace:
     """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
-    manifest = Manifest(
-        program="model.train", point={}, world_size=1, dtype="bfloat16", device="cpu", seed=0
-    )
+    manifest = manifest_of(RunSpec(program="model.train", point=Point(), dtype="bfloat16"), "cpu")
     write_manifest(path, manifest)
     writer = RankWriter(path, 0)
     for note in notes:

@@ -13,12 +13,12 @@ from pytest_trainsafe.assertions import TrainsafeFailure, assert_equivalent
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.record.program import run
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 pytest.importorskip("deepspeed")
 
@@ -32,19 +32,20 @@ def record(torchrun_group, tmp_path) -> Record:
     """Records a training in new ranks: its Point, its dtype, noise, and its arguments."""
 
     def recorded(point: dict[str, Any], dtype: str, noise: float = 0.0, **arguments: Any) -> Trace:
-        what: dict[str, Any] = {
-            "program": "pytest_trainsafe.reference_models.deepspeed_resumed:train",
-            "point": point,
-            "dtype": dtype,
-            "device": "cpu",
-            "seed": 3,
-            "perturbation": noise,
-        }
+        spec = RunSpec(
+            program="pytest_trainsafe.reference_models.deepspeed_resumed:train",
+            arguments=arguments_of(arguments),
+            point=Point.of(point),
+            dtype=dtype,
+            seed=3,
+            perturbation=noise,
+            adapters=BUILT_IN,
+        )
         trace = tmp_path / f"trace-{len(list(tmp_path.glob('trace-*')))}"
         ranks = Point.of(point).world_size
-        write_manifest(trace, Manifest(**what, world_size=ranks))
-        spec = RunSpec(**what, adapters=BUILT_IN, trace=str(trace), arguments=arguments)
-        torchrun_group.run(run, msgspec.to_builtins(spec), world_size=ranks)
+        write_manifest(trace, manifest_of(spec, "cpu"))
+        assigned = msgspec.to_builtins(Assignment(spec=spec, trace=str(trace)))
+        torchrun_group.run(run, assigned, world_size=ranks)
         return Trace.open(trace)
 
     return recorded

@@ -13,10 +13,10 @@ from pytest_trainsafe.launch.failure import message, raised, reason
 from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise.error_text import error_text, own_text
 from pytest_trainsafe.record import program
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.context import Context, ProgramError
-from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 
 def leave_step_out(ctx: Context) -> None:
@@ -41,15 +41,10 @@ def divide(ctx: Context) -> None:
 
 
 def text_of(tmp_path: Path, train: Any) -> tuple[BaseException, str]:
-    spec = RunSpec(
-        program="p:t", point={}, dtype="float32", device="cpu", seed=0, trace=str(tmp_path)
-    )
-    write_manifest(
-        tmp_path,
-        Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0),
-    )
+    spec = RunSpec(program="p:t", dtype="float32")
+    write_manifest(tmp_path, manifest_of(spec, "cpu"))
     with pytest.raises(Exception) as caught:
-        program.record(spec, train)
+        program.record(Assignment(spec=spec, trace=str(tmp_path)), train)
     error = caught.value
     # From where a rank's first frame would be.
     assert error.__traceback__ is not None

@@ -120,7 +120,7 @@ def test_a_run_that_replays_computes_with_the_other_s_choice(
     first = record(training(choose=choose))
     alone = record(training(sign=-1, choose=choose))
     run = record(
-        training(sign=-1, choose=choose, reentrant=reentrant), replay=str(first.trace.path)
+        training(sign=-1, choose=choose, reentrant=reentrant), replayed=str(first.trace.path)
     )
 
     for path in ("router.output", "router.scores"):

@@ -156,7 +156,7 @@ def test_an_eager_run_compiles_nothing(record: Any, plain: Any, compile: Any) ->
     model, expected = plain
     regions = compiled_regions()
 
-    run = record(training(model, compile), eager=True)
+    run = record(training(model, compile), trusted=True)
 
     assert compiled_regions() == regions
     assert run.rank.note("ran") == []
@@ -171,7 +171,7 @@ def test_a_perturbed_eager_run_has_noise_inside_what_it_would_compile(
     model, _ = plain
     noisy = record(training(copy.deepcopy(model)), perturbation=2.0**-20)
 
-    run = record(training(model, wrapped), perturbation=2.0**-20, eager=True)
+    run = record(training(model, wrapped), perturbation=2.0**-20, trusted=True)
 
     assert run.hashes() == noisy.hashes()
 

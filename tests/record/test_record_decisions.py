@@ -71,7 +71,7 @@ def test_choice_and_scores_are_recorded_whole_also_in_sketches(record) -> None:
 def test_a_run_that_replays_records_its_own_choice_and_uses_the_other(record) -> None:
     first = record(training())
     alone = record(training(sign=-1))
-    replaying = record(training(sign=-1), replay=str(first.trace.path))
+    replaying = record(training(sign=-1), replayed=str(first.trace.path))
 
     for own, there, mine in zip(choices(alone), choices(first), choices(replaying), strict=True):
         assert torch.equal(mine, own)

@@ -23,10 +23,10 @@ from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
 from pytest_trainsafe.judge.localize.inputs import Inputs
 from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
-from pytest_trainsafe.record.spec import Rewrite
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_places import is_local
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import Rewrite
 
 Phase = Literal[
     "data",

@@ -31,7 +31,6 @@ from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.model.consistent import consistent_tensor
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import (
     is_pending,
     local_values,
@@ -39,6 +38,7 @@ from pytest_trainsafe.record.training.tensors import (
     own_layout,
 )
 from pytest_trainsafe.trace.facts import Caller
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attribute by which a tensor is known as the output of a module: its `Origin`.
@@ -83,8 +83,9 @@ class Rewriter:
         annotations: Annotations,
         noise: Noise | None,
     ) -> None:
-        self.spec = spec
-        self.point = spec.at
+        self.wanted = dict(spec.rewrite)
+        self.seed = spec.seed
+        self.point = spec.point
         self.coordinates = coordinates
         self.clock = clock
         self.writer = writer
@@ -148,7 +149,7 @@ class Rewriter:
         origin = Origin(where.module, *layouts)
         values = self._values(where, tensor, origin.layout, order)
         gradient = msgspec.structs.replace(where, kind="activation_grad")
-        if tensor.requires_grad and rewrite_key(gradient) in self.spec.rewrite:
+        if tensor.requires_grad and rewrite_key(gradient) in self.wanted:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
@@ -188,7 +189,7 @@ class Rewriter:
             values = self._values(where, like.permute(order), layout)
             back = sorted(range(len(order)), key=order.__getitem__)
             return None if values is None else values.permute(back).contiguous()
-        wanted = self.spec.rewrite.get(rewrite_key(where))
+        wanted = self.wanted.get(rewrite_key(where))
         if wanted is None:
             return None
         local, sizes = local_values(like), self.point.sizes
@@ -205,7 +206,7 @@ class Rewriter:
             std=wanted.std,
             dtype=local.dtype,
             device=local.device,
-            seed=self.spec.seed,
+            seed=self.seed,
             layout=layout,
             coordinates=self.coordinates,
             sizes=sizes,

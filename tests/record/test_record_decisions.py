@@ -97,7 +97,7 @@ class ChooseSecond(nn.Module):
 
 def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record) -> None:
     reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
-    replayed = {"replay": str(reference.trace.path)}
+    replayed = {"replayed": str(reference.trace.path)}
     right = record(training(), **replayed)
     wrong = record(training(choose=ChooseSecond()), **replayed)
 

@@ -6,7 +6,7 @@ import deepspeed_programs
 import pytest
 
 from pytest_trainsafe import assert_trainsafe
-from pytest_trainsafe.fixtures.deepspeed_config import read_config
+from pytest_trainsafe.fixtures.deepspeed.config import read_config
 
 AUTOCAST = {"torch_autocast": {"enabled": True, "lower_precision_safe_modules": []}}
 

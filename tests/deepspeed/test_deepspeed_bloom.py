@@ -10,7 +10,7 @@ import pytest
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.reference_models.deepspeed_bugs import tensor_parallel
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import tensor_parallel
 
 pytest.importorskip("deepspeed")
 

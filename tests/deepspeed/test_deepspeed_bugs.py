@@ -8,7 +8,12 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.reference_models import deepspeed_bugs
-from pytest_trainsafe.reference_models.deepspeed_bugs import program, tensor_parallel
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import (
+    small as program,
+)
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import (
+    tensor_parallel,
+)
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 

@@ -11,7 +11,7 @@ import pytest
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
-from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig, read_config
+from pytest_trainsafe.fixtures.deepspeed.config import DeepSpeedConfig, read_config
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import Cell, cells
 

@@ -8,10 +8,10 @@ import pytest
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import SweepError
-from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
-from pytest_trainsafe.fixtures.deepspeed_engine import _require_known
-from pytest_trainsafe.fixtures.deepspeed_keys import ACCEPTED, REFUSED, check_keys
-from pytest_trainsafe.fixtures.deepspeed_rules import rules
+from pytest_trainsafe.fixtures.deepspeed.config import DeepSpeedConfig
+from pytest_trainsafe.fixtures.deepspeed.engine import _require_known
+from pytest_trainsafe.fixtures.deepspeed.keys import ACCEPTED, REFUSED, check_keys
+from pytest_trainsafe.fixtures.deepspeed.rules import rules
 from pytest_trainsafe.record.clock import ProgramError
 
 

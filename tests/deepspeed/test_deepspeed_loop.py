@@ -12,9 +12,9 @@ import torch
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
-from pytest_trainsafe.fixtures.deepspeed_loop import LOOPS, loss_annotations, train_steps
-from pytest_trainsafe.fixtures.deepspeed_rules import rules
+from pytest_trainsafe.fixtures.deepspeed.config import DeepSpeedConfig
+from pytest_trainsafe.fixtures.deepspeed.loop import LOOPS, loss_annotations, train_steps
+from pytest_trainsafe.fixtures.deepspeed.rules import rules
 from pytest_trainsafe.record.clock import ProgramError
 
 

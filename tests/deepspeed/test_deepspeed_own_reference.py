@@ -10,8 +10,8 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
-from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
-from pytest_trainsafe.fixtures.deepspeed_reference import train_plainly
+from pytest_trainsafe.fixtures.deepspeed.config import DeepSpeedConfig
+from pytest_trainsafe.fixtures.deepspeed.reference import train_plainly
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import Cell, cells

@@ -7,11 +7,11 @@ import os
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
+from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models import deepspeed_bugs
-from pytest_trainsafe.reference_models.deepspeed_bugs import program
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install, reachable
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small as program
 from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
@@ -48,7 +48,7 @@ GATHERED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 
 @deepspeed_program({**CONFIG, **GATHERED}, microbatches=2, steps=2)
 def train(framework):
-    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+    from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     if framework == "deepspeed":
         import deepspeed

@@ -13,7 +13,7 @@ from torch import nn
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.core.usage import SweepError
-from pytest_trainsafe.fixtures.deepspeed_schedule import TORCH, check_scheduler, scheduled
+from pytest_trainsafe.fixtures.deepspeed.schedule import TORCH, check_scheduler, scheduled
 
 
 def optimizer() -> torch.optim.Optimizer:

@@ -9,7 +9,7 @@ from torch import nn
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.fixtures.deepspeed_reference import Recipe
+from pytest_trainsafe.fixtures.deepspeed.reference import Recipe
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.01])

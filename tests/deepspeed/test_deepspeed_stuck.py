@@ -6,7 +6,7 @@ import deepspeed_programs
 import pytest
 
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.reference_models.deepspeed_bugs import stuck
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import stuck
 
 pytest.importorskip("deepspeed")
 

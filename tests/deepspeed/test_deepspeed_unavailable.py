@@ -11,8 +11,8 @@ import pytest
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.fixtures import deepspeed_rules
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
+from pytest_trainsafe.fixtures.deepspeed import rules as deepspeed_rules
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
 
@@ -115,7 +115,7 @@ def test_a_candidate_that_cannot_run_is_skipped_before_anything_is_launched(
         conftest="""
         import sys
         from pathlib import Path
-        from pytest_trainsafe.fixtures import deepspeed_rules
+        from pytest_trainsafe.fixtures.deepspeed import rules as deepspeed_rules
 
         sys.path.insert(0, str(Path(__file__).parent))
         deepspeed_rules.find_spec = lambda name: None

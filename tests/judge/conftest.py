@@ -1,4 +1,4 @@
-"""A bench of recorded traces for the tests of the compare judge."""
+"""A bench of recorded traces for the tests of the judges."""
 
 from __future__ import annotations
 

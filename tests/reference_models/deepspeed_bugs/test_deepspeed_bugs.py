@@ -17,7 +17,7 @@ from pytest_trainsafe.reference_models.deepspeed_bugs.programs import (
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 
-PROGRAMS = {"program": program.train, "tensor_parallel": tensor_parallel.train}
+PROGRAMS = {"small": program.train, "tensor_parallel": tensor_parallel.train}
 
 
 def planted(name, where):

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("without_hypothesis")
+
 NARROWED = ["tp2-cp1", "layers2", "layers8"]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, training, write
-from test_compare_ladder import POINT, Runs
+from test_ladder import POINT, Runs
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId

@@ -1,5 +1,9 @@
 """One test per Point: ids, skips and counts."""
 
+import pytest
+
+pytestmark = pytest.mark.usefixtures("without_hypothesis")
+
 EVERY = ["tp1-cp1", "tp1-cp2", "tp2-cp1", "tp2-cp2", "layers2", "layers8"]
 
 

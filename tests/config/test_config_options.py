@@ -8,6 +8,8 @@ import pytest
 
 from pytest_trainsafe.config.settings import Settings
 
+pytestmark = pytest.mark.usefixtures("without_hypothesis")
+
 SHOW = """
     import pytest
 

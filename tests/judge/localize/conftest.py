@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.search import Search
-
-# The traces of an imaginary training are written by the helpers of the tests of `compare`.
-sys.path.append(str(Path(__file__).parents[1] / "compare"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The grammar of --trainsafe-sweep, apart from pytest: see tests/plugin for the option itself."""
+"""The grammar of --trainsafe-sweep, without pytest."""
 
 import pytest
 

@@ -30,7 +30,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.reference_models.deepspeed_bugs import program
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small as program
 from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case

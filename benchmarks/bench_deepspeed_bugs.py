@@ -150,7 +150,7 @@ def shown(bug: DeepSpeedBug, release: str, given: dict[str, str], session: Sessi
 def said(bug: DeepSpeedBug, where: Where, given: dict[str, str], session: Session) -> str:
     """The report of a bug's program at a Point, "" for a pass."""
     module = importlib.import_module(
-        f"pytest_trainsafe.reference_models.deepspeed_bugs.{bug.program}"
+        f"pytest_trainsafe.reference_models.deepspeed_bugs.programs.{bug.program}"
     )
     axes = {axis: [value] for axis, value in where.items()}
     declared = read_marker([module.train], {**axes, "candidate_args": given})

@@ -4,9 +4,8 @@ axes, point      the axes of a sweep, and one value of each
 usage            errors of what a user wrote, and the words for them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
-finding          one judged fact
+finding          one judged fact, and `subject` what it is about
 code_files       whose code a file is
-locks            locks on files that the kernel frees
 untrusted        reads files that somebody else may have written
 cut_text         text that is safe to send, print and keep
 """

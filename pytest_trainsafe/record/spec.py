@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from pytest_trainsafe.core.mesh import Mesh, MeshAxis
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 
@@ -33,6 +34,7 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One Run: a program at a Point in one dtype, and what to record of it.
 
+    `mesh` is the program's own, as `Mesh.declared` gives it; nothing for the default.
     `program` is a task's target ("package.module:function") and `file` where it is defined, for
     modules that cannot be imported by name; where `script` is set, `program` is only a name and
     the script runs as `__main__` with `script_args`.  `perturbation` is the relative size of the
@@ -53,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     script_args: tuple[str, ...] = ()
     arguments: dict[str, object] = {}
     point: dict[str, AxisValue]
+    mesh: tuple[MeshAxis, ...] = ()
     dtype: str
     device: str
     seed: int
@@ -71,7 +74,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at(self) -> Point:
-        return Point.of(self.point)
+        return Point.of(self.point, mesh=Mesh.of(self.mesh))
 
     @property
     def noisy_operations(self) -> bool:

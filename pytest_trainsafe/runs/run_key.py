@@ -87,6 +87,7 @@ def manifest_of(spec: RunSpec, key: RunKey) -> Manifest:
     return Manifest(
         program=spec.program,
         point=spec.point,
+        mesh=spec.mesh,
         arguments=key.arguments,
         world_size=key.point.world_size,
         dtype=spec.dtype,

@@ -332,6 +332,7 @@ class Session:
             script_args=key.script_args,
             arguments=json.loads(key.arguments),
             point=dict(key.point.values),
+            mesh=key.point.mesh.declared,
             dtype=key.dtype,
             device=device,
             seed=key.seed,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Recording
-from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.frameworks import BUILT_IN
@@ -208,7 +208,7 @@ class Traces:
         arguments = self.case.candidate_arguments if candidate else self.case.arguments
         # A Run of a single device is a reference too, and need not run twice.
         program = self.case.program
-        alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
+        alike = not program.traits.candidate and point == point.without(*parallel_axes(point.mesh))
         trusted = not candidate or alike
         script = program.script
         settings = self.case.settings

@@ -24,6 +24,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
 from pytest_trainsafe.trace.sites import fault_of_sites
@@ -137,7 +138,8 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
     for placement in layout:
         axes = (placement.axis,) if isinstance(placement, Scaled) else axes_of(placement)
         axes = placement.axes if isinstance(placement, Owned) else axes
-        if unknown := [axis for axis in axes if axis not in sizes]:
+        names = mesh_of(sizes).of_layouts
+        if unknown := [axis for axis in axes if axis not in names]:
             known = ", ".join(sizes)
             return _Facts(f"its layout names the axis {unknown[0]!r}, which is not one of {known}")
         match placement:

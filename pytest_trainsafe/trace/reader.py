@@ -17,9 +17,11 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.mesh import Mesh, OverMesh
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
+from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -77,7 +79,7 @@ class RankTrace:
     """
 
     rank: int
-    coordinates: dict[str, int]
+    coordinates: OverMesh
     events: list[Event] = field(default_factory=list)
     tensors: dict[TensorId, TensorEvent] = field(default_factory=dict)
     modules: dict[str, ModuleEvent] = field(default_factory=dict)
@@ -111,7 +113,7 @@ class Trace:
     permuted: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     renumbered: frozenset[str] = frozenset()
     point: Point = field(init=False)
-    sizes: dict[str, int] = field(init=False)
+    sizes: OverMesh = field(init=False)
     serial: int = field(init=False, default_factory=itertools.count().__next__, compare=False)
     _holders: dict[TensorId, list[tuple[RankTrace, TensorEvent]]] = field(
         default_factory=dict, repr=False
@@ -120,7 +122,7 @@ class Trace:
     _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.point = Point.of(self.manifest.point)
+        self.point = Point.of(self.manifest.point, mesh=Mesh.of(self.manifest.mesh))
         self.sizes = self.point.sizes
 
     @classmethod
@@ -278,7 +280,13 @@ def _read_manifest(path: Path) -> tuple[Manifest, str]:
 
 def _point_of(path: Path, manifest: Manifest) -> Point:
     """The manifest's Point, whose mesh axes have sizes that make its world."""
-    for axis in MESH_AXES:
+    try:
+        mesh = Mesh.of(manifest.mesh)
+    except SweepError as error:
+        raise TraceError(
+            f"{path / 'manifest.json'} is damaged: {shown(error)}. Record the run again."
+        ) from error
+    for axis in (*mesh.axes, *mesh.overlaps):
         size = manifest.point.get(axis, 1)
         if type(size) is not int or not 1 <= size <= MOST_RANKS:
             raise TraceError(
@@ -286,7 +294,7 @@ def _point_of(path: Path, manifest: Manifest) -> Point:
                 f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
                 "Record the run again."
             )
-    point = Point.of(manifest.point)
+    point = Point.of(manifest.point, mesh=mesh)
     if point.world_size != manifest.world_size:
         raise TraceError(
             f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "

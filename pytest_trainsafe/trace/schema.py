@@ -25,6 +25,7 @@ import msgspec
 import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
+from pytest_trainsafe.core.mesh import MeshAxis
 from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
 
 SCHEMA_VERSION = 5
@@ -147,12 +148,16 @@ Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran.  `format` and `schema` come first so that a foreign file is named as one."""
+    """What ran.  `format` and `schema` come first so that a foreign file is named as one.
+
+    `mesh` is the program's own, as `Mesh.declared` gives it; nothing for the default.
+    """
 
     format: str = "pytest-trainsafe trace"
     schema: int = SCHEMA_VERSION
     program: str
     point: dict[str, int | bool | str]
+    mesh: tuple[MeshAxis, ...] = ()
     arguments: str = "{}"
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
     dtype: str

@@ -261,7 +261,8 @@ def _open(candidate: Trace, id: TensorId) -> bool:
     kinds = ("activation", "activation_grad", "loss", "param", "param_grad")
     if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
         return False
-    said = {axis for placement in event.layout for axis in axes_of(placement)}
+    role = candidate.sizes.mesh.role
+    said = {role(axis) for placement in event.layout for axis in axes_of(placement)}
     return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
 
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few, norm
 
 #: How far a measured factor may be from the one it is named by; rounding blurs it.
@@ -85,7 +86,11 @@ def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
     """The sizes near a factor with what they are the size of: axes, or else products."""
     order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}
-    ranked = sorted(every, key=lambda name: order.index(name) if name in order else len(order))
+    role = mesh_of(wrong.sizes).role
+    places = {name: role(name) for name in every}
+    ranked = sorted(
+        every, key=lambda name: order.index(places[name]) if places[name] in order else len(order)
+    )
     large = {name: every[name] for name in ranked if every[name] > 1}
     for candidates in (_single(large), _products(large)):
         found: dict[float, list[str]] = {}

@@ -341,6 +341,8 @@ def _over(name: str, given: object, axes: Sequence[str]) -> tuple[str, ...]:
 def _of(entries: tuple[MeshAxis, ...]) -> Mesh:
     if not entries:
         return DEFAULT
+    if odd := next((entry for entry in entries if bool(entry.role) == bool(entry.over)), None):
+        raise SweepError(f"Mesh: the axis {shown(odd.name)} has no role, or lies over others too")
     mesh = [entry for entry in entries if not entry.over]
     return Mesh(
         *(entry.name for entry in mesh),

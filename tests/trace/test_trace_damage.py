@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -163,4 +164,27 @@ def test_directory_without_manifest_is_no_trace(tmp_path: Path) -> None:
 def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
     cut(whole / "manifest.json", 30)
     with pytest.raises(TraceError, match=r"manifest\.json is not JSON"):
+        Trace.open(whole)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ([{"name": "dp", "role": "rows"}], "'dp' has the role 'rows'"),
+        ([{"name": "dp", "role": "dp"}] * 2, "the axis 'dp' is declared twice"),
+        ([{"name": "dp"}], "the axis 'dp' has no role, or lies over others too"),
+        ([{"name": "x" * 100, "role": "dp"}], "is not the name of an axis"),
+        ([{"name": "rows", "role": "dp"}], "is a world of 1 ranks, and world_size is 2"),
+        ("dp", "Expected `array`"),
+    ],
+)
+def test_a_mesh_that_cannot_be_meant_is_refused(whole: Path, mesh: object, words: str) -> None:
+    edit(whole, mesh=mesh)
+    with pytest.raises(TraceError, match=re.escape(words)):
+        Trace.open(whole)
+
+
+def test_a_size_of_an_overlapping_axis_that_is_no_number_is_refused(whole: Path) -> None:
+    edit(whole, point={"tp": 2, "ep": "all"})
+    with pytest.raises(TraceError, match="the size of ep is 'all', not a number"):
         Trace.open(whole)

@@ -43,3 +43,17 @@ def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: 
         def pytest_trainsafe_adapters(config):
             return ["our_tests.adapter:OurFramework"]
     """
+
+
+@pytest.hookspec
+def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Launchers by name: other ways to start ranks, chosen by `--trainsafe-launcher NAME`.
+
+    Asked when pytest is configured.  Each value is the import path of a class or a function that
+    takes a `pytest_trainsafe.launch.LaunchSetup` and makes a `pytest_trainsafe.launch.Launcher`.
+    It is imported when a group is first to be started, in each pytest process.  A launcher that
+    has a method `close` is closed at the end of the run.
+
+        def pytest_trainsafe_launchers(config):
+            return {"slurm": "our_tests.slurm:SlurmLauncher"}
+    """

@@ -188,3 +188,13 @@ def test_a_size_of_an_overlapping_axis_that_is_no_number_is_refused(whole: Path)
     edit(whole, point={"tp": 2, "ep": "all"})
     with pytest.raises(TraceError, match="the size of ep is 'all', not a number"):
         Trace.open(whole)
+
+
+def test_a_trace_is_read_in_the_order_of_its_own_mesh(whole: Path) -> None:
+    mesh = [{"name": "tp", "role": "tp"}, {"name": "rows", "role": "dp"}]
+    edit(whole, mesh=mesh, point={"rows": 2})
+
+    trace = Trace.open(whole, allow_incomplete=True)  # the seals are of another manifest
+
+    assert trace.sizes == {"rows": 2, "tp": 1}
+    assert [rank.coordinates["dp"] for rank in trace.ranks] == [0, 1]

@@ -96,9 +96,10 @@ class AskedCoordinates(OverMesh):
 
     def __missing__(self, axis: str) -> int:
         if axis not in self.derived:
-            known = ", ".join((*self, *self.derived))
+            known = ", ".join(dict.fromkeys((*self, *self.derived)))
             raise ProgramError(
-                f"ctx.coordinates[{axis!r}]: the mesh has no such axis; use one of {known}"
+                f"ctx.coordinates[{axis!r}]: there is no such axis at this Point; use one of "
+                f"{known}"
             )
         self._point.asked.add(axis)
         return super().__missing__(axis)

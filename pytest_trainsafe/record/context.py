@@ -41,7 +41,7 @@ class Context:
         self.point = AskedPoint(spec.at)
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.coordinates: dict[str, int] = AskedCoordinates(self.point, self.rank)
+        self.coordinates = AskedCoordinates(self.point, self.rank)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
         self.device = _device(spec.device)
         self.seed = spec.seed
@@ -80,9 +80,11 @@ class Context:
         mesh = self.point.mesh
         if axis in mesh.axes:
             return self.mesh.get_group(axis)
-        if axis not in mesh.names:
-            known = ", ".join((*mesh.axes, *sorted(mesh.names - {*mesh.axes})))
-            raise ProgramError(f"ctx.group({axis!r}): there is no such axis; use one of {known}")
+        if axis not in self.coordinates.derived:
+            known = ", ".join(dict.fromkeys((*mesh.axes, *self.coordinates.derived)))
+            raise ProgramError(
+                f"ctx.group({axis!r}): there is no such axis at this Point; use one of {known}"
+            )
         if axis not in self._groups:
             self.point.asked.add(axis)
             _start_distributed(self.device)

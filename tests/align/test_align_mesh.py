@@ -52,6 +52,7 @@ def test_groups_lie_along_axes_roles_and_overlapping_axes() -> None:
     assert ranks_along(POINT.sizes, "pp") == [[rank] for rank in range(8)]
     assert ranks_along(point.sizes, "ep") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert [point.coordinates(rank)["ep"] for rank in range(4)] == [0, 1, 0, 1]
+    assert "ep" not in Point.of(dp=2, tp=2, ep=4).coordinates(0).derived  # 4 does not divide dp
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def coordinates_over(sizes: OverMesh, rank: int) -> OverMesh:
     """Where a rank stands on every mesh axis; on an overlapping axis of n ranks, its number there.
 
     Along a role or an overlapping axis ranks are numbered over its mesh axes, the last fastest.
+    An overlapping axis that does not divide their number has no coordinates.
     """
     at, rest = dict[str, int](), rank
     for axis in sizes.mesh.fastest_first:
@@ -53,7 +54,8 @@ def _coordinates(at: Mapping[str, int], sizes: OverMesh) -> OverMesh:
     mesh = sizes.mesh
     derived = {role: number_over(mesh.members(role), at, sizes) for role in ROLES}
     for axis, over in mesh.overlaps.items():
-        derived[axis] = number_over(over, at, sizes) % sizes[axis]
+        if math.prod(sizes[name] for name in over) % sizes[axis] == 0:
+            derived[axis] = number_over(over, at, sizes) % sizes[axis]
     return OverMesh(mesh, at, derived)
 
 

@@ -345,8 +345,9 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Ne
 
 
 def order_at(candidate: Trace) -> str:
-    """The axis that an order of dimensions is most likely due to: sp, else the first in use."""
-    in_use = (axis for axis, size in candidate.sizes.items() if size > 1)
+    """What an order of dimensions is most likely due to: sp, else the role of an axis in use."""
+    role = candidate.sizes.mesh.role
+    in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
 
 

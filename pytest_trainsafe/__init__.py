@@ -16,17 +16,20 @@ if TYPE_CHECKING:
         assert_trainsafe,
     )
     from pytest_trainsafe.core.finding import Finding
+    from pytest_trainsafe.core.mesh import Mesh
     from pytest_trainsafe.core.point import Point
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.sweep.traits import on_mesh
 
 __all__ = [
     "Context",
     "Finding",
     "GroupFailure",
     "Loosen",
+    "Mesh",
     "Point",
     "Script",
     "TrainsafeFailure",
@@ -34,6 +37,7 @@ __all__ = [
     "assert_trainsafe",
     "consistent_tensor",
     "context",
+    "on_mesh",
 ]
 
 _HOME = {
@@ -41,6 +45,7 @@ _HOME = {
     "Finding": "pytest_trainsafe.core.finding",
     "GroupFailure": "pytest_trainsafe.launch",
     "Loosen": "pytest_trainsafe.assertions",
+    "Mesh": "pytest_trainsafe.core.mesh",
     "Point": "pytest_trainsafe.core.point",
     "Script": "pytest_trainsafe.launch",
     "TrainsafeFailure": "pytest_trainsafe.assertions",
@@ -48,6 +53,7 @@ _HOME = {
     "assert_trainsafe": "pytest_trainsafe.assertions",
     "consistent_tensor": "pytest_trainsafe.record.model.consistent",
     "context": "pytest_trainsafe.record.current",
+    "on_mesh": "pytest_trainsafe.sweep.traits",
 }
 
 

@@ -58,7 +58,8 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
         if (event.hash, event.dtype, event.shape) != bits or _shared_out(event.layout, trace.sizes):
             return None
     stages = {tuple(rank.coordinates[axis] for axis in free_axes(id)) for rank, _ in holders}
-    bound = prod(size for axis, size in trace.sizes.items() if axis not in free_axes(id))
+    free = trace.sizes.mesh.expand(free_axes(id))
+    bound = prod(size for axis, size in trace.sizes.items() if axis not in free)
     return bits if len(holders) == len(stages) * bound else None
 
 
@@ -74,7 +75,7 @@ def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:
-    """The axes along which only some ranks need hold a tensor."""
+    """The roles of the axes along which only some ranks need hold a tensor."""
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 
 

@@ -31,7 +31,7 @@ _OPTIONS = {
     ),
     "launcher": (
         "NAME",
-        f"How rank groups are started: {listing(LAUNCHERS)} (default {_DEFAULT.launcher})",
+        f"How rank groups are started: {listing(LAUNCHERS)}, or as a hook adds (default auto)",
     ),
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
     "network": (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -47,7 +47,8 @@ class Settings:
     none; `judge/localize/budget.py` bounds what a process spends.
     `annotate` is the root directory, below which node ids are, where annotations that tests lack
     are to be written; "" where they are not.
-    `adapters` and `judges` are the import paths of the project's own framework adapters and judges.
+    `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
+    and `launchers` the names of its own launchers, each with the import path of what makes it.
     """
 
     sweep: SweepWords = ()
@@ -72,6 +73,7 @@ class Settings:
     annotate: str = ""
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
+    launchers: tuple[tuple[str, str], ...] = ()
 
 
 #: The most ranks of a Point, and the most that train at once: a bound on typing errors.
@@ -90,12 +92,14 @@ def read_settings(config: pytest.Config) -> Settings:
     """
     words, from_ini = sweep_words(config)
     default = Settings()
+    launchers = _launchers(config)
+    launcher = _choice((*LAUNCHERS, *(name for name, _ in launchers)))
     return Settings(
         sweep=_usage(parse_words, words, "trainsafe_sweep (ini)" if from_ini else OPTION),
         sweep_from_ini=from_ini,
         max_world_size=_value(config, "max-world-size", _positive_int, default.max_world_size),
         dtypes=_value(config, "dtype", _dtypes, default.dtypes),
-        launcher=_value(config, "launcher", _choice(LAUNCHERS), default.launcher),
+        launcher=_value(config, "launcher", launcher, default.launcher),
         device=_value(config, "device", _choice(DEVICES), default.device),
         network=_value(config, "network", _network, default.network),
         timeout=_value(config, "timeout", _seconds, default.timeout),
@@ -111,6 +115,7 @@ def read_settings(config: pytest.Config) -> Settings:
         annotate=str(config.rootpath) if _flag(config, "annotate") else "",
         adapters=_import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
         judges=_import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
+        launchers=launchers,
         cache_size=_value(config, "cache-size", _bytes, default.cache_size),
         cache_inputs=tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry)
@@ -123,13 +128,47 @@ def _import_paths(what: str, given: Sequence[Any]) -> tuple[str, ...]:
     """What the implementations of a hook gave, each an import path or several."""
     paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
     for path in paths:
-        module, colon, name = str(path).partition(":")
-        if not (colon and name.isidentifier() and all(p.isidentifier() for p in module.split("."))):
+        if not _is_import_path(path):
             raise pytest.UsageError(
                 f"pytest_trainsafe_{what} gave {path!r}; it takes import paths of classes, such "
                 'as "our_tests.adapter:OurFramework"'
             )
     return tuple(paths)
+
+
+def _launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
+    """The launchers of the project and its plugins, by name and import path."""
+    hook = "pytest_trainsafe_launchers"
+    found: dict[str, str] = {}
+    for given in config.hook.pytest_trainsafe_launchers(config=config):
+        if not isinstance(given, Mapping):
+            raise pytest.UsageError(
+                f'{hook} gave {shown(given)}; it takes a dict such as {{"slurm": '
+                '"our_tests.slurm:SlurmLauncher"}'
+            )
+        for name, path in given.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
+                raise pytest.UsageError(
+                    f"{hook} gave the name {shown(name)}; a name is at most 40 of a-z, 0-9, - and _"
+                )
+            if not _is_import_path(path):
+                raise pytest.UsageError(
+                    f"{hook} gave {shown(path)} for {name!r}; it takes the import path of a class, "
+                    'such as "our_tests.slurm:SlurmLauncher"'
+                )
+            if name in LAUNCHERS or found.get(name, path) != path:
+                raise pytest.UsageError(
+                    f"{hook} gave {name!r}, which is a launcher already; choose another name"
+                )
+            found[name] = path
+    return tuple(found.items())
+
+
+def _is_import_path(path: object) -> bool:
+    module, colon, name = str(path).partition(":")
+    return bool(
+        colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    )
 
 
 def require_encodable_folders(config: pytest.Config) -> None:

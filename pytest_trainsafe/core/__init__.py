@@ -1,6 +1,7 @@
 """The ground floor: what every stage speaks of.  Imports nothing else of this package.
 
 axes, point      the axes of a sweep, and one value of each
+mesh             the axes that multiply into the world size, and where ranks stand
 usage            errors of what a user wrote, and the words for them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that

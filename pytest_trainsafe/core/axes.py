@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue
 from pytest_trainsafe.core.usage import SweepError, listing, shown
 
@@ -122,11 +123,39 @@ AXES: dict[str, Axis] = {
 }
 
 #: Axes that say how a Run is executed, not what is trained: a reference has none of them, but pp
-#: where a test says so.
+#: where a test says so.  A mesh that a program declares has others: see `parallel_axes`.
 PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
 #: Axes that say what is trained; the others say how, and only the candidate follows them.
 PROBLEM_AXES = frozenset({"microbatches"})
+
+
+def parallel_axes(mesh: Mesh) -> frozenset[str]:
+    """The axes of PARALLEL_AXES, and those that a mesh declares."""
+    return PARALLEL_AXES | mesh.names
+
+
+def axes_over(mesh: Mesh) -> tuple[str, ...]:
+    """The names of all axes of a sweep over a mesh, but for the program's parameters."""
+    built_in = (name for name in AXES if name not in MESH_AXES or name in mesh.axes)
+    return tuple(dict.fromkeys((*built_in, *mesh.axes, *mesh.overlaps)))
+
+
+def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
+    """The axis `name` of a sweep over a mesh: one that the mesh declares, or a built-in one.
+
+    None for another.  SweepError for a built-in mesh axis that the mesh lacks.
+    """
+    if name in mesh.axes or (name in mesh.overlaps and name not in AXES):
+        return Axis(name, (int,), minimum=1)
+    if name in MESH_AXES:
+        members = mesh.members(name)
+        instead = f"; axes of the role {name!r}: {listing(members)}" if members else ""
+        raise SweepError(
+            f"the program's mesh has no axis {name!r}; its mesh axes are {listing(mesh.axes)}"
+            + instead
+        )
+    return AXES.get(name)
 
 
 def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:

@@ -28,6 +28,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.core.mesh import OverMesh
 
 Indices = npt.NDArray[np.int64]
 
@@ -224,7 +225,8 @@ def _positions(
     placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
 ) -> Any:
     """What a placement keeps of a dimension of `length`: a slice or an index array."""
-    if placement.axis not in sizes or placement.axis not in coordinates:
+    known = sizes.mesh.of_layouts if isinstance(sizes, OverMesh) else {*sizes} & {*coordinates}
+    if placement.axis not in known:
         raise LayoutError(f"{placement} names an axis that is none of {', '.join(sizes)}")
     ranks, rank = sizes[placement.axis], coordinates[placement.axis]
     if isinstance(placement, ZigZag):

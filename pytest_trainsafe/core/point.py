@@ -6,15 +6,17 @@ Made by the sweep, carried through launch, record and report.  Knows nothing of 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from pytest_trainsafe.core.mesh import DEFAULT, Mesh, OverMesh, coordinates_over, sizes_over
 
 AxisValue = int | bool | str
 
-#: Axes that multiply into the world size, fastest-varying rank dimension first.
-#: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
-MESH_AXES = ("tp", "cp", "dp", "pp")
+#: The mesh axes of a program that declares no mesh, fastest-varying rank dimension first.
+MESH_AXES = DEFAULT.fastest_first
 
 #: The most characters of a Point's id; the name of a file has 255 at most.
 _LONGEST_ID = 150
@@ -24,15 +26,23 @@ _LONGEST_ID = 150
 class Point:
     """One value per axis, in the order the test declared them.
 
-    Axes that are absent have their trivial value: 1 for the mesh axes, False for `sp`.
+    Axes that are absent have their trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is
+    the program's: which axes multiply, and how ranks are numbered.
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()
+    mesh: Mesh = field(default=DEFAULT, repr=False)
 
     @classmethod
-    def of(cls, mapping: Mapping[str, AxisValue] | None = None, **axes: AxisValue) -> Point:
+    def of(
+        cls,
+        mapping: Mapping[str, AxisValue] | None = None,
+        /,
+        mesh: Mesh = DEFAULT,
+        **axes: AxisValue,
+    ) -> Point:
         """Build a Point from a mapping and keywords: `Point.of(tp=2, sp=True)`."""
-        return cls(tuple({**(mapping or {}), **axes}.items()))
+        return cls(tuple({**(mapping or {}), **axes}.items()), mesh)
 
     def __iter__(self) -> Iterator[tuple[str, AxisValue]]:
         return iter(self.values)
@@ -42,38 +52,37 @@ class Point:
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along a mesh axis (1 where the Point does not name it)."""
-        assert axis in MESH_AXES, axis
-        return int(self.get(axis, 1))
+        """How many ranks stand along a mesh axis (1 where the Point does not name it).
+
+        Of a role that several mesh axes share, such as "dp", the product of their sizes.
+        """
+        assert axis in self.mesh.names, axis
+        members = (axis,) if axis in self.mesh.overlaps else self.mesh.members(axis)
+        return math.prod(int(self.get(member, 1)) for member in members)
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def sizes(self) -> OverMesh:
         """The size of every mesh axis."""
-        return {axis: self.size(axis) for axis in MESH_AXES}
+        return sizes_over(self.mesh, dict(self.values))
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: `dp * tp * cp * pp`."""
-        product = 1
-        for axis in MESH_AXES:
-            product *= self.size(axis)
-        return product
+        """Number of ranks: the product of the sizes of the mesh axes, by default dp*tp*cp*pp."""
+        return math.prod(self.size(axis) for axis in self.mesh.axes)
 
-    def coordinates(self, rank: int) -> dict[str, int]:
+    def coordinates(self, rank: int) -> OverMesh:
         """Where a rank stands on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
-        where = {}
-        for axis in MESH_AXES:
-            rank, where[axis] = divmod(rank, self.size(axis))
-        return where
+        return coordinates_over(self.sizes, rank)
 
     def replace(self, **axes: AxisValue) -> Point:
         """This Point with some axes changed or added."""
-        return Point.of(dict(self.values), **axes)
+        return Point.of(dict(self.values), mesh=self.mesh, **axes)
 
     def without(self, *axes: str) -> Point:
         """This Point with some axes at their trivial value."""
-        return Point(tuple((axis, value) for axis, value in self.values if axis not in axes))
+        left = tuple((axis, value) for axis, value in self.values if axis not in axes)
+        return Point(left, self.mesh)
 
     @property
     def id(self) -> str:

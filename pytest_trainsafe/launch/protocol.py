@@ -1,16 +1,36 @@
-"""Launcher: the one thing every way of starting ranks can do."""
+"""Launcher: the one thing every way of starting ranks can do, and what some can do besides.
+
+Nothing outside of a launcher's own folder asks of which class it is: it asks for these protocols.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchSetup:
+    """What a launcher is made with, once in each pytest process that needs it.
+
+    `network` is the value of `--trainsafe-network`.  `folder` and the process id `controller` are
+    shared by all processes of a pytest run, such as the workers of pytest-xdist.  `tell` takes a
+    sentence that the user should read whatever the verdict.
+    """
+
+    network: str
+    folder: Path
+    controller: int
+    tell: Callable[[str], None]
+
+
+@runtime_checkable
 class Launcher(Protocol):
     """Starts a fresh group of ranks for a task and outlives it.
 
@@ -37,5 +57,41 @@ class Launcher(Protocol):
         file is below `workdir`.  Setting `stop`, from another thread, ends the group.  `environ`
         is the environment that the task's is added to, by default this process's own; it is
         written to no file.  When `run` returns or raises, no process of the group lives.
+        `run_command` does all of this for a command that starts the ranks.
         """
+        ...
+
+
+class Begun(Protocol):
+    """Ranks that were started ahead and wait where the program begins."""
+
+    def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
+        """Let the ranks begin; see `Launcher.run`."""
+        ...
+
+    def end(self) -> None:
+        """End the ranks of a group that is not to be run after all."""
+        ...
+
+
+@runtime_checkable
+class StartsEarly(Protocol):
+    """A launcher that can start ranks before there is room for them to train."""
+
+    def begin(
+        self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
+    ) -> Begun | None:
+        """Start the ranks of a task that is about to be run; None where none can be started.
+
+        Exactly one of `run` and `end` is called on what it returns.
+        """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A launcher that keeps something for the whole pytest run."""
+
+    def close(self) -> None:
+        """Called once, when no group runs any more."""
         ...

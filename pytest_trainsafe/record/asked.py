@@ -6,18 +6,15 @@ program knows of it at all.
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
+from pytest_trainsafe.core.mesh import ROLES, OverMesh
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
 
-#: The value of an axis that a Point does not name.
+#: The value of an axis that a Point does not name, beside those that have a size.
 _ABSENT: dict[str, AxisValue] = {
-    **dict.fromkeys((*MESH_AXES, "vpp", "ep"), 1),
     "zero": 0,
     **dict.fromkeys(("sp", "recompute", "compile"), False),
 }
-
-#: Axes that count ranks or parts of the model, of which a program may ask the size.
-_SIZES = (*MESH_AXES, "ep", "vpp")
 
 
 class AskedPoint(Point):
@@ -30,6 +27,7 @@ class AskedPoint(Point):
 
     def __init__(self, point: Point) -> None:
         object.__setattr__(self, "_point", point)
+        object.__setattr__(self, "mesh", point.mesh)
         object.__setattr__(self, "asked", set())
 
     @property
@@ -44,13 +42,28 @@ class AskedPoint(Point):
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along a mesh axis, or the value of `ep` or `vpp`; 1 by default."""
-        if axis not in _SIZES:
+        """How many ranks stand along an axis or a role, or the value of `vpp`; 1 by default."""
+        self.asked.add(axis)
+        if axis == "vpp":
+            return int(self.get(axis, 1))
+        if axis not in self.mesh.names:
             raise ProgramError(
-                f"ctx.point.size({axis!r}): an axis with a size is one of {', '.join(_SIZES)}; "
+                f"ctx.point.size({axis!r}): an axis with a size is one of "
+                f"{', '.join(self._sized)}; "
                 f"ctx.point.get({axis!r}, default) gives the value of any other"
             )
-        return int(self.get(axis, 1))
+        return self._point.size(axis)
+
+    @property
+    def sizes(self) -> OverMesh:
+        """The size of every mesh axis."""
+        return self._point.sizes
+
+    @property
+    def _sized(self) -> tuple[str, ...]:
+        """Axes that count ranks or parts of the model, of which a program may ask the size."""
+        roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
+        return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
 
     def __getattr__(self, axis: str) -> AxisValue:
         """The value of an axis as an attribute: `ctx.point.recompute`.
@@ -61,9 +74,32 @@ class AskedPoint(Point):
         if axis.startswith("_"):
             raise AttributeError(axis)
         named = dict(self._point.values)
+        if axis not in named and axis in (*self.mesh.names, "vpp"):
+            return self.size(axis)
         if axis in named or axis in _ABSENT:
             return self.get(axis, _ABSENT.get(axis, 0))
         raise AttributeError(
             f"ctx.point has no axis {axis!r}: the Point is {self._point}; use "
             f"ctx.point.get({axis!r}, default), which gives the default where it is not named"
         )
+
+
+class AskedCoordinates(OverMesh):
+    """Where a rank stands.  An overlapping axis, such as ep, is asked for when it is looked up."""
+
+    __slots__ = ("_point",)
+
+    def __init__(self, point: AskedPoint, rank: int) -> None:
+        at = point.coordinates(rank)
+        super().__init__(at.mesh, at, at.derived)
+        self._point = point
+
+    def __missing__(self, axis: str) -> int:
+        if axis not in self.derived:
+            known = ", ".join(dict.fromkeys((*self, *self.derived)))
+            raise ProgramError(
+                f"ctx.coordinates[{axis!r}]: there is no such axis at this Point; use one of "
+                f"{known}"
+            )
+        self._point.asked.add(axis)
+        return super().__missing__(axis)

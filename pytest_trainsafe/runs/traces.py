@@ -123,7 +123,7 @@ class Traces:
         spec = self._with_noise(dtype, self.rounding(dtype)) if noise else self.spec(dtype)
         spec = structs.replace(spec, rewrite=rewrite, watch_casts=False, record="full", keep=())
         if point is not None:
-            spec = structs.replace(spec, point=point)
+            spec = structs.replace(spec, axes=point.values, mesh=point.mesh.declared)
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pytest_trainsafe.config.checks import require_known
-from pytest_trainsafe.core.axes import AXES, MOST_SECONDS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.axes import (
+    AXES,
+    MOST_SECONDS,
+    PROBLEM_AXES,
+    Axis,
+    axes_over,
+    check_values,
+    mesh_axis,
+)
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
 from pytest_trainsafe.sweep.plain import why_not_plain
@@ -42,7 +51,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
     if len(positional) != 1:
         got = f"{len(positional)} positional arguments" if positional else "no program"
         raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
-    program = resolve(positional[0])
+    program = _placed(resolve(positional[0]), keywords.get("mesh"))
     axes = tuple(
         _axis(program, name, given) for name, given in keywords.items() if name not in SETTING_WORDS
     )
@@ -66,6 +75,15 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
     )
 
 
+def _placed(program: Program, mesh: object) -> Program:
+    """The program on the mesh of the marker, which a script has from nowhere else."""
+    if mesh is None:
+        return program
+    if not isinstance(mesh, Mesh):
+        raise SweepError(f"mesh takes a Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
+    return replace(program, traits=replace(program.traits, mesh=mesh))
+
+
 def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisValue, ...]]:
     if isinstance(given, (list, tuple)):
         values = tuple(given)
@@ -75,7 +93,8 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
         raise SweepError(
             f"axis {shown(name)} takes a value or a list of values, not {shown(given)}"
         )
-    axis = AXES.get(name)
+    mesh = program.traits.mesh
+    axis = mesh_axis(mesh, name)
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
         if name == STEPS:
@@ -91,10 +110,10 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
             )
         )
     if axis is None:
-        known = [*AXES, *program.parameters, *SETTING_WORDS]
+        known = [*axes_over(mesh), *program.parameters, *SETTING_WORDS]
         raise SweepError(
             f"unknown axis {shown(name)}{nearest(name, known)}\n"
-            f"  axes: {listing(AXES)}\n"
+            f"  axes: {listing(axes_over(mesh))}\n"
             f"  parameters of {program.name}: {listing(program.parameters) or 'none'}\n"
             f"  settings: {listing(SETTING_WORDS)}"
         )
@@ -132,7 +151,8 @@ def _arguments(
 
 def _require(program: Program, args: Mapping[str, object], swept: Iterable[str]) -> None:
     """Every parameter without a default has a value, in both Runs."""
-    shared = {name for name in swept if name not in AXES or name in PROBLEM_AXES}
+    how = {*axes_over(program.traits.mesh)} - PROBLEM_AXES
+    shared = {name for name in swept if name not in how}
     for parameter in program.parameters.values():
         name = parameter.name
         if not parameter.required or name in args or name in shared:
@@ -152,13 +172,19 @@ def _reference(
     if not isinstance(given, Mapping):
         raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}
+    axes = {*AXES, *axes_over(program.traits.mesh)}
     for name in others:
-        if name in AXES and name not in program.parameters:
+        if name in axes and name not in program.parameters:
             raise SweepError(
                 f"reference names the axis {name!r}; a trusted run is on a single device or, with "
                 "'pp', a pipeline of stages that are each on one, and nothing else"
             )
     stages = AXES["pp"].check(given.get("pp", 1))
+    if int(stages) > 1 and not program.traits.mesh.members("pp"):
+        raise SweepError(
+            f"reference={{'pp': {stages}}} needs an axis of the role 'pp' in the program's mesh, "
+            f"whose axes are {listing(program.traits.mesh.axes)}"
+        )
     return int(stages), _arguments(program, "reference", others, swept)
 
 

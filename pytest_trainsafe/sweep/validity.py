@@ -6,6 +6,7 @@ A program brings its own rules with `requires`; a project adds some with the hoo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -56,13 +57,14 @@ def divides(parameter: str, *axes: str) -> Rule:
             raise SweepError(f"a rule divides parameter {parameter!r}, which is {shown(whole)}")
         product = 1
         for axis in axes:
-            if axis not in AXES and axis not in arguments:
-                known = [*AXES, *arguments]
+            own = point.mesh.names
+            if axis not in AXES and axis not in own and axis not in arguments:
+                known = [*AXES, *sorted(own), *arguments]
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
                     f"is neither an axis nor one of its parameters{nearest(axis, known)}"
                 )
-            size = point.get(axis, 1)
+            size = point.size(axis) if axis in point.mesh.names else point.get(axis, 1)
             if not isinstance(size, int):
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
@@ -82,7 +84,7 @@ def invalid(
     point: Point, arguments: Mapping[str, object], rules: Iterable[Rule], max_world_size: int
 ) -> str | None:
     """Why a Point is invalid by the built-in rules or by `rules`, or None."""
-    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _microbatches)
+    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _overlaps, _microbatches)
     for rule in (*built_in, *rules):
         reason = rule(point, arguments)
         if reason is not None:
@@ -114,6 +116,16 @@ def _ep(point: Point, _arguments: Mapping[str, object]) -> str | None:
     experts = int(point.get("ep", 1))
     if point.world_size % experts:
         return f"ep={experts} does not divide the world size {point.world_size}"
+    return None
+
+
+def _overlaps(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    """An axis that a mesh declares over others divides the number of their ranks."""
+    for entry in point.mesh.entries:
+        ranks = math.prod(point.size(axis) for axis in entry.over)
+        if entry.over and ranks % point.size(entry.name):
+            over = "*".join(entry.over)
+            return f"{entry.name}={point.size(entry.name)} does not divide {over}={ranks}"
     return None
 
 

@@ -42,7 +42,8 @@ def renumbering(
     """A function from the name of a rank's module or parameter to that of the whole model's."""
     prefixes = expert_prefixes(parts)
     ranks = int(point.get("ep", 1))
-    first = Owned(("cp", "dp"), ranks).owner(coordinates, point.sizes) if ranks > 1 else 0
+    counted = tuple(reversed(point.mesh.overlaps["ep"]))
+    first = Owned(counted, ranks).owner(coordinates, point.sizes) if ranks > 1 else 0
 
     def rename(name: str) -> str:
         for prefix, count in prefixes.items():

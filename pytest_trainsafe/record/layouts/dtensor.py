@@ -15,7 +15,8 @@ from typing import Any
 
 from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, runs
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Sizes, Slices
-from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.mesh import coordinates_over, mesh_of, sizes_over
+from pytest_trainsafe.core.point import MESH_AXES
 
 #: What common frameworks call the dimensions of their meshes.
 AXIS_NAMES: dict[str, tuple[str, ...]] = {
@@ -165,12 +166,12 @@ class MeshDim:
 
 def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
     """What each mesh dimension is: the axes in which the ranks along it vary."""
-    point = Point.of(sizes)
+    over = sizes_over(mesh_of(sizes), sizes)
     dims = []
     for number in range(mesh.ndim):
         line = tuple(slice(None) if i == number else w for i, w in enumerate(where))
-        stands = [point.coordinates(int(rank)) for rank in mesh.mesh[line]]
-        axes = tuple(axis for axis in MESH_AXES if len({stand[axis] for stand in stands}) > 1)
+        stands = [coordinates_over(over, int(rank)) for rank in mesh.mesh[line]]
+        axes = tuple(axis for axis in over if len({stand[axis] for stand in stands}) > 1)
         whole = math.prod(sizes[axis] for axis in axes) == len(stands)
         in_order = len(axes) == 1 and [s[axes[0]] for s in stands] == list(range(len(stands)))
         dims.append(MeshDim(axes, whole and in_order, whole))

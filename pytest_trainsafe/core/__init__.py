@@ -1,7 +1,7 @@
 """The ground floor: what every stage speaks of.  Imports nothing else of this package.
 
 axes, point      the axes of a sweep, and one value of each
-usage            errors of what a user wrote, and the words for them
+usage            input, lists and near misses as error messages quote them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
 finding          one judged fact

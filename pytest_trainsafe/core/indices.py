@@ -28,11 +28,12 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.errors import TrainsafeError
 
 Indices = npt.NDArray[np.int64]
 
 
-class LayoutError(ValueError):
+class LayoutError(TrainsafeError, ValueError):
     """A layout does not fit the tensor or the mesh it is used for."""
 
 

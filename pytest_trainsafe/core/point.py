@@ -10,11 +10,23 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
+
 AxisValue = int | bool | str
 
 #: Axes that multiply into the world size, fastest-varying rank dimension first.
 #: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
 MESH_AXES = ("tp", "cp", "dp", "pp")
+
+#: Axes that have a size: those of the mesh, and those that count parts of it or of the model.
+SIZED_AXES = (*MESH_AXES, "ep", "vpp")
+
+#: The trivial value of an axis, which it has where a Point does not name it.
+TRIVIAL: dict[str, AxisValue] = {
+    **dict.fromkeys(SIZED_AXES, 1),
+    "zero": 0,
+    **dict.fromkeys(("sp", "recompute", "compile"), False),
+}
 
 #: The most characters of a Point's id; the name of a file has 255 at most.
 _LONGEST_ID = 150
@@ -42,9 +54,43 @@ class Point:
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along a mesh axis (1 where the Point does not name it)."""
-        assert axis in MESH_AXES, axis
+        """The number of ranks along a mesh axis, or the value of `ep` or `vpp`; 1 by default.
+
+        ArgumentError for an axis that has no size.
+        """
+        if axis not in SIZED_AXES:
+            raise ArgumentError(
+                f"{self._name}.size({axis!r}): an axis with a size is one of "
+                f"{', '.join(SIZED_AXES)}; {self._name}.get({axis!r}, default) gives the value of "
+                "any other"
+            )
         return int(self.get(axis, 1))
+
+    def __getattr__(self, axis: str) -> AxisValue:
+        """The value of an axis as an attribute: `point.recompute`.
+
+        An axis that the Point does not name has its trivial value.  UnknownAxisError for an axis
+        that neither the Point nor pytest-trainsafe knows: `get` takes a default for it.
+        """
+        if axis.startswith("_"):
+            raise AttributeError(axis)
+        if axis not in TRIVIAL and axis not in dict(self._plain.values):
+            raise UnknownAxisError(
+                f"{self._name} has no axis {axis!r}: the Point is {self._plain}, other axes are "
+                f"{', '.join(TRIVIAL)}; {self._name}.get({axis!r}, default) gives the default "
+                "where the Point does not name the axis"
+            )
+        return self.get(axis, TRIVIAL.get(axis, 0))
+
+    @property
+    def _plain(self) -> Point:
+        """This Point, where looking at it has no effect."""
+        return self
+
+    @property
+    def _name(self) -> str:
+        """What the caller knows this Point by, for error messages."""
+        return "point"
 
     @property
     def sizes(self) -> dict[str, int]:

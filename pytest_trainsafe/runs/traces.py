@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Recording
-from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.axes import DTYPES, PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
@@ -69,7 +71,14 @@ class Traces:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
+        """The Trace of the Run in `dtype`, one of DTYPES.
+
+        Raises GroupFailure when its ranks did not finish.
+        """
+        if dtype not in DTYPES:
+            raise ArgumentError(
+                f"{self.role}_trace.at takes one of {listing(DTYPES)}, not {shown(dtype)}"
+            )
         key = self._key(dtype)
         run = self._run(key)
         self._spent[key] = run.seconds

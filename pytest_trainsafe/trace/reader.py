@@ -20,6 +20,7 @@ import xxhash
 from pytest_trainsafe.core.point import MESH_AXES, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
+from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -62,10 +63,6 @@ _FLOWS = frozenset({"activation", "activation_grad"})
 
 #: Problems that a message lists.
 MOST_LISTED = 20
-
-
-class TraceError(Exception):
-    """A trace cannot be used; the message names the file, what is wrong, and what to do."""
 
 
 @dataclass(slots=True)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
 from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig, read_config
+from pytest_trainsafe.fixtures.deepspeed_keys import DeepSpeedConfigError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import Cell, cells
 
@@ -62,7 +63,7 @@ def completed(config: DeepSpeedConfig, **changes: Any) -> dict[str, Any]:
     ],
 )
 def test_a_config_that_no_run_could_have_is_refused(config: Any, words: list[str]) -> None:
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(DeepSpeedConfigError) as refused:
         deepspeed_program(config)(build)
 
     assert all(word in str(refused.value) for word in words), refused.value
@@ -163,5 +164,7 @@ def test_arguments_are_put_over_the_sections_of_a_config() -> None:
 def test_a_builder_may_not_have_a_parameter_that_programs_have() -> None:
     def takes_steps(steps: int = 1) -> Any: ...
 
-    with pytest.raises(SweepError, match="parameter 'steps', which deepspeed_program adds"):
+    with pytest.raises(
+        DeepSpeedConfigError, match="parameter 'steps', which deepspeed_program adds"
+    ):
         deepspeed_program(ADAMW)(takes_steps)

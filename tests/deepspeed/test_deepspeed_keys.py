@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import SweepError
 from pytest_trainsafe.fixtures.deepspeed_config import DeepSpeedConfig
 from pytest_trainsafe.fixtures.deepspeed_engine import _require_known
-from pytest_trainsafe.fixtures.deepspeed_keys import ACCEPTED, REFUSED, check_keys
+from pytest_trainsafe.fixtures.deepspeed_keys import (
+    ACCEPTED,
+    REFUSED,
+    DeepSpeedConfigError,
+    check_keys,
+)
 from pytest_trainsafe.fixtures.deepspeed_rules import rules
 from pytest_trainsafe.record.clock import ProgramError
 
 
 def refusal(config: dict[str, Any]) -> str:
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(DeepSpeedConfigError) as refused:
         check_keys(config, "the DeepSpeed config")
     return str(refused.value)
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.fixtures.deepspeed_keys import DeepSpeedConfigError
 from pytest_trainsafe.fixtures.deepspeed_schedule import TORCH, check_scheduler, scheduled
 
 
@@ -140,7 +140,7 @@ def test_schedulers_of_torch_are_torchs() -> None:
 def test_a_scheduler_that_cannot_be_followed_is_refused(
     section: dict[str, Any], words: list[str]
 ) -> None:
-    with pytest.raises(SweepError) as refused:
+    with pytest.raises(DeepSpeedConfigError) as refused:
         check_scheduler(section, "the DeepSpeed config")
 
     assert all(word in str(refused.value) for word in words), refused.value

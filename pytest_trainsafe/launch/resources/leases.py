@@ -26,6 +26,7 @@ import msgspec
 
 from pytest_trainsafe.core.locks import POLL, Lock, Stopped, is_locked, try_lock, wait_lock
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.resources import gpus
 from pytest_trainsafe.launch.task import Device
 
@@ -44,7 +45,7 @@ _MOST_CLAIM = 2**16
 _numbers = itertools.count(1)
 
 
-class LeaseError(Exception):
+class LeaseError(TrainsafeError):
     """The folder of the leases cannot be used; the message says why and what to do."""
 
 

@@ -16,6 +16,7 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
 from pytest_trainsafe.judge.judgement import Judged, Judgement, lead_of
+from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
 
 WIDTH = 100
@@ -61,6 +62,8 @@ def _options(settings: Settings) -> str:
         words.append(f"--trainsafe-sweep {swept}")
     if settings.dtypes:
         words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.profile:
+        words.append(f"--trainsafe-profile {settings.profile}")
     if settings.seed != default.seed:
         words.append(f"--trainsafe-seed {settings.seed}")
     return "".join(f" {word}" for word in words)
@@ -112,6 +115,8 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
         lines += _row("starts at", f"{lead.where} · {judged.dtype}")
         lines += _row("", _size(lead), wrap=False)
         lines += _row("detail", lead.message)
+        if lead.mismatch is not None:
+            lines += _row("elements", mismatch_text(lead.mismatch))
     if lead.pattern is not None:
         lines += _row(_label(lead), lead.pattern.text)
         lines += _row("so", lead.pattern.cause)

@@ -14,6 +14,8 @@ import torch
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Sizes, Slices
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.trace.reader import Trace
 
 
@@ -40,7 +42,20 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
 
     What belongs to one micro-batch is held by the dp coordinate that computed it, and the rest
     by all of them; a pipeline stage holds what is its own.
+    ArgumentError for a tensor that no rank recorded with its values.
     """
+    given: tuple[object, object] = trace, id  # from tests, which need not be type-checked
+    if not isinstance(given[0], Trace):
+        raise ArgumentTypeError(
+            f"logical_tensor takes a Trace, such as candidate_trace.at('float32'), not "
+            f"{shown(given[0])}"
+        )
+    if not isinstance(given[1], TensorId):
+        raise ArgumentTypeError(
+            f"logical_tensor takes a TensorId, such as one of trace.ids(), not {shown(given[1])}"
+        )
+    if not trace.holders(id):
+        raise ArgumentError(f"no rank of the trace {trace.path} recorded {id}; see trace.ids()")
     return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=free_axes(id), where=id)
 
 

@@ -2,7 +2,7 @@
 
 axes, point      the axes of a sweep, and one value of each
 mesh             the axes that multiply into the world size, and where ranks stand
-usage            errors of what a user wrote, and the words for them
+usage            input, lists and near misses as error messages quote them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
 finding          one judged fact, and `subject` what it is about

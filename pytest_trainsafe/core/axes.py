@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue
-from pytest_trainsafe.core.usage import SweepError, listing, shown
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import SweepError
 
 #: From most to least precise, the order in which a precision ladder is climbed.
 DTYPES = ("float64", "float32", "bfloat16", "float16")

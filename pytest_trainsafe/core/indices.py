@@ -29,11 +29,12 @@ from pytest_trainsafe.core.layout import (
     axes_of,
 )
 from pytest_trainsafe.core.mesh import OverMesh
+from pytest_trainsafe.errors import TrainsafeError
 
 Indices = npt.NDArray[np.int64]
 
 
-class LayoutError(ValueError):
+class LayoutError(TrainsafeError, ValueError):
     """A layout does not fit the tensor or the mesh it is used for."""
 
 

@@ -11,12 +11,19 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_trainsafe.core.mesh import DEFAULT, Mesh, OverMesh, coordinates_over, sizes_over
+from pytest_trainsafe.core.mesh import DEFAULT, ROLES, Mesh, OverMesh, coordinates_over, sizes_over
+from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
 
 AxisValue = int | bool | str
 
 #: The mesh axes of a program that declares no mesh, fastest-varying rank dimension first.
 MESH_AXES = DEFAULT.fastest_first
+
+#: The trivial value of an axis without a size, which it has where a Point does not name it.
+TRIVIAL: dict[str, AxisValue] = {
+    "zero": 0,
+    **dict.fromkeys(("sp", "recompute", "compile"), False),
+}
 
 #: The most characters of a Point's id; the name of a file has 255 at most.
 _LONGEST_ID = 150
@@ -52,13 +59,56 @@ class Point:
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along a mesh axis (1 where the Point does not name it).
+        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default.
 
         Of a role that several mesh axes share, such as "dp", the product of their sizes.
+        ArgumentError for an axis that has no size.
         """
-        assert axis in self.mesh.names, axis
+        if axis == "vpp":
+            return int(self.get(axis, 1))
+        if axis not in self.mesh.names:
+            raise ArgumentError(
+                f"{self._name}.size({axis!r}): an axis with a size is one of "
+                f"{', '.join(self._sized)}; {self._name}.get({axis!r}, default) gives the value of "
+                "any other"
+            )
         members = (axis,) if axis in self.mesh.overlaps else self.mesh.members(axis)
         return math.prod(int(self.get(member, 1)) for member in members)
+
+    def __getattr__(self, axis: str) -> AxisValue:
+        """The value of an axis as an attribute: `point.recompute`.
+
+        An axis that the Point does not name has its trivial value.  UnknownAxisError for an axis
+        that neither the Point nor pytest-trainsafe knows: `get` takes a default for it.
+        """
+        if axis.startswith("_") or axis in ("values", "mesh"):
+            raise AttributeError(axis)
+        named = dict(self._plain.values)
+        if axis not in named and axis in (*self.mesh.names, "vpp"):
+            return self.size(axis)
+        if axis not in named and axis not in TRIVIAL:
+            raise UnknownAxisError(
+                f"{self._name} has no axis {axis!r}: the Point is {self._plain}, other axes are "
+                f"{', '.join((*self._sized, *TRIVIAL))}; {self._name}.get({axis!r}, default) gives "
+                "the default where the Point does not name the axis"
+            )
+        return self.get(axis, TRIVIAL.get(axis, 0))
+
+    @property
+    def _sized(self) -> tuple[str, ...]:
+        """Axes that count ranks or parts of the model."""
+        roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
+        return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
+
+    @property
+    def _plain(self) -> Point:
+        """This Point, where looking at it has no effect."""
+        return self
+
+    @property
+    def _name(self) -> str:
+        """What the caller knows this Point by, for error messages."""
+        return "point"
 
     @property
     def sizes(self) -> OverMesh:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.errors import TrainsafeError
+
 #: What msgspec raises for data that is not what it should be, whatever the data.
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -23,7 +25,7 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
-class BadFileError(OSError):
+class BadFileError(TrainsafeError, OSError):
     """A path leads to something that is not read; `strerror` says what, without the path."""
 
     def __init__(self, reason: str, path: Path) -> None:

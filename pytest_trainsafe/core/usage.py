@@ -1,4 +1,4 @@
-"""What a user wrote about a sweep is wrong.  Raised here; `plugin` gives it to pytest.
+"""The words of error messages: input as it can be quoted, lists, and near misses.
 
 Messages quote input through `shown` and `excerpt` only: input may be huge, contain itself, or hold
 characters that a terminal acts on.
@@ -26,10 +26,6 @@ _BRACKETS: dict[type, tuple[str, str]] = {
     frozenset: ("{", "}"),
     dict: ("{", "}"),
 }
-
-
-class SweepError(ValueError):
-    """A sweep is declared wrongly; the message names the input, what is allowed, what to do."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -6,15 +6,9 @@ program knows of it at all.
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.mesh import ROLES, OverMesh
+from pytest_trainsafe.core.mesh import OverMesh
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
-
-#: The value of an axis that a Point does not name, beside those that have a size.
-_ABSENT: dict[str, AxisValue] = {
-    "zero": 0,
-    **dict.fromkeys(("sp", "recompute", "compile"), False),
-}
 
 
 class AskedPoint(Point):
@@ -44,15 +38,7 @@ class AskedPoint(Point):
     def size(self, axis: str) -> int:
         """How many ranks stand along an axis or a role, or the value of `vpp`; 1 by default."""
         self.asked.add(axis)
-        if axis == "vpp":
-            return int(self.get(axis, 1))
-        if axis not in self.mesh.names:
-            raise ProgramError(
-                f"ctx.point.size({axis!r}): an axis with a size is one of "
-                f"{', '.join(self._sized)}; "
-                f"ctx.point.get({axis!r}, default) gives the value of any other"
-            )
-        return self._point.size(axis)
+        return self._point.size(axis) if axis in self.mesh.names else super().size(axis)
 
     @property
     def sizes(self) -> OverMesh:
@@ -60,28 +46,12 @@ class AskedPoint(Point):
         return self._point.sizes
 
     @property
-    def _sized(self) -> tuple[str, ...]:
-        """Axes that count ranks or parts of the model, of which a program may ask the size."""
-        roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
-        return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
+    def _plain(self) -> Point:
+        return self._point
 
-    def __getattr__(self, axis: str) -> AxisValue:
-        """The value of an axis as an attribute: `ctx.point.recompute`.
-
-        An axis that the Point does not name has its trivial value; one that pytest-trainsafe does
-        not know needs `get`, which takes a default.
-        """
-        if axis.startswith("_"):
-            raise AttributeError(axis)
-        named = dict(self._point.values)
-        if axis not in named and axis in (*self.mesh.names, "vpp"):
-            return self.size(axis)
-        if axis in named or axis in _ABSENT:
-            return self.get(axis, _ABSENT.get(axis, 0))
-        raise AttributeError(
-            f"ctx.point has no axis {axis!r}: the Point is {self._point}; use "
-            f"ctx.point.get({axis!r}, default), which gives the default where it is not named"
-        )
+    @property
+    def _name(self) -> str:
+        return "ctx.point"
 
 
 class AskedCoordinates(OverMesh):

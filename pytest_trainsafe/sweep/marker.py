@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_trainsafe.config.checks import require_known
+from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.axes import (
     AXES,
-    MOST_SECONDS,
     PROBLEM_AXES,
     Axis,
     axes_over,
@@ -17,7 +16,8 @@ from pytest_trainsafe.core.axes import (
 )
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import AxisValue
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
@@ -31,8 +31,7 @@ class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
     The trusted run is a pipeline of `reference_pp` stages (1: a single device), and alone gets
-    `reference_args`.  `seed`, `timeout` and `accept` are None where the marker leaves them to the
-    run.
+    `reference_args`.  `settings` holds what the marker sets for its test, by fields of Settings.
     """
 
     program: Program
@@ -41,13 +40,11 @@ class Declaration:
     candidate_args: Mapping[str, object] = field(default_factory=dict)
     reference_pp: int = 1
     reference_args: Mapping[str, object] = field(default_factory=dict)
-    seed: int | None = None
-    timeout: float | None = None
-    accept: tuple[str, ...] | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
-    """The Declaration in a marker's arguments; SweepError for anything it cannot mean."""
+    """The Declaration in a marker's arguments; DeclarationError for anything it cannot mean."""
     if len(positional) != 1:
         got = f"{len(positional)} positional arguments" if positional else "no program"
         raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
@@ -69,9 +66,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
         candidate_args,
         reference_pp,
         reference_args,
-        seed=_seed(keywords.get("seed")),
-        timeout=_timeout(keywords.get("timeout")),
-        accept=_accept(keywords.get("accept")),
+        settings=_settings(keywords),
     )
 
 
@@ -188,27 +183,10 @@ def _reference(
     return int(stages), _arguments(program, "reference", others, swept)
 
 
-def _seed(given: object) -> int | None:
-    if given is None:
-        return None
-    if type(given) is not int or not 0 <= given < 2**32:
-        raise SweepError(f"seed takes an integer from 0 to 2**32 - 1, not {shown(given)}")
-    return given
-
-
-def _timeout(given: object) -> float | None:
-    if given is None:
-        return None
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
-        raise SweepError(f"timeout takes a positive number of seconds, not {shown(given)}")
-    if given > MOST_SECONDS:
-        raise SweepError(f"timeout takes at most {MOST_SECONDS} seconds, not {shown(given)}")
-    return float(given)
-
-
-def _accept(given: object) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
-        raise SweepError(f"accept takes a list of names of checks, not {shown(given)}")
-    return require_known(given)
+def _settings(keywords: Mapping[str, object]) -> dict[str, object]:
+    """The settings that the marker has, by their fields; None leaves one to the run."""
+    return {
+        option.field: option.marker(keywords[option.field])
+        for option in OPTIONS
+        if option.marker is not None and keywords.get(option.field) is not None
+    }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_trainsafe.config.grammar import SweepWords
@@ -12,7 +11,8 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
 from pytest_trainsafe.core.point import AxisValue, Point
-from pytest_trainsafe.core.usage import SweepError, excerpt
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.validity import Rule, invalid
@@ -112,13 +112,12 @@ def _cell(
 
 
 def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
-    changes: Mapping[str, object] = {
-        "seed": declaration.seed,
-        "timeout": declaration.timeout,
-    }
-    given = {name: value for name, value in changes.items() if value is not None}
-    accept = tuple(dict.fromkeys((*settings.accept, *(declaration.accept or ()))))
-    return replace(settings, accept=accept, **given)  # type: ignore[arg-type]
+    """The run's settings with the marker's in their place; names to accept are added."""
+    given = dict(declaration.settings)
+    accept = given.pop("accept", ())
+    assert isinstance(accept, tuple)
+    both = tuple(dict.fromkeys((*settings.accept, *accept)))
+    return replace(settings, accept=both, **given)  # type: ignore[arg-type]
 
 
 def _distinct(made: list[Cell]) -> list[Cell]:

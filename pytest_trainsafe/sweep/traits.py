@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
-from pytest_trainsafe.core.usage import SweepError, shown
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import SweepError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case

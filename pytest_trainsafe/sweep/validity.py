@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
 
 #: Called with a Point and the program's arguments, defaults included; the reason the Point
 #: is invalid, or None.
@@ -22,7 +23,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def requires(*rules: Rule) -> Callable[[_Function], _Function]:
-    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`."""
+    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`.
+
+    A rule is called with a Point and the program's arguments, and returns why the Point is invalid,
+    or None.  ArgumentError for what is no rule.
+    """
+    given: tuple[object, ...] = rules
+    if not rules or not all(map(callable, given)):
+        odd = next((rule for rule in given if not callable(rule)), None)
+        raise ArgumentTypeError(
+            "requires takes rules about Points, which are functions, not "
+            f"{shown(odd) if rules else 'nothing'}: @requires(divides('heads', 'tp'))"
+        )
 
     def decorate(function: _Function) -> _Function:
         before: tuple[Rule, ...] = getattr(function, "trainsafe_rules", ())
@@ -38,10 +50,12 @@ def divides(parameter: str, *axes: str) -> Rule:
     `divides("layers", "pp", "vpp")` gives "layers=4 is not divisible by pp*vpp=6".
     """
     if not axes:
-        raise SweepError(f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')")
+        raise ArgumentError(
+            f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')"
+        )
     for name in (parameter, *axes):
         if not isinstance(name, str):
-            raise SweepError(
+            raise ArgumentTypeError(
                 f"divides takes names, as in divides('heads', 'tp'), not {shown(name)}"
             )
 
@@ -87,6 +101,12 @@ def invalid(
     built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _overlaps, _microbatches)
     for rule in (*built_in, *rules):
         reason = rule(point, arguments)
+        given: object = reason
+        if given is not None and not isinstance(given, str):
+            raise SweepError(
+                f"a rule about Points returned {shown(given)}; it returns why the Point is "
+                "invalid, as text, or None where it is valid"
+            )
         if reason is not None:
             return reason
     return None

@@ -22,7 +22,8 @@ from pytest_trainsafe.core.mesh import Mesh, OverMesh
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -68,10 +69,6 @@ MOST_LISTED = 20
 
 
 _Fact = TypeVar("_Fact", bound=msgspec.Struct)
-
-
-class TraceError(Exception):
-    """A trace cannot be used; the message names the file, what is wrong, and what to do."""
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.mesh import DEFAULT, TAKEN
 from pytest_trainsafe.core.point import MESH_AXES
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.launch import Script
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.errors import TrainsafeWarning
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 from pytest_trainsafe.launch.forkserver.start import WarmServer, connect, teach
 from pytest_trainsafe.launch.outcome import group_result
@@ -276,7 +277,7 @@ def _given_up(address: str) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    warnings.warn(text, TrainsafeWarning, stacklevel=3)
 
 
 def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:

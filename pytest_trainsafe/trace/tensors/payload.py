@@ -18,6 +18,7 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file
+from pytest_trainsafe.errors import TrainsafeError
 
 #: What is stored as itself, by the format's names; the rest is stored as bytes.
 NAMES = {
@@ -48,7 +49,7 @@ MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
 _ALIGNMENT = 16
 
 
-class PayloadError(Exception):
+class PayloadError(TrainsafeError):
     """A payload file, or an entry of one, is not as it was written; the message says how."""
 
 

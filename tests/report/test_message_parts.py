@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.judgement import Judged, Judgement
+from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
 from pytest_trainsafe.report.message import failure_message, message_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
@@ -156,6 +156,6 @@ def test_the_command_that_runs_a_test_again_names_the_profile() -> None:
     )
     judged = Judged("float32", "float32", comparison, [], [])
 
-    text = message_of(Judgement("train", "tp=2", [judged], case))
+    text = message_of(LadderJudgement("train", "tp=2", [judged], case))
 
     assert "rerun         pytest t.py::t --trainsafe-profile ci --trainsafe-seed 3" in text

@@ -36,6 +36,7 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unwrapped,
 )
+from pytest_trainsafe.record.rng.ledger import RngLedger
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
@@ -64,6 +65,7 @@ class Recorder:
         self.spec = spec
         self.writer = writer
         self.clock = Clock()
+        self.rng = RngLedger(writer, self.clock) if spec.rng else None
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -122,6 +124,7 @@ class Recorder:
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
             )
         names = {module: rename(name) for module, name in named_modules(parts).items()}
+        all_names = names
         if engine is not None:
             annotations = annotations.over(engine.annotations(names))
             self.writer.add(NoteEvent("reduces_in", engine.reduces_in()))
@@ -215,6 +218,8 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
         listen(reductions.heard)
+        if self.rng is not None:
+            self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         dtype = getattr(torch, self.spec.dtype)
         # A model in a narrower dtype computes in that, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
@@ -228,6 +233,8 @@ class Recorder:
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
         self.sites.write_constructed()
+        if self.rng is not None:
+            self.rng.boundary()
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -241,6 +248,8 @@ class Recorder:
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
+            if self.rng is not None:
+                self.rng.boundary()
             if self.conditions is not None:
                 self.conditions.remember()
             self.buffers.write_all(number)
@@ -287,6 +296,8 @@ class Recorder:
             self.parameters.drop(index)
             self.clock.end_microbatch()
             raise
+        if self.rng is not None:
+            self.rng.look()
         if self.clock.end_microbatch():
             self.activations.write(index)
             self.parameters.write(index)

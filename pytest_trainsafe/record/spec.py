@@ -44,7 +44,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     `rewrite` names the activations and gradients to rewrite (`inject/rewrite.py`).  `replay` is the
     trace whose decisions are used in the place of this Run's own, "" for none.  Where `eager`
     is set, torch.compile compiles nothing: references are trusted as Python runs them.
-    `adapters` are the import paths of the framework adapters that the recorder asks.
+    `adapters` are the import paths of the framework adapters that the recorder asks.  `rng` says
+    whether the RNG ledger is kept.
     """
 
     program: str
@@ -68,6 +69,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     replay: str = ""
     eager: bool = False
     adapters: tuple[str, ...] = ()
+    rng: bool = True
 
     @property
     def at(self) -> Point:

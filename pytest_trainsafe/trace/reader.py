@@ -28,6 +28,14 @@ from pytest_trainsafe.trace.check import (
     fault_of_note,
 )
 from pytest_trainsafe.trace.payload import Payload, PayloadError
+from pytest_trainsafe.trace.rng import (
+    DrawEvent,
+    LedgerGap,
+    RngEvent,
+    UnseenDraws,
+    WorkerDraw,
+    fault_of_rng,
+)
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     MOST_RANKS,
@@ -70,7 +78,7 @@ class TraceError(Exception):
 
 @dataclass(slots=True)
 class RankTrace:
-    """What one rank recorded.  `tensors` is in the order of dataflow.
+    """What one rank recorded.  `tensors` is in the order of dataflow, `rng` in that of time.
 
     `sketches` has the hashes of the sketches in each file, and `manifest` that of the manifest,
     of a rank that finished.
@@ -84,6 +92,7 @@ class RankTrace:
     inputs: list[InputEvent] = field(default_factory=list)
     steps: list[StepEvent] = field(default_factory=list)
     notes: list[NoteEvent] = field(default_factory=list)
+    rng: list[RngEvent] = field(default_factory=list)
     sketches: dict[str, str] = field(default_factory=dict)
     manifest: str | None = None
     complete: bool = False
@@ -404,6 +413,10 @@ def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
             if fault := fault_of_note(event):
                 return fault
             rank.notes.append(event)
+        case DrawEvent() | UnseenDraws() | WorkerDraw() | LedgerGap():
+            if fault := fault_of_rng(event):
+                return fault
+            rank.rng.append(event)
         case _:
             raise AssertionError(event)
     rank.events.append(event)

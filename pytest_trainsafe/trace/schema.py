@@ -26,8 +26,9 @@ import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
 from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
+from pytest_trainsafe.trace.rng import RngEvent
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
@@ -143,7 +144,7 @@ def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manif
 MOST_RANKS = 2**14
 MOST_MANIFEST = 2**20
 
-Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End
+Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | RngEvent | End
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

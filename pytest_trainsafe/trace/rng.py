@@ -36,6 +36,21 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 #: torch's default generator on the CPU, NumPy's global one, and that of Python's `random`.
 TORCH_CPU, NUMPY, PYTHON = "torch cpu", "numpy", "python random"
 
+#: The operators whose numbers mask a tensor: dropout, in all its forms.
+MASKS = frozenset(
+    {
+        *("bernoulli_.float", "bernoulli_.Tensor", "bernoulli.out", "bernoulli.p"),
+        *("native_dropout", "_fused_dropout", "rrelu_with_noise", "rrelu_with_noise_"),
+        *("_cudnn_rnn", "miopen_rnn", "_lstm_mps", "_cudnn_attention_forward"),
+        *("_efficient_attention_forward", "_flash_attention_forward"),
+        "_scaled_dot_product_attention_math_for_mps",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    }
+)
+
 #: The longest text of an event, in characters.
 _LONGEST = 4096
 

@@ -15,9 +15,8 @@ from torch import nn
 from pytest_trainsafe.core.code_files import PACKAGE, TORCH, is_installed, is_ours, is_stdlib
 
 #: What a frame is; several may hold.
-USER, INSTALLED, MODULE, OPTIMIZER, LOADER, SAVE, LOAD, CHECKPOINT, INJECTED = (
-    2**n for n in range(9)
-)
+USER, INSTALLED, MODULE, OPTIMIZER = 1, 2, 4, 8
+SAVE, LOAD, CHECKPOINT, INJECTED = 16, 32, 64, 128
 
 #: Code of the recorder's that draws for itself: noise, rewritten and initial values.
 _INJECTING = tuple(
@@ -32,9 +31,7 @@ _kinds: dict[CodeType, int] = {}
 
 
 class Place(NamedTuple):
-    """Where a draw came from: lines as in `DrawEvent`, modules innermost first, kinds of frames.
-
-    """
+    """Where a draw came from: lines as in `DrawEvent`, modules innermost first, kinds of frames."""
 
     at: str
     user: str
@@ -103,8 +100,6 @@ def _kind_in_torch(file: str, name: str) -> int:
         return OPTIMIZER
     if file == "utils/checkpoint.py":
         return CHECKPOINT
-    if file.startswith("utils/data/"):
-        return LOADER
     if file == "serialization.py" or file.startswith("distributed/checkpoint/"):
         return {"save": SAVE, "async_save": SAVE, "load": LOAD}.get(name, 0)
     return 0

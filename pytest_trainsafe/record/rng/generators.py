@@ -54,7 +54,12 @@ def generator_of(
 
 def is_default(generator: torch.Generator) -> bool:
     """Whether this is torch's default generator on the CPU, under whatever Python object."""
-    return generator._cdata == torch.default_generator._cdata  # type: ignore[attr-defined]
+    return _address(generator) == _address(torch.default_generator)
+
+
+def _address(generator: torch.Generator) -> int:
+    address: int = generator._cdata  # type: ignore[attr-defined]
+    return address
 
 
 class Generators:
@@ -71,9 +76,9 @@ class Generators:
         """What the ledger calls a generator that is first used at `line`."""
         if generator is torch.default_generator:
             return TORCH_CPU
-        address: int = generator._cdata  # type: ignore[attr-defined]
+        address = _address(generator)
         if generator.device.type == "cuda" and any(
-            address == default._cdata for default in torch.cuda.default_generators
+            address == _address(default) for default in torch.cuda.default_generators
         ):
             return f"torch {generator.device}"
         if len(self._names) >= MOST_NAMES:

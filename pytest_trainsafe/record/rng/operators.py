@@ -84,21 +84,6 @@ NOT_DRAWING = (
     "_scaled_dot_product_flash_attention.quantized",
 )
 
-#: The operators whose numbers mask a tensor: dropout, in all its forms.
-MASKS = frozenset(
-    {
-        *("bernoulli_.float", "bernoulli_.Tensor", "bernoulli.out", "bernoulli.p"),
-        *("native_dropout", "_fused_dropout", "rrelu_with_noise", "rrelu_with_noise_"),
-        *("_cudnn_rnn", "miopen_rnn", "_lstm_mps", "_cudnn_attention_forward"),
-        *("_efficient_attention_forward", "_flash_attention_forward"),
-        "_scaled_dot_product_attention_math_for_mps",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_for_cpu",
-    }
-)
-
 #: Called in place of an operator: its name, its arguments, and what calls the operator itself.
 Drawing = Callable[[str, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
 
@@ -122,7 +107,8 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
     """
     key = torch._C._dispatch_key_parse(_KEY_NAME)
     # Two registrations: torch takes kernels out again when the object that made them goes.
-    fallback, kernels = torch.library.Library("_", "IMPL"), torch.library.Library("aten", "IMPL")
+    library: Any = torch.library.Library
+    fallback, kernels = library("_", "IMPL"), library("aten", "IMPL")
     fallback.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
     below = torch._C._dispatch_keyset_full_after(key)
     for name in OPERATORS:
@@ -144,7 +130,7 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
             yield
     finally:
         if hook is None:
-            threading.setprofile(None)  # type: ignore[arg-type]
+            threading.setprofile(None)
         kernels._destroy()
         fallback._destroy()
 

@@ -33,7 +33,7 @@ def torch_state(generator: torch.Generator) -> str:
 
 def state_text(state: torch.Tensor) -> str:
     """As text, the state that `torch.Generator.get_state` gives."""
-    raw = memoryview(state.numpy())
+    raw = state.numpy().data
     if len(raw) == _CPU_BYTES:
         [place] = _WORD.unpack_from(raw, _CPU_NEXT)
         block = xxhash.xxh3_64_hexdigest(raw[_CPU_BLOCK:_CPU_ASIDE])
@@ -63,10 +63,10 @@ def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
     wanted = bytes(after.numpy()[_CPU_BLOCK:_CPU_ASIDE])
     drawn = 0
     while drawn <= most:
-        raw = memoryview(walker.get_state().numpy())
+        raw = walker.get_state().numpy().data
         [here] = _WORD.unpack_from(raw, _CPU_NEXT)
         if raw[_CPU_BLOCK:_CPU_ASIDE] == wanted:
-            [there] = _WORD.unpack_from(memoryview(after.numpy()), _CPU_NEXT)
+            [there] = _WORD.unpack_from(after.numpy().data, _CPU_NEXT)
             return max(0, drawn + int(there) - int(here))
         # To the first number of the next block.
         rest = 625 - int(here) if here else 1

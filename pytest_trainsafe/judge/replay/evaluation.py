@@ -1,0 +1,85 @@
+"""Evaluation draws nothing from the streams from which training draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.parallel import Excused
+from pytest_trainsafe.trace.rng import MASKS, NUMPY, PYTHON
+
+#: Phases whose draws make a training what it is.
+_TRAINING = frozenset({"data", "forward", "backward", "optimizer"})
+
+
+def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
+    """No dropout is on while the model is evaluated.  At most one finding."""
+    check = "rng:evaluation_dropout"
+    for rank in draws.by_rank:
+        for draw in rank:
+            event = draw.event
+            if event.phase != "evaluation" or event.operator not in MASKS:
+                continue
+            if event.module is None or excused(check, draw):
+                continue
+            message = (
+                f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
+                f"{event.step}: {described(draw)} draws from {stream_of(draw)}"
+            )
+            cause = (
+                "the module is in training mode: call model.eval() before the evaluation, and "
+                "model.train() after it"
+                if event.training
+                else "the module is in evaluation mode and drops all the same: give the function "
+                "training=self.training"
+            )
+            yield broken(check, message, cause, draw)
+            return
+
+
+def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterator[Finding]:
+    """What evaluation draws is not missing from the training's stream.  At most one finding.
+
+    A stream that is put back, or seeded again, before training draws from it is no fault.  The
+    seeds that torch's loaders draw when they are iterated over are none either, since every
+    program that evaluates with a loader draws them; their lines go to `seeds`.
+    """
+    check = "rng:evaluation_shift"
+    for rank in draws.by_rank:
+        pending: dict[str, tuple[Draw, str]] = {}
+        for draw in rank:
+            event = draw.event
+            if not event.generator.startswith("torch ") and event.generator not in (NUMPY, PYTHON):
+                continue
+            if event.phase == "evaluation":
+                if is_loader_seed(draw):
+                    seeds.add(event.line)
+                    began = pending.get(event.generator)
+                    if began is not None:
+                        pending[event.generator] = began[0], event.after
+                elif not excused(check, draw):
+                    began = pending.get(event.generator)
+                    pending[event.generator] = began[0] if began else draw, event.after
+            elif event.phase in _TRAINING and event.generator in pending:
+                began, after = pending.pop(event.generator)
+                if event.before != after:
+                    continue
+                message = (
+                    f"rank {began.rank.rank} draws from the training's random stream while it "
+                    f"evaluates, before step {began.event.step}: {described(began)} draws from "
+                    f"{stream_of(began)}; the training goes on behind it, with {described(draw)}"
+                )
+                cause = (
+                    "what the training draws depends on whether and how much it evaluates: draw "
+                    "for the evaluation from a generator of its own, or inside torch.random."
+                    "fork_rng()"
+                )
+                yield broken(check, message, cause, began)
+                return
+
+
+def is_loader_seed(draw: Draw) -> bool:
+    """Whether it is the 64-bit number that torch's loaders and samplers draw as a seed."""
+    return draw.event.operator == "random_" and draw.event.shape == ()

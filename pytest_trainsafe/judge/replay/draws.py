@@ -69,8 +69,13 @@ class Draws:
         return cls(trace, [list(_of_rank(rank)) for rank in trace.ranks])
 
     def masks(self, rank: int) -> list[Draw]:
-        """What a rank drew for masks in its forwards."""
-        return [draw for draw in self.by_rank[rank] if draw.is_mask]
+        """What a rank drew for masks in the forwards of its training.
+
+        Where the program marks micro-batches, a forward outside of them is none of these.
+        """
+        marked = not self.trace.ranks[rank].note("level")
+        masks = (draw for draw in self.by_rank[rank] if draw.is_mask)
+        return [draw for draw in masks if not marked or draw.event.microbatch is not None]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
         """The ranks that differ in their place on one axis alone, group by group."""

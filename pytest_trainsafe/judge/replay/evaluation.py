@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
@@ -11,7 +12,7 @@ from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng import MASKS, NUMPY, PYTHON
 
 #: Phases whose draws make a training what it is.
-_TRAINING = frozenset({"data", "forward", "backward", "optimizer"})
+_TRAINING = frozenset({"forward", "backward", "optimizer"})
 
 
 def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
@@ -46,38 +47,53 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
     seeds that torch's loaders draw when they are iterated over are none either, since every
     program that evaluates with a loader draws them; their lines go to `seeds`.
     """
-    check = "rng:evaluation_shift"
     for rank in draws.by_rank:
-        pending: dict[str, tuple[Draw, str]] = {}
+        windows: dict[str, _Window] = {}
         for draw in rank:
             event = draw.event
-            if not event.generator.startswith("torch ") and event.generator not in (NUMPY, PYTHON):
+            name = event.generator
+            window = windows.get(name)
+            if not name.startswith("torch ") and name not in (NUMPY, PYTHON):
                 continue
             if event.phase == "evaluation":
                 if is_loader_seed(draw):
                     seeds.add(event.line)
-                    began = pending.get(event.generator)
-                    if began is not None:
-                        pending[event.generator] = began[0], event.after
-                elif not excused(check, draw):
-                    began = pending.get(event.generator)
-                    pending[event.generator] = began[0] if began else draw, event.after
-            elif event.phase in _TRAINING and event.generator in pending:
-                began, after = pending.pop(event.generator)
-                if event.before != after:
-                    continue
-                message = (
-                    f"rank {began.rank.rank} draws from the training's random stream while it "
-                    f"evaluates, before step {began.event.step}: {described(began)} draws from "
-                    f"{stream_of(began)}; the training goes on behind it, with {described(draw)}"
-                )
-                cause = (
-                    "what the training draws depends on whether and how much it evaluates: draw "
-                    "for the evaluation from a generator of its own, or inside torch.random."
-                    "fork_rng()"
-                )
-                yield broken(check, message, cause, began)
+                elif window is None and not excused("rng:evaluation_shift", draw):
+                    window = windows[name] = _Window(draw, event.after)
+                if window is not None:
+                    window.after = event.after
+            elif window is None:
+                continue
+            elif event.before == window.first.event.before:
+                del windows[name]  # the state was put back
+            elif event.before != window.after:
+                continue  # another stream, for which the state was exchanged
+            elif event.phase in _TRAINING or event.microbatch is not None:
+                yield _shifted(window.first, draw)
                 return
+            else:  # it may be of the training's data, or of the next evaluation's
+                window.after = event.after
+
+
+@dataclass(slots=True)
+class _Window:
+    """What evaluation drew: its first draw, and the state in which the stream is since."""
+
+    first: Draw
+    after: str
+
+
+def _shifted(began: Draw, draw: Draw) -> Finding:
+    message = (
+        f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
+        f"before step {began.event.step}: {described(began)} draws from {stream_of(began)}; the "
+        f"training goes on behind it, with {described(draw)}"
+    )
+    cause = (
+        "what the training draws depends on whether and how much it evaluates: draw for the "
+        "evaluation from a generator of its own, or inside torch.random.fork_rng()"
+    )
+    return broken("rng:evaluation_shift", message, cause, began)
 
 
 def is_loader_seed(draw: Draw) -> bool:

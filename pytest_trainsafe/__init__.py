@@ -13,7 +13,9 @@ if TYPE_CHECKING:
         Loosen,
         TrainsafeFailure,
         assert_equivalent,
+        assert_rng,
         assert_trainsafe,
+        expect_rng,
     )
     from pytest_trainsafe.core.finding import Finding
     from pytest_trainsafe.core.point import Point
@@ -31,9 +33,11 @@ __all__ = [
     "Script",
     "TrainsafeFailure",
     "assert_equivalent",
+    "assert_rng",
     "assert_trainsafe",
     "consistent_tensor",
     "context",
+    "expect_rng",
 ]
 
 _HOME = {
@@ -45,9 +49,11 @@ _HOME = {
     "Script": "pytest_trainsafe.launch",
     "TrainsafeFailure": "pytest_trainsafe.assertions",
     "assert_equivalent": "pytest_trainsafe.assertions",
+    "assert_rng": "pytest_trainsafe.assertions",
     "assert_trainsafe": "pytest_trainsafe.assertions",
     "consistent_tensor": "pytest_trainsafe.record.model.consistent",
     "context": "pytest_trainsafe.record.current",
+    "expect_rng": "pytest_trainsafe.assertions",
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.replay.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
-__all__ = ["Loosen", "TrainsafeFailure", "assert_equivalent", "assert_trainsafe"]
+__all__ = [
+    "Loosen",
+    "TrainsafeFailure",
+    "assert_equivalent",
+    "assert_rng",
+    "assert_trainsafe",
+    "expect_rng",
+]
 
 
 class TrainsafeFailure(AssertionError):
@@ -101,3 +109,53 @@ def assert_equivalent(
     judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, accept)
     if judgement.verdict != "pass":
         raise TrainsafeFailure(message_of(judgement), judgement.findings)
+
+
+def assert_rng(
+    candidate: Traces | Trace | Path | str,
+    reference: Traces | Trace | Path | str | None = None,
+    *,
+    expect: Sequence[Expectation] = (),
+) -> None:
+    """Assert that a Run drew its random numbers as a correct parallel program draws them.
+
+    Takes the fixtures `candidate_trace` and `reference_trace`, of which the Run of the first rung
+    is judged, or recorded traces or their directories.  The reference is not judged: it tells
+    which tensors of the candidate are parts of larger ones.  `expect` has further rules, and
+    exceptions, made by `expect_rng`.
+    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.rng import rng_message
+
+    for entry in expect:
+        if not isinstance(entry, Expectation):
+            raise TypeError(
+                f"assert_rng(expect=...) takes what expect_rng returns, not a "
+                f"{type(entry).__name__}"
+            )
+    if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
+        raise TypeError(
+            "assert_rng was given a recorded trace and the fixture reference_trace; give it "
+            'reference_trace.at("float64"), in the dtype of the trace'
+        )
+    try:
+        trace = _first_rung(candidate)
+        whole = None if reference is None else _first_rung(reference)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    judgement = judge_rng(trace, whole, expect)
+    if judgement.findings:
+        raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
+
+
+def _first_rung(given: Traces | Trace | Path | str) -> Trace:
+    """The trace that an assertion of one trace judges."""
+    from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.trace.reader import Trace
+
+    if isinstance(given, Traces):
+        return given.at(given.case.rungs[0])
+    return given if isinstance(given, Trace) else Trace.open(given)

@@ -50,6 +50,7 @@ _OPTIONS = {
         "Kinds of tensors to record, such as activation,main_grad (default all)",
     ),
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
+    "rng": ("on|off", "Whether ranks record which random numbers they draw (default on)"),
     "localize": (
         "SECONDS",
         f"Most time to find the code at fault of one test, or off (default {_DEFAULT.localize:g})",

@@ -46,6 +46,7 @@ class Settings:
     none; `judge/localize/budget.py` bounds what a process spends.
     `annotate` is the root directory, below which node ids are, where annotations that tests lack
     are to be written; "" where they are not.
+    `rng` says whether ranks keep the RNG ledger.
     `adapters` are the import paths of the project's own framework adapters.
     """
 
@@ -69,6 +70,7 @@ class Settings:
     cache_inputs: tuple[str, ...] = ()
     localize: float = 60.0
     annotate: str = ""
+    rng: bool = True
     adapters: tuple[str, ...] = ()
 
 
@@ -102,6 +104,7 @@ def read_settings(config: pytest.Config) -> Settings:
         record=_value(config, "record", _recording, default.record),
         record_kinds=_value(config, "record-kinds", _kinds, default.record_kinds),
         record_modules=_value(config, "record-modules", _listed, default.record_modules),
+        rng=_value(config, "rng", _on_or_off, default.rng),
         localize=_value(config, "localize", _localize, default.localize),
         keep_traces=_value(config, "keep-traces", _folder, default.keep_traces),
         slots=_value(config, "slots", _positive_int, default.slots),
@@ -292,6 +295,10 @@ def _network(source: str, text: str) -> str:
 
 def _recording(source: str, text: str) -> Recording:
     return "sketch" if _one_of(source, text, RECORDINGS) == "sketch" else "full"
+
+
+def _on_or_off(source: str, text: str) -> bool:
+    return _one_of(source, text, ("on", "off")) == "on"
 
 
 def _listed(source: str, text: str) -> tuple[str, ...]:

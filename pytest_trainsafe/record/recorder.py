@@ -49,6 +49,7 @@ from pytest_trainsafe.record.training.tensors import (
     tensor_hash,
 )
 from pytest_trainsafe.record.training.written import Writes
+from pytest_trainsafe.trace.rng import SWITCHED_OFF
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, StepEvent
 from pytest_trainsafe.trace.sites import Site
 from pytest_trainsafe.trace.writer import RankWriter
@@ -66,6 +67,8 @@ class Recorder:
         self.writer = writer
         self.clock = Clock()
         self.rng = RngLedger(writer, self.clock) if spec.rng else None
+        if self.rng is None:
+            writer.add(SWITCHED_OFF)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None

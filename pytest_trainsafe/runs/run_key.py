@@ -47,6 +47,7 @@ class RunKey:
     inputs: tuple[str, ...] = ()
     rewrite: str = ""
     sample: int = 0
+    rng: bool = True
 
     @property
     def told(self) -> str:

@@ -347,6 +347,7 @@ class Session:
             replay=str(self._replayed(key.replay)) if key.replay else "",
             eager=key.trusted,
             adapters=key.adapters,
+            rng=key.rng,
         )
         write_manifest(trace, manifest_of(spec, key))
         task = Task.of(

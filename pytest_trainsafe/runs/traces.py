@@ -231,6 +231,7 @@ class Traces:
             replay=self.replay,
             record_kinds=settings.record_kinds,
             record_modules=settings.record_modules,
+            rng=settings.rng,
             adapters=(*BUILT_IN, *settings.adapters),
             inputs=program.traits.inputs,
         )

@@ -138,6 +138,9 @@ class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
     why: str
 
 
+#: What a rank writes in the place of a ledger.
+SWITCHED_OFF = LedgerGap("all draws", "the RNG ledger was switched off")
+
 RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
 
 

@@ -19,7 +19,7 @@ from pytest_trainsafe.judge.replay.recomputation import recomputation
 from pytest_trainsafe.judge.replay.regions import Regions
 from pytest_trainsafe.judge.replay.workers import workers
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import LedgerGap, UnseenDraws
+from pytest_trainsafe.trace.rng import SWITCHED_OFF, LedgerGap, UnseenDraws
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,12 @@ def judge_rng(
 def _unseen(draws: Draws) -> list[Finding]:
     """Ranks whose dropout drew numbers that the ledger does not show: nothing can be said then."""
     for rank in draws.trace.ranks:
+        if SWITCHED_OFF in rank.rng:
+            message = (
+                f"rank {rank.rank} kept no RNG ledger, so nothing is known of what it drew; "
+                "record it with --trainsafe-rng on"
+            )
+            return [_doubt(message)]
         rates = rank.note("dropout")
         if not rates or draws.masks(rank.rank) or rank.note("compiled"):
             continue
@@ -99,10 +105,12 @@ def _unseen(draws: Draws) -> list[Finding]:
                 f"dropout {rates[0]} is on and the ledger of rank {rank.rank} shows none of its "
                 f"draws, so they are not compared ({reasons[0]})"
             )
-            return [
-                Finding(verdict="inconclusive", judge="replay", check="rng:unseen", message=message)
-            ]
+            return [_doubt(message)]
     return []
+
+
+def _doubt(message: str) -> Finding:
+    return Finding(verdict="inconclusive", judge="replay", check="rng:unseen", message=message)
 
 
 def _notes(

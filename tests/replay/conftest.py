@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from rng_programs import make_spec, record_all
 
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
@@ -58,13 +57,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
             made.append(make_spec(name, fault, point, trace))
         return made
 
-    before = torch.get_rng_state()
-    record_all(specs(ALONE))
-    torch.set_rng_state(before)
-    task = Task.of(record_all, specs(ON_TWO_RANKS), world_size=2)
     server = WarmServer.start(tmp_path_factory.mktemp("warm"))
+    launcher = WarmLauncher(server.address)
     try:
-        WarmLauncher(server.address).run(task, timeout=120, workdir=folder).raise_for_failure()
+        for programs, size in ((ON_TWO_RANKS, 2), (ALONE, 1)):
+            task = Task.of(record_all, specs(programs), world_size=size)
+            launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
     finally:
         server.close()
 

@@ -137,8 +137,9 @@ def train(ctx: Any, fault: str = "") -> None:
             _reduce(ctx, model)
             optimizer.step()
             optimizer.zero_grad()
-        _evaluate(model, None if fault == "evaluates from the training's stream" else held_out,
-                  fault)
+        _evaluate(
+            model, None if fault == "evaluates from the training's stream" else held_out, fault
+        )
 
 
 def _evaluate(model: nn.Module, generator: torch.Generator | None, fault: str) -> None:

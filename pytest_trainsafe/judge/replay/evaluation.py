@@ -21,9 +21,7 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
     for rank in draws.by_rank:
         for draw in rank:
             event = draw.event
-            if event.phase != "evaluation" or event.operator not in MASKS:
-                continue
-            if event.module is None or excused(check, draw):
+            if event.phase != "evaluation" or not _is_dropout(draw) or excused(check, draw):
                 continue
             message = (
                 f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
@@ -45,7 +43,8 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
 
     A stream that is put back, or seeded again, before training draws from it is no fault.  The
     seeds that torch's loaders draw when they are iterated over are none either, since every
-    program that evaluates with a loader draws them; their lines go to `seeds`.
+    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is the affair
+    of `evaluation_dropout`.
     """
     for rank in draws.by_rank:
         windows: dict[str, _Window] = {}
@@ -58,7 +57,7 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
             if event.phase == "evaluation":
                 if is_loader_seed(draw):
                     seeds.add(event.line)
-                elif window is None and not excused("rng:evaluation_shift", draw):
+                elif window is None and not _is_dropout(draw) and not excused("rng:evaluation_shift", draw):
                     window = windows[name] = _Window(draw, event.after)
                 if window is not None:
                     window.after = event.after
@@ -73,6 +72,10 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
                 return
             else:  # it may be of the training's data, or of the next evaluation's
                 window.after = event.after
+
+
+def _is_dropout(draw: Draw) -> bool:
+    return draw.event.operator in MASKS and draw.event.module is not None
 
 
 @dataclass(slots=True)

@@ -43,8 +43,8 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
 
     A stream that is put back, or seeded again, before training draws from it is no fault.  The
     seeds that torch's loaders draw when they are iterated over are none either, since every
-    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is the affair
-    of `evaluation_dropout`.
+    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is for
+    `evaluation_dropout` to find.
     """
     for rank in draws.by_rank:
         windows: dict[str, _Window] = {}
@@ -57,7 +57,11 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
             if event.phase == "evaluation":
                 if is_loader_seed(draw):
                     seeds.add(event.line)
-                elif window is None and not _is_dropout(draw) and not excused("rng:evaluation_shift", draw):
+                elif (
+                    window is None
+                    and not _is_dropout(draw)
+                    and not excused("rng:evaluation_shift", draw)
+                ):
                     window = windows[name] = _Window(draw, event.after)
                 if window is not None:
                     window.after = event.after

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Container
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -27,15 +28,20 @@ _INJECTING = tuple(
 #: that the dict which Python makes of them keeps no tensor alive.
 _CALL = nn.Module._wrapped_call_impl.__code__
 
-_kinds: dict[CodeType, int] = {}
+#: What each code is, by its address, since the hash of a code takes as long to make as all the
+#: rest; and the code, which keeps its address its own.
+_kinds: dict[int, tuple[int, CodeType]] = {}
+
+#: The lines of instructions, by the address of their code: to find one takes a walk of a table.
+_lines: dict[tuple[int, int], str] = {}
 
 
 class Place(NamedTuple):
-    """Where a draw came from: lines as in `DrawEvent`, modules innermost first, kinds of frames."""
+    """Where a draw came from: lines as in `DrawEvent`, the innermost module, kinds of frames."""
 
     at: str
     user: str
-    modules: list[nn.Module]
+    module: nn.Module | None
     kinds: int
 
 
@@ -44,9 +50,8 @@ def site() -> tuple[CodeType, int] | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        kind = _kinds.get(code)
-        if kind is None:
-            kind = _kinds[code] = _kind(code)
+        known = _kinds.get(id(code))
+        kind = known[0] if known is not None else _new_kind(code)
         if kind & MODULE:
             return None
         if kind & (USER | INSTALLED):
@@ -55,30 +60,50 @@ def site() -> tuple[CodeType, int] | None:
     return None
 
 
-def place() -> Place:
-    """The place that led to its caller."""
-    frame: FrameType | None = sys._getframe(1)
+def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -> Place:
+    """The place that led to its caller, `skip` frames up, in one of `modules` or in none.
+
+    Unless the `whole` stack is asked for, it ends at the user's line that calls the module.
+    """
+    frame: FrameType | None = sys._getframe(skip)
     at = user = ""
     found = 0
-    modules: list[nn.Module] = []
+    module: nn.Module | None = None
     while frame is not None:
         code = frame.f_code
-        kind = _kinds.get(code)
-        if kind is None:
-            kind = _kinds[code] = _kind(code)
+        known = _kinds.get(id(code))
+        kind = known[0] if known is not None else _new_kind(code)
         if kind:
-            if kind & MODULE:
-                modules.append(frame.f_locals["self"])
+            if kind == MODULE:
+                if module is None:
+                    called = frame.f_locals["self"]
+                    module = called if called in modules else None
             elif kind & (USER | INSTALLED):
                 if not at:
-                    at = f"{code.co_filename}:{frame.f_lineno}"
+                    at = _line(frame)
                 if kind & USER and not user:
-                    user = f"{code.co_filename}:{frame.f_lineno}"
+                    user = _line(frame)
+                if user and module is not None and not whole:
+                    break
             # The recorder's own code counts only where it drew itself.
             if not (kind & INJECTED and at):
                 found |= kind
         frame = frame.f_back
-    return Place(at, "" if user == at else user, modules, found)
+    return Place(at, "" if user == at else user, module, found)
+
+
+def _line(frame: FrameType) -> str:
+    key = id(frame.f_code), frame.f_lasti
+    line = _lines.get(key)
+    if line is None:
+        line = _lines[key] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return line
+
+
+def _new_kind(code: CodeType) -> int:
+    kind = _kind(code)
+    _kinds[id(code)] = kind, code
+    return kind
 
 
 def _kind(code: CodeType) -> int:

@@ -10,14 +10,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from threading import current_thread, get_ident, main_thread
+from threading import current_thread, get_ident
 from typing import Any, NamedTuple
 
 import msgspec
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.adapter import adapters
+from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
@@ -64,7 +64,7 @@ class RngLedger:
     def __init__(self, writer: RankWriter, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
-        self._pid = os.getpid()
+        self._pid, self._main = os.getpid(), get_ident()
         self._functions = Functions(self._function, self._numpy_made)
         self._generators = Generators()
         self._workers = Workers()
@@ -76,6 +76,8 @@ class RngLedger:
         #: The states that NumPy's and Python's generators were left in.
         self._others: dict[str, str] = {}
         self._draws = 0
+        #: What names the streams of frameworks' trackers; None until it is asked first.
+        self._streams: list[Callable[[], str]] | None = None
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -137,46 +139,70 @@ class RngLedger:
     # What draws.
 
     def _operator(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], call: Callable[[], Any]
+        self,
+        name: str,
+        call: Callable[..., Any],
+        keys: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         if os.getpid() != self._pid:
-            return call()
+            return call(keys, *args, **kwargs)
         generator = generator_of(args, kwargs)
         if isinstance(generator, LedgerGap):
             if self._generators.first(generator):
                 self._writer.add(generator)
-            return call()
-        if generator is None or self._count_in(generator):
-            return call()
+            generator = None
+        if generator is None or (self._pending is not None and self._count_in(generator)):
+            return call(keys, *args, **kwargs)
         self._flush()
         before = _state(generator)
-        made = call()
+        made = call(keys, *args, **kwargs)
         after = None if before is None else _state(generator)
-        if before is None or after is None:
-            return made
+        if before is not None and after is not None:
+            self._drawn(name, generator, before, after, _shape(args, made))
+        return made
+
+    def _drawn(
+        self,
+        name: str,
+        generator: torch.Generator,
+        before: torch.Tensor,
+        after: torch.Tensor,
+        shape: tuple[int, ...],
+    ) -> None:
+        """An operator has drawn, if the two states differ."""
         default = generator is torch.default_generator
-        known = default and self._last.is_in(before)
-        was = self._last.text if known else state_text(before)
-        now = state_text(after)
+        was, now = state_text(before), state_text(after)
         if was == now:
-            return made
-        place = frames.place()
+            return
+        place = self._place(skip=4)  # of this class's and the kernel's own
         if place.kinds & frames.INJECTED:
             if default:
                 self._last.set(after, now)
-            return made
+            return
         phase = self._phase(place)
         if default:
-            if not known:
+            if was != self._last.text:
                 self._find_unseen(before, was, phase)
             self._last.set(after, now)
             called = TORCH_CPU
         else:
             called = self._generators.name(generator, place.user or place.at)
-        stream = next((s for a in adapters() if (s := a.rng_stream())), "")
-        source = _Source(generator, called, str(generator.initial_seed()), stream)
-        self._note(source, name, phase, was, now, place, _shape(args, made))
-        return made
+        source = _Source(generator, called, str(generator.initial_seed()), self._stream())
+        self._note(source, name, phase, was, now, place, shape)
+
+    def _stream(self) -> str:
+        if self._streams is None:
+            plain = Adapter.rng_stream
+            asked = [adapter for adapter in adapters() if type(adapter).rng_stream is not plain]
+            self._streams = [adapter.rng_stream for adapter in asked]
+        return next((name for stream in self._streams if (name := stream())), "")
+
+    def _place(self, skip: int) -> frames.Place:
+        # In a step's forward, what is outside of the innermost watched module tells nothing more.
+        whole = self._clock.step is None or _in_backward()
+        return frames.place(self._names, whole=whole, skip=skip + 1)
 
     def _function(self, generator: str, name: str, call: Callable[[], Any]) -> Any:
         if os.getpid() != self._pid or self._count_in(generator):
@@ -186,7 +212,7 @@ class RngLedger:
         made = call()
         after = self._read(generator)
         if after != before:
-            place = frames.place()
+            place = self._place(skip=2)
             self._others[generator] = after
             source = _Source(generator, generator)
             self._note(source, name, self._phase(place), before, after, place)
@@ -194,7 +220,7 @@ class RngLedger:
 
     def _numpy_made(self, generator: Any) -> None:
         if os.getpid() == self._pid:
-            place = frames.place()
+            place = frames.place(())
             gap = self._generators.add_numpy(generator, place.user or place.at)
             if gap is not None:
                 self._writer.add(gap)
@@ -228,8 +254,7 @@ class RngLedger:
         place: frames.Place,
         shape: tuple[int, ...] = (),
     ) -> None:
-        inside = next((module for module in place.modules if module in self._names), None)
-        thread = current_thread()
+        inside = place.module
         event = DrawEvent(
             source.name,
             phase,
@@ -246,7 +271,9 @@ class RngLedger:
             seed=source.seed,
             stream=source.stream,
             # The threads of a backward on a GPU belong to no one.
-            thread="" if thread is main_thread() or _in_backward() else thread.name[:100],
+            thread=""
+            if get_ident() == self._main or _in_backward()
+            else current_thread().name[:99],
         )
         self._draws += 1
         site = None if inside is not None else self._site(source.generator)
@@ -292,8 +319,7 @@ class RngLedger:
 
     def _phase(self, place: frames.Place | None = None) -> Phase:
         kinds = 0 if place is None else place.kinds
-        modules = () if place is None else place.modules
-        inside = any(module in self._names for module in modules)
+        inside = place is not None and place.module is not None
         if self._during is not None:
             return self._during
         if _in_backward():

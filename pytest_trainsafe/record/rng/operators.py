@@ -20,7 +20,8 @@ import torch
 
 from pytest_trainsafe.record.rng.generators import PLAIN
 
-_KEY_NAME = "TESTING_ONLY_GenericMode"
+#: The key that operators are intercepted at.
+KEY_NAME = "TESTING_ONLY_GenericMode"
 
 #: The operators of torch that draw random numbers themselves.  Others are made of these.
 OPERATORS = (
@@ -84,18 +85,19 @@ NOT_DRAWING = (
     "_scaled_dot_product_flash_attention.quantized",
 )
 
-#: Called in place of an operator: its name, its arguments, and what calls the operator itself.
-Drawing = Callable[[str, tuple[Any, ...], dict[str, Any], Callable[[], Any]], Any]
+#: Called in place of an operator: its name, what calls the operator itself with the keys that it
+#: is given first, these keys, and the arguments.
+Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def why_not() -> str:
     """Why this torch's operators cannot be intercepted; "" where they can."""
     try:
-        key = torch._C._dispatch_key_parse(_KEY_NAME)
+        key = torch._C._dispatch_key_parse(KEY_NAME)
     except (AttributeError, RuntimeError) as error:
         return str(error)
     if torch._C._dispatch_has_backend_fallback(key):
-        return f"something else in this process uses the dispatch key {_KEY_NAME}"
+        return f"something else in this process uses the dispatch key {KEY_NAME}"
     return ""
 
 
@@ -105,18 +107,18 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
 
     `why_not` must have found nothing.
     """
-    key = torch._C._dispatch_key_parse(_KEY_NAME)
+    key = torch._C._dispatch_key_parse(KEY_NAME)
     # Two registrations: torch takes kernels out again when the object that made them goes.
     library: Any = torch.library.Library
     fallback, kernels = library("_", "IMPL"), library("aten", "IMPL")
-    fallback.fallback(torch.library.fallthrough_kernel, _KEY_NAME)
+    fallback.fallback(torch.library.fallthrough_kernel, KEY_NAME)
     below = torch._C._dispatch_keyset_full_after(key)
     for name in OPERATORS:
         base, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if operator is not None:
             kernel = _kernel(name, operator, drawing, key, below)
-            kernels.impl(name, kernel, _KEY_NAME, with_keyset=True)
+            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
     def in_thread(frame: FrameType, event: str, arg: object) -> None:
@@ -146,7 +148,7 @@ def _kernel(name: str, operator: Any, drawing: Drawing, key: Any, below: Any) ->
             if kind not in _USUAL and isinstance(value, torch.Tensor):
                 return redispatch(keyset & below, *args, **kwargs)
         with torch._C._ExcludeDispatchKeyGuard(nested):
-            return drawing(name, args, kwargs, lambda: redispatch(keyset & below, *args, **kwargs))
+            return drawing(name, redispatch, keyset & below, args, kwargs)
 
     return kernel
 

@@ -15,6 +15,9 @@ import xxhash
 #: block, a flag, the next number's place, 624 numbers of 8 bytes each, and normal numbers that
 #: were put aside.
 _CPU_BYTES, _CPU_NEXT, _CPU_BLOCK, _CPU_ASIDE = 5056, 16, 24, 24 + 624 * 8
+
+#: The end of the first 32 numbers, which tell one block from every other.
+_CPU_NAMED = _CPU_BLOCK + 32 * 8
 _NOTHING_ASIDE = bytes(_CPU_BYTES - _CPU_ASIDE)
 
 #: A Philox generator as bytes: the seed and the offset.
@@ -36,7 +39,7 @@ def state_text(state: torch.Tensor) -> str:
     raw = state.numpy().data
     if len(raw) == _CPU_BYTES:
         [place] = _WORD.unpack_from(raw, _CPU_NEXT)
-        block = xxhash.xxh3_64_hexdigest(raw[_CPU_BLOCK:_CPU_ASIDE])
+        block = xxhash.xxh3_64_hexdigest(raw[_CPU_BLOCK:_CPU_NAMED])
         aside = raw[_CPU_ASIDE:]
         if aside == _NOTHING_ASIDE:
             return f"{block}.{place}"

@@ -27,10 +27,6 @@ class LastState:
         self.text = state_text(state)
         self.set(state, self.text)
 
-    def is_in(self, state: torch.Tensor) -> bool:
-        """Whether nothing moved the generator since."""
-        return torch.equal(self._raw, state)
-
     def set(self, state: torch.Tensor, text: str) -> None:
         """The generator is in this state now, by a draw that was seen."""
         self._raw, self.text = state, text

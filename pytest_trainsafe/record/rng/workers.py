@@ -64,7 +64,7 @@ class Workers:
                 return
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="trainsafe-workers-"))
-            here = place()
+            here = place(())
             watched = _WatchedLoop(loop, str(self._folder), number, here.user or here.at)
             torch_worker._worker_loop = watched
             try:

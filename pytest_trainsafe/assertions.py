@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentTypeError, TrainsafeError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.replay.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
-__all__ = ["Loosen", "TrainsafeFailure", "assert_equivalent", "assert_trainsafe"]
+__all__ = [
+    "Loosen",
+    "TrainsafeFailure",
+    "assert_equivalent",
+    "assert_rng",
+    "assert_trainsafe",
+    "expect_rng",
+]
 
 
 class TrainsafeFailure(TrainsafeError, AssertionError):
@@ -40,12 +48,14 @@ def assert_trainsafe(
     *,
     loosen: Sequence[Loosen] = (),
     accept: Collection[str] = (),
+    expect: Sequence[Expectation] = (),
 ) -> None:
     """Assert that the candidate trains like its reference, at every rung of the ladder.
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Rungs are judged from float64
     down and stop at the first that fails.  `loosen` multiplies the tolerance of some tensors,
-    each with a reason; `accept` names inconclusive checks that do not fail this test.
+    each with a reason; `accept` names inconclusive checks that do not fail this test; `expect`
+    has rules for random numbers, made by `expect_rng`.
     Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
     for an argument that it does not take.
     """
@@ -57,8 +67,9 @@ def assert_trainsafe(
     _require_fixture(candidate, "candidate")
     _require_fixture(reference, "reference")
     _require_options("assert_trainsafe", loosen, accept)
+    _require_expectations("assert_trainsafe", expect)
     try:
-        judgement = judge_case(candidate, reference, loosen, tuple(accept))
+        judgement = judge_case(candidate, reference, loosen, tuple(accept), expect)
     except GroupFailure as failure:
         # Where the ranks failed is in its text; where they were awaited is nobody's concern.
         raise failure.with_traceback(None) from None
@@ -96,6 +107,51 @@ def assert_equivalent(
     judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, tuple(accept))
     if judgement.verdict != "pass":
         raise TrainsafeFailure(message_of(judgement), judgement.findings)
+
+
+def assert_rng(
+    candidate: Traces | Trace | Path | str,
+    reference: Traces | Trace | Path | str | None = None,
+    *,
+    expect: Sequence[Expectation] = (),
+) -> None:
+    """Assert that a Run drew its random numbers as a correct parallel program draws them.
+
+    Takes the fixtures `candidate_trace` and `reference_trace`, of which the Run of the first rung
+    is judged, or recorded traces or their directories.  The reference is not judged: it tells
+    which tensors of the candidate are parts of larger ones.  `expect` has further rules, and
+    exceptions, made by `expect_rng`.
+    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.rng import rng_message
+
+    _require_expectations("assert_rng", expect)
+    if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
+        raise ArgumentTypeError(
+            "assert_rng was given a recorded trace and the fixture reference_trace; give it "
+            'reference_trace.at("float64"), in the dtype of the trace'
+        )
+    try:
+        trace = _first_rung(candidate)
+        whole = None if reference is None else _first_rung(reference)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    judgement = judge_rng(trace, whole, expect)
+    if judgement.findings:
+        raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
+
+
+def _first_rung(given: Traces | Trace | Path | str) -> Trace:
+    """The trace that an assertion of one trace judges."""
+    from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.trace.reader import Trace
+
+    if isinstance(given, Traces):
+        return given.at(given.case.rungs[0])
+    return given if isinstance(given, Trace) else Trace.open(given)
 
 
 def _require_fixture(traces: object, role: str) -> None:
@@ -147,4 +203,13 @@ def _require_options(function: str, loosen: object, accept: object) -> None:
         raise ArgumentTypeError(
             f"{function} was given {described(accept)} as accept; it takes a list of names of "
             'checks: accept=["moved"]'
+        )
+
+
+def _require_expectations(function: str, expect: object) -> None:
+    """ArgumentTypeError unless this is a list of what `expect_rng` returns."""
+    if not isinstance(expect, (list, tuple)) or not all(isinstance(e, Expectation) for e in expect):
+        raise ArgumentTypeError(
+            f"{function} was given {described(expect)} as expect; it takes a list of what "
+            'expect_rng returns: expect=[expect_rng("noise", same="tp")]'
         )

@@ -36,6 +36,7 @@ class Settings:
     none; `judge/localize/budget.py` bounds what a process spends.
     `annotate` is the root directory, below which node ids are, where annotations that tests lack
     are to be written; "" where they are not.
+    `rng` says whether ranks keep the RNG ledger.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
     and `launchers` the names of its own launchers, each with the import path of what makes it.
@@ -62,6 +63,7 @@ class Settings:
     localize: float = 60.0
     annotate: str = ""
     profile: str = ""
+    rng: bool = True
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()

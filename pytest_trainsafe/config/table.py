@@ -198,6 +198,15 @@ OPTIONS = (
         values.parse_list,
     ),
     Option(
+        "rng",
+        "rng",
+        "on|off",
+        "Whether ranks record which random numbers they draw",
+        values.parse_switch,
+        text=lambda on: "on" if on else "off",
+        more="the [RNG ledger](replay.md)",
+    ),
+    Option(
         "localize",
         "localize",
         "SECONDS",

@@ -179,3 +179,8 @@ def check_accept(given: object) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
         raise SettingError(f"accept takes a list of names of checks, not {shown(given)}")
     return require_known(given)
+
+
+def parse_switch(source: str, text: str) -> bool:
+    """Whether something is on: "on" or "off"."""
+    return choice(("on", "off"))(source, text) == "on"

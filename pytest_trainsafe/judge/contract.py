@@ -7,15 +7,29 @@ makes one verdict of what they say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a test asks of its judges: the arguments of `assert_trainsafe`.
+
+    `loosen` multiplies tolerances, `accept` names inconclusive checks that do not fail the test,
+    the marker's and the settings' included, and `expect` has what `expect_rng` returns.
+    """
+
+    loosen: Sequence[Loosen] = ()
+    accept: Collection[str] = ()
+    expect: Sequence[Expectation] = ()
 
 
 class Judgement(Protocol):
@@ -48,13 +62,10 @@ class Judge(Protocol):
         """The Runs that this judge needs in any case; they are launched before any is judged."""
         ...
 
-    def judge(
-        self, case: Case, runs: Runs, *, loosen: Sequence[Loosen] = (), accept: Sequence[str] = ()
-    ) -> Judgement:
+    def judge(self, case: Case, runs: Runs, terms: Terms) -> Judgement:
         """Judge a test.  `runs` gives Runs on request, further ones too.
 
-        `loosen` and `accept` are the test's, as `assert_trainsafe` takes them.  Raises GroupFailure
-        where the ranks of a Run did not finish.
+        Raises GroupFailure where the ranks of a Run did not finish.
         """
         ...
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.contract import Judgement, worst
+from pytest_trainsafe.judge.contract import Judgement, Terms, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.registry import judges
+from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -43,6 +44,7 @@ def judge_case(
     reference: Traces,
     loosen: Sequence[Loosen] = (),
     accept: Sequence[str] = (),
+    expect: Sequence[Expectation] = (),
 ) -> JointJudgement:
     """Ask every judge, and publish the Point's summary.
 
@@ -53,9 +55,8 @@ def judge_case(
     runs = Runs(candidate, reference)
     for judge in asked:
         runs.start(judge.required_runs(case))
-    joint = JointJudgement(
-        [judge.judge(case, runs, loosen=loosen, accept=accept) for judge in asked]
-    )
+    terms = Terms(loosen, frozenset((*accept, *case.settings.accept)), expect)
+    joint = JointJudgement([judge.judge(case, runs, terms) for judge in asked])
     if candidate.runs.publish is not None:
         candidate.runs.publish(_summary(joint))
     return joint

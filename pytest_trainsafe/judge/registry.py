@@ -13,7 +13,10 @@ from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.judge.contract import Judge
 
 #: In the order in which they judge: what costs least first, after the comparison that leads.
-BUILT_IN = ("pytest_trainsafe.judge.compare_judge:CompareJudge",)
+BUILT_IN = (
+    "pytest_trainsafe.judge.compare_judge:CompareJudge",
+    "pytest_trainsafe.judge.replay.replay_judge:ReplayJudge",
+)
 
 
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:

@@ -101,6 +101,14 @@ class Adapter:
         """
         return None
 
+    def rng_stream(self) -> str:
+        """The name under which the framework keeps the random state that is in use now.
+
+        For trackers of several streams, as Megatron-LM has one ("model-parallel-rng"); "" where
+        the default stream is in use, or there is no tracker.  Asked at every draw.
+        """
+        return ""
+
     def find_wrappers(self, watched: Watched) -> None:
         """Find what averages gradients over ranks, where the model has no engine."""
 

@@ -37,6 +37,7 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unwrapped,
 )
+from pytest_trainsafe.record.rng.ledger import RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
@@ -48,6 +49,7 @@ from pytest_trainsafe.record.training.tensors import (
     tensor_hash,
 )
 from pytest_trainsafe.record.training.written import Writes
+from pytest_trainsafe.trace.rng import SWITCHED_OFF
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, StepEvent
 from pytest_trainsafe.trace.sites import Site
 from pytest_trainsafe.trace.writer import RankWriter
@@ -65,6 +67,9 @@ class Recorder:
         self.spec = assignment.spec
         self.writer = writer
         self.clock = Clock()
+        self.rng = RngLedger(writer, self.clock) if self.spec.rng else None
+        if self.rng is None:
+            writer.add(SWITCHED_OFF)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -123,6 +128,7 @@ class Recorder:
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
             )
         names = {module: rename(name) for module, name in named_modules(parts).items()}
+        all_names = names
         if engine is not None:
             annotations = annotations.over(engine.annotations(names))
             self.writer.add(NoteEvent("reduces_in", engine.reduces_in()))
@@ -218,6 +224,8 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         listen(reductions.heard)
+        if self.rng is not None:
+            self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         dtype = getattr(torch, self.spec.dtype)
         # A model in a narrower dtype computes in that, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
@@ -231,6 +239,8 @@ class Recorder:
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
         self.sites.write_constructed()
+        if self.rng is not None:
+            self.rng.boundary()
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -244,6 +254,8 @@ class Recorder:
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
+            if self.rng is not None:
+                self.rng.boundary()
             if self.conditions is not None:
                 self.conditions.remember()
             self.buffers.write_all(number)
@@ -290,6 +302,8 @@ class Recorder:
             self.parameters.drop(index)
             self.clock.end_microbatch()
             raise
+        if self.rng is not None:
+            self.rng.look()
         if self.clock.end_microbatch():
             self.activations.write(index)
             self.parameters.write(index)

@@ -47,6 +47,7 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         kinds=settings.record_kinds,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
+        rng=settings.rng,
     )
 
 

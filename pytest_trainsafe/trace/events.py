@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast
+from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,
@@ -69,6 +70,7 @@ def register(event: _Type) -> _Type:
 for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
     *(Altered, Annotations, Caller, Cast, Reduction, Site),
+    *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
 ):
     register(_built_in)
 

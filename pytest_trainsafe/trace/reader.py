@@ -31,6 +31,14 @@ from pytest_trainsafe.trace.check import (
     TensorCheck,
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.rng import (
+    DrawEvent,
+    LedgerGap,
+    RngEvent,
+    UnseenDraws,
+    WorkerDraw,
+    fault_of_rng,
+)
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     MOST_RANKS,
@@ -73,7 +81,7 @@ _Fact = TypeVar("_Fact", bound=msgspec.Struct)
 
 @dataclass(slots=True)
 class RankTrace:
-    """What one rank recorded.  `tensors` is in the order of dataflow.
+    """What one rank recorded.  `tensors` is in the order of dataflow, `rng` in that of time.
 
     `sketches` has the hashes of the sketches in each file, and `manifest` that of the manifest,
     of a rank that finished.
@@ -87,6 +95,7 @@ class RankTrace:
     inputs: list[InputEvent] = field(default_factory=list)
     steps: list[StepEvent] = field(default_factory=list)
     facts: dict[type[msgspec.Struct], list[msgspec.Struct]] = field(default_factory=dict)
+    rng: list[RngEvent] = field(default_factory=list)
     sketches: dict[str, str] = field(default_factory=dict)
     manifest: str | None = None
     complete: bool = False
@@ -414,6 +423,10 @@ def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | N
             rank.inputs.append(event)
         case StepEvent():
             rank.steps.append(event)
+        case DrawEvent() | UnseenDraws() | WorkerDraw() | LedgerGap():
+            if fault := fault_of_rng(event):
+                return fault
+            rank.rng.append(event)
         case _:
             if fault := fault_of(event):
                 return f"the event {event.__struct_config__.tag!r} is malformed: {fault}"

@@ -70,6 +70,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         modules      `fnmatch` patterns of modules whose activations are recorded
         watch_casts  casts out of float64, and to FP8
         adapters     import paths of the framework adapters that the recorder asks
+        rng          whether ranks keep the RNG ledger (`record/rng`)
     """
 
     program: str
@@ -96,6 +97,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modules: tuple[str, ...] = ("*",)
     watch_casts: bool = False
     adapters: tuple[str, ...] = ()
+    rng: bool = True
 
     @property
     def point(self) -> Point:

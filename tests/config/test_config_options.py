@@ -33,6 +33,7 @@ CASES = [
     ("record-modules", "record_modules", "layers.*", ("layers.*",), "a,b", ("a", "b")),
     ("keep-traces", "keep_traces", "one", "one", "two", "two"),
     ("slots", "slots", "3", 3, "4", 4),
+    ("rng", "rng", "off", False, "on", True),
     ("localize", "localize", "off", 0.0, "20", 20.0),
     ("cache-size", "cache_size", "1.5 GB", 1_500_000_000, "20mb", 20_000_000),
     ("cache-inputs", "cache_inputs", "$A", ("$A",), "$A,/data/*", ("$A", "/data/*")),

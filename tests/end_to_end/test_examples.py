@@ -116,3 +116,14 @@ def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> Non
     assert "the gradient reduction is wrong of all 15 parameters" in told
     assert f"reduced by all_reduce(SUM) over dp at train.py:{number}" in told
     assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told
+
+
+def test_the_example_with_dropout_passes(tmp_path: Path) -> None:
+    folder = tmp_path / "dropout"
+    shutil.copytree(EXAMPLE.parent / "dropout", folder)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+
+    done = run(folder)
+
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout

@@ -26,7 +26,7 @@ class LossIsBounded:
     def required_runs(self, case):
         return [replace(spec_of(case, "candidate", case.rungs[0]), repeat=1)]
 
-    def judge(self, case, runs, *, loosen=(), accept=()):
+    def judge(self, case, runs, terms):
         [spec] = self.required_runs(case)
         trace = runs.get(spec).trace
         assert trace.path != runs.candidate.at(spec.dtype).path

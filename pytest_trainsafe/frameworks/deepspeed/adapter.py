@@ -22,6 +22,7 @@ from pytest_trainsafe.frameworks.deepspeed.engine import (
 )
 from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbering
 from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
+from pytest_trainsafe.frameworks.deepspeed.streams import follow_tracker, stream_in_use
 from pytest_trainsafe.record.adapter import Adapter, Engine, Parts, Rename
 from pytest_trainsafe.record.training.holdings import Holdings
 
@@ -30,6 +31,7 @@ class DeepSpeed(Adapter):
     """DeepSpeed's engine, its ZeRO optimizers, its experts, and what AutoTP has cut."""
 
     def engine(self, model: object) -> Engine | None:
+        follow_tracker()
         return _Engine(model) if is_engine(model) else None
 
     def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
@@ -40,6 +42,9 @@ class DeepSpeed(Adapter):
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
         return inside_layers(parts)
+
+    def rng_stream(self) -> str:
+        return stream_in_use()
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
         return autotp_layout(name, parameter, sizes)

@@ -1,0 +1,49 @@
+"""Names the random stream that DeepSpeed's tracker has put in the default one's place.
+
+DeepSpeed keeps the states of several streams, as Megatron-LM does, and exchanges that of the
+default generator inside of `tracker.fork(name)`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_MODULE = "deepspeed.runtime.activation_checkpointing.checkpointing"
+
+#: The streams that are in use, the innermost last.
+_in_use: list[str] = []
+
+
+def stream_in_use() -> str:
+    """The name of the stream in use; "" for the default one."""
+    follow_tracker()
+    return _in_use[-1] if _in_use else ""
+
+
+def follow_tracker() -> None:
+    """Note which stream is in use from now on, once DeepSpeed is imported."""
+    tracker: Any = getattr(sys.modules.get(_MODULE), "CudaRNGStatesTracker", None)
+    if tracker is None or hasattr(tracker.fork, "followed"):
+        return
+    original = tracker.fork
+    parameters = inspect.signature(original)
+
+    @contextmanager
+    def fork(self: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        given = parameters.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        with original(self, *args, **kwargs):
+            _in_use.append(str(given.arguments.get("name", "")))
+            try:
+                yield
+            finally:
+                _in_use.pop()
+
+    functools.update_wrapper(fork, original)
+    fork.followed = True  # type: ignore[attr-defined]
+    tracker.fork = fork

@@ -1,0 +1,131 @@
+"""Arranges what the RNG ledgers of a trace recorded, so that ranks can be compared draw by draw."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng import MASKS, DrawEvent
+
+#: Where a draw in a module is: step, micro-batch, module, and how many it drew before in these.
+Site = tuple[int, int | None, str, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draw:
+    """One draw of one rank.  `order` is the place of its event among all of the rank's events."""
+
+    rank: RankTrace
+    event: DrawEvent
+    order: int
+    site: Site
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether it masks a tensor in a module's forward, as dropout does.
+
+        One number alone decides for a whole module, which ranks may have to do alike.
+        """
+        event = self.event
+        return (
+            event.phase == "forward"
+            and event.module is not None
+            and event.operator in MASKS
+            and math.prod(event.shape) > 1
+        )
+
+    @property
+    def place(self) -> str:
+        """What an expectation's pattern is matched against."""
+        if self.event.module is not None:
+            return self.event.module
+        return os.path.basename(self.event.line)
+
+    @property
+    def where(self) -> TensorId | None:
+        """The output of the module that drew, None for a draw outside of modules."""
+        if self.event.module is None:
+            return None
+        step, microbatch, module, _ = self.site
+        return TensorId(step, microbatch, "activation", module, "output")
+
+
+@dataclass(slots=True)
+class Draws:
+    """The draws of every rank of a trace, in the order of time."""
+
+    trace: Trace
+    by_rank: list[list[Draw]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Draws:
+        """Arrange the draws of a trace."""
+        return cls(trace, [list(_of_rank(rank)) for rank in trace.ranks])
+
+    def masks(self, rank: int) -> list[Draw]:
+        """What a rank drew for masks in the forwards of its training.
+
+        Where the program marks micro-batches, a forward outside of them is none of these.
+        """
+        marked = not self.trace.ranks[rank].note("level")
+        masks = (draw for draw in self.by_rank[rank] if draw.is_mask)
+        return [draw for draw in masks if not marked or draw.event.microbatch is not None]
+
+    def groups(self, axis: str) -> Iterator[list[int]]:
+        """The ranks that differ in their place on one axis alone, group by group."""
+        groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
+        for rank in self.trace.ranks:
+            others = tuple((a, n) for a, n in sorted(rank.coordinates.items()) if a != axis)
+            groups.setdefault(others, []).append(rank.rank)
+        yield from (group for group in groups.values() if len(group) > 1)
+
+
+def _of_rank(rank: RankTrace) -> Iterator[Draw]:
+    counts: Counter[tuple[str, int, int | None, str | None]] = Counter()
+    for order, event in enumerate(rank.events):
+        if isinstance(event, DrawEvent):
+            key = event.phase, event.step, event.microbatch, event.module
+            yield Draw(
+                rank,
+                event,
+                order,
+                (event.step, event.microbatch, event.module or "", counts[key]),
+            )
+            counts[key] += 1
+
+
+def described(draw: Draw) -> str:
+    """What a draw was, in words: the operator, the shape, the module and the line."""
+    event = draw.event
+    shape = "x".join(map(str, event.shape)) or "one number"
+    name = event.operator.partition(".")[0].strip("_") if event.operator else "a draw"
+    if event.operator.startswith(("random.", "numpy.")):
+        name, shape = event.operator, ""
+    where = f" in {event.module or 'the root module'}" if event.module is not None else ""
+    at = f" at {relative(event.line)}" if event.line else ""
+    return f"{name}{f' ({shape})' if shape else ''}{where}{at}"
+
+
+def stream_of(draw: Draw) -> str:
+    """The generator of a draw, in words, with its seed and its state."""
+    event = draw.event
+    seed = f", seed {event.seed}" if event.seed else ""
+    stream = f", stream {event.stream!r}" if event.stream else ""
+    return f"{event.generator}{stream}{seed}, state {event.before}"
+
+
+def when(draw: Draw) -> str:
+    """The step and the micro-batch of a draw."""
+    step, microbatch = draw.event.step, draw.event.microbatch
+    return f"step {step}" + ("" if microbatch is None else f", micro-batch {microbatch}")
+
+
+def first(draws: Iterable[Draw]) -> Draw:
+    """The first in the order of steps, then of the rank's events."""
+    return min(draws, key=lambda draw: (draw.event.step, draw.order))

@@ -1,0 +1,108 @@
+"""Evaluation draws nothing from the streams from which training draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.parallel import Excused
+from pytest_trainsafe.trace.rng import MASKS, NUMPY, PYTHON
+
+#: Phases whose draws make a training what it is.
+_TRAINING = frozenset({"forward", "backward", "optimizer"})
+
+
+def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
+    """No dropout is on while the model is evaluated.  At most one finding."""
+    check = "rng:evaluation_dropout"
+    for rank in draws.by_rank:
+        for draw in rank:
+            event = draw.event
+            if event.phase != "evaluation" or not _is_dropout(draw) or excused(check, draw):
+                continue
+            message = (
+                f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
+                f"{event.step}: {described(draw)} draws from {stream_of(draw)}"
+            )
+            cause = (
+                "the module is in training mode: call model.eval() before the evaluation, and "
+                "model.train() after it"
+                if event.training
+                else "the module is in evaluation mode and drops all the same: give the function "
+                "training=self.training"
+            )
+            yield broken(check, message, cause, draw)
+            return
+
+
+def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterator[Finding]:
+    """What evaluation draws is not missing from the training's stream.  At most one finding.
+
+    A stream that is put back, or seeded again, before training draws from it is no fault.  The
+    seeds that torch's loaders draw when they are iterated over are none either, since every
+    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is for
+    `evaluation_dropout` to find.
+    """
+    for rank in draws.by_rank:
+        windows: dict[str, _Window] = {}
+        for draw in rank:
+            event = draw.event
+            name = event.generator
+            window = windows.get(name)
+            if not name.startswith("torch ") and name not in (NUMPY, PYTHON):
+                continue
+            if event.phase == "evaluation":
+                if is_loader_seed(draw):
+                    seeds.add(event.line)
+                elif (
+                    window is None
+                    and not _is_dropout(draw)
+                    and not excused("rng:evaluation_shift", draw)
+                ):
+                    window = windows[name] = _Window(draw, event.after)
+                if window is not None:
+                    window.after = event.after
+            elif window is None:
+                continue
+            elif event.before == window.first.event.before:
+                del windows[name]  # the state was put back
+            elif event.before != window.after:
+                continue  # another stream, for which the state was exchanged
+            elif event.phase in _TRAINING or event.microbatch is not None:
+                yield _shifted(window.first, draw)
+                return
+            else:  # it may be of the training's data, or of the next evaluation's
+                window.after = event.after
+
+
+def _is_dropout(draw: Draw) -> bool:
+    return draw.event.operator in MASKS and draw.event.module is not None
+
+
+@dataclass(slots=True)
+class _Window:
+    """What evaluation drew: its first draw, and the state in which the stream is since."""
+
+    first: Draw
+    after: str
+
+
+def _shifted(began: Draw, draw: Draw) -> Finding:
+    message = (
+        f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
+        f"before step {began.event.step}: {described(began)} draws from {stream_of(began)}; the "
+        f"training goes on behind it, with {described(draw)}"
+    )
+    cause = (
+        "what the training draws depends on whether and how much it evaluates: draw for the "
+        "evaluation from a generator of its own, or inside torch.random.fork_rng()"
+    )
+    return broken("rng:evaluation_shift", message, cause, began)
+
+
+def is_loader_seed(draw: Draw) -> bool:
+    """Whether it is the 64-bit number that torch's loaders and samplers draw as a seed."""
+    return draw.event.operator == "random_" and draw.event.shape == ()

@@ -1,0 +1,87 @@
+"""What a test expects of random numbers beyond the default rules: `expect_rng(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import ArgumentError
+
+#: The axes whose ranks can be compared.
+RNG_AXES = ("dp", "tp", "cp")
+
+#: The rules that are applied by default, by the names of their findings.
+RNG_CHECKS = (
+    "rng:dp_same_dropout",
+    "rng:tp_same_dropout",
+    "rng:cp_same_dropout",
+    "rng:tp_different_dropout",
+    "rng:cp_different_dropout",
+    "rng:recomputation",
+    "rng:evaluation_dropout",
+    "rng:evaluation_shift",
+    "rng:initialisation",
+    "rng:workers",
+    "rng:unseen",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """One expectation; `expect_rng` makes it and describes its parts."""
+
+    where: str
+    same: tuple[str, ...]
+    different: tuple[str, ...]
+    ignore: tuple[str, ...]
+    reason: str
+
+    def concerns(self, place: str) -> bool:
+        """Whether it is about draws at this place: a module's path, or a line as "file.py:12"."""
+        return fnmatchcase(place, self.where)
+
+
+def expect_rng(
+    where: str = "*",
+    *,
+    same: str | Sequence[str] = (),
+    different: str | Sequence[str] = (),
+    ignore: str | Sequence[str] = (),
+    reason: str = "",
+) -> Expectation:
+    """Expect draws to be equal, or to differ, over axes; or leave out a default rule.
+
+    `where` is an `fnmatch` pattern: of the path of the module that draws ("layers.*.noise"), or of
+    the line of a draw outside of the watched modules ("train.py:41").  Every draw there counts,
+    dropout or not.  `same` and `different` name axes: ranks along them draw the same numbers, or
+    never the same.  The default rules for dropout do not apply over these axes there.
+    `ignore` names default rules ("rng:evaluation_shift") which do not apply there, and needs a
+    `reason`.  ArgumentError for an unknown axis or rule, an axis that is expected to be both, or an
+    expectation without content.
+    """
+    made = Expectation(where, _names(same), _names(different), _names(ignore), reason.strip())
+    for axis in (*made.same, *made.different):
+        if axis not in RNG_AXES:
+            raise ArgumentError(f"expect_rng takes the axes {listing(RNG_AXES)}, not {shown(axis)}")
+    for check in made.ignore:
+        if check not in RNG_CHECKS:
+            raise ArgumentError(
+                f"expect_rng(ignore=...) takes some of {listing(RNG_CHECKS)}, not {shown(check)}"
+            )
+    if both := sorted({*made.same} & {*made.different}):
+        raise ArgumentError(f"expect_rng names {both[0]!r} as same and as different; choose one")
+    if not (made.same or made.different or made.ignore):
+        raise ArgumentError(
+            f"expect_rng({where!r}) expects nothing; give it same=, different= or ignore="
+        )
+    if made.ignore and not made.reason:
+        raise ArgumentError(
+            f"expect_rng(ignore={list(made.ignore)}) needs a reason, which the report shows"
+        )
+    return made
+
+
+def _names(given: str | Iterable[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)

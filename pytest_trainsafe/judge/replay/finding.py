@@ -1,0 +1,26 @@
+"""Makes the Findings of the RNG rules."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.judge.replay.draws import Draw
+
+
+def broken(
+    check: str, message: str, cause: str, draw: Draw | None = None, axis: str = ""
+) -> Finding:
+    """A rule is broken, first at `draw`; `cause` completes "so ..." in a report."""
+    where = None if draw is None else draw.where
+    classes = {} if draw is None else draw.rank.modules
+    event = None if where is None else classes.get(where.module)
+    return Finding(
+        verdict="fail",
+        judge="replay",
+        check=check,
+        message=message,
+        where=where,
+        order=0 if draw is None else draw.order,
+        pattern=Pattern(check, message, axis, cause),
+        module_class=event.cls if event is not None else "",
+        source="" if draw is None else draw.event.line,
+    )

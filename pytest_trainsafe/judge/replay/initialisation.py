@@ -1,0 +1,81 @@
+"""Replicas of parameters begin equal, also where they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Scaled, axes_of
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.parallel import Excused
+from pytest_trainsafe.trace.reader import RankTrace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+_AXES = ("dp", "cp", "tp")
+
+
+def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
+    """Ranks whose copies of a parameter differ at the start did not draw it from other streams.
+
+    Copies that differ for another reason are the comparison's affair.  At most one finding.
+    """
+    check = "rng:initialisation"
+    trace = draws.trace
+    for axis in _AXES:
+        for group in draws.groups(axis):
+            first, *others = (trace.ranks[rank] for rank in group)
+            for other in others:
+                id = _differing(first, other, axis)
+                pair = _first_apart(draws, first.rank, other.rank)
+                if id is None or pair is None or excused(check, pair[0]):
+                    continue
+                left, right = pair
+                message = (
+                    f"{name_ranks([first.rank, other.rank])} of {axis} begin with different copies "
+                    f"of {id.path} and drew their parameters from different random streams, first "
+                    f"for {described(left)}: rank {first.rank} from {stream_of(left)}, rank "
+                    f"{other.rank} from {stream_of(right)}"
+                )
+                cause = (
+                    f"the ranks of {axis} were seeded differently before the model was made: seed "
+                    "them alike for the parameters they share, or broadcast these from one rank"
+                )
+                yield broken(check, message, cause, left, axis)
+                return
+
+
+def _differing(left: RankTrace, right: RankTrace, axis: str) -> TensorId | None:
+    for id, event in left.tensors.items():
+        if id.step != INITIAL:
+            return None
+        other = right.tensors.get(id)
+        if id.kind != "param" or other is None or event.shape != other.shape:
+            continue
+        # Over tp a parameter that nobody annotated may well be cut.
+        known = axis != "tp" or event.layout_source != "default"
+        if known and event.hash != other.hash and axis not in _cut_over(event):
+            return id
+    return None
+
+
+def _cut_over(event: TensorEvent) -> set[str]:
+    found: set[str] = set()
+    for placement in event.layout:
+        found |= {placement.axis} if isinstance(placement, Scaled) else {*axes_of(placement)}
+        found |= {*getattr(placement, "axes", ())}
+    return found
+
+
+def _first_apart(draws: Draws, left: int, right: int) -> tuple[Draw, Draw] | None:
+    """The first draw of the initialisation that two ranks made from different states."""
+    here, there = (
+        [draw for draw in draws.by_rank[rank] if draw.event.phase == "initialisation"]
+        for rank in (left, right)
+    )
+    for one, other in zip(here, there, strict=False):
+        if one.event.before != other.event.before:
+            return one, other
+    return None

@@ -1,0 +1,156 @@
+"""Judges the RNG ledgers of a trace by every rule: what `assert_rng` and the joint verdict ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.judge.replay.draws import Draw, Draws
+from pytest_trainsafe.judge.replay.evaluation import evaluation_dropout, evaluation_shift
+from pytest_trainsafe.judge.replay.expectation import Expectation
+from pytest_trainsafe.judge.replay.expected import expected, unused
+from pytest_trainsafe.judge.replay.initialisation import initialisation
+from pytest_trainsafe.judge.replay.parallel import cut_axes, data_parallel
+from pytest_trainsafe.judge.replay.recomputation import recomputation
+from pytest_trainsafe.judge.replay.regions import Regions
+from pytest_trainsafe.judge.replay.workers import workers
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng import SWITCHED_OFF, LedgerGap, UnseenDraws
+
+
+@dataclass(frozen=True, slots=True)
+class RngJudgement:
+    """What the rules found, in the order of dataflow, and what they did not compare, in words."""
+
+    findings: tuple[Finding, ...]
+    not_compared: tuple[str, ...]
+
+
+def rng_findings(
+    candidate: Trace,
+    reference: Trace | None,
+    point: Point,
+    rules: Sequence[Expectation] = (),
+) -> list[Finding]:
+    """The findings alone of `judge_rng`; `point` is the candidate's."""
+    assert point.sizes == candidate.sizes
+    return list(judge_rng(candidate, reference, rules).findings)
+
+
+def judge_rng(
+    candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
+) -> RngJudgement:
+    """Judge how a candidate drew its random numbers.
+
+    The reference, of the same dtype, is not judged: its draws say which tensors of the candidate
+    are parts of larger ones, and what the program repeats by itself.
+    """
+    draws = Draws.of(candidate)
+    regions = Regions(draws, None if reference is None else Draws.of(reference))
+
+    def excused(check: str, draw: Draw) -> bool:
+        axis = check.removeprefix("rng:").partition("_")[0]
+        return any(
+            rule.concerns(draw.place)
+            and (check in rule.ignore or axis in rule.same + rule.different)
+            for rule in rules
+        )
+
+    ignored = {check for rule in rules if rule.where == "*" for check in rule.ignore}
+    unknown: dict[str, set[str]] = {"tp": set(), "cp": set()}
+    repeated: set[str] = set()
+    seeds: set[str] = set()
+    found = [
+        *data_parallel(draws, regions, excused, repeated),
+        *(f for axis in unknown for f in cut_axes(draws, regions, axis, excused, unknown[axis])),
+        *recomputation(draws, excused),
+        *evaluation_dropout(draws, excused),
+        *evaluation_shift(draws, excused, seeds),
+        *initialisation(draws, excused),
+        *(workers(candidate) if "rng:workers" not in ignored else ()),
+        *expected(draws, rules),
+        *(_unseen(draws) if "rng:unseen" not in ignored else ()),
+    ]
+    notes = [*_notes(draws, unknown, repeated, seeds)]
+    notes += [f"no draw matches expect_rng({where!r})" for where in unused(draws, rules)]
+    return RngJudgement(tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+
+
+def _unseen(draws: Draws) -> list[Finding]:
+    """Ranks whose dropout drew numbers that the ledger does not show: nothing can be said then."""
+    for rank in draws.trace.ranks:
+        if SWITCHED_OFF in rank.rng:
+            message = (
+                f"rank {rank.rank} kept no RNG ledger, so nothing is known of what it drew; "
+                "record it with --trainsafe-rng on"
+            )
+            return [_doubt(message)]
+        rates = rank.note("dropout")
+        if not rates or draws.masks(rank.rank) or rank.note("compiled"):
+            continue
+        reasons = [
+            f"{event.what}: {event.why}" for event in rank.rng if isinstance(event, LedgerGap)
+        ]
+        reasons += [
+            f"{event.generator} drew {event.count} numbers unseen in step {event.step}"
+            for event in rank.rng
+            if isinstance(event, UnseenDraws) and event.count
+        ]
+        if reasons:
+            message = (
+                f"dropout {rates[0]} is on and the ledger of rank {rank.rank} shows none of its "
+                f"draws, so they are not compared ({reasons[0]})"
+            )
+            return [_doubt(message)]
+    return []
+
+
+def _doubt(message: str) -> Finding:
+    return Finding(verdict="inconclusive", judge="replay", check="rng:unseen", message=message)
+
+
+def _notes(
+    draws: Draws, unknown: dict[str, set[str]], repeated: set[str], seeds: set[str]
+) -> list[str]:
+    notes = []
+    for axis, modules in unknown.items():
+        if modules:
+            notes.append(
+                f"dropout over {axis} in {_named(modules)}: it is not known whether what is "
+                f"dropped is cut over {axis}"
+            )
+    if repeated:
+        notes.append(
+            f"dropout over dp in {_named(repeated)}: the program draws the same for different "
+            "micro-batches on a single device too"
+        )
+    if seeds:
+        lines = listing(sorted(map(relative, seeds)))
+        notes.append(
+            f"a seed that a data loader draws from the training's stream in evaluation ({lines}): "
+            "give the loader a generator of its own to keep it out"
+        )
+    for rank in draws.trace.ranks:
+        for event in rank.rng:
+            if isinstance(event, LedgerGap):
+                notes.append(f"rank {rank.rank}: {event.what} ({event.why})")
+            elif isinstance(event, UnseenDraws) and event.count:
+                notes.append(
+                    f"rank {rank.rank}: {event.count} numbers that {event.generator} drew unseen "
+                    f"before or in step {event.step}"
+                )
+    compiled = {
+        name for rank in draws.trace.ranks if rank.note("dropout") for name in rank.note("compiled")
+    }
+    if compiled:
+        notes.append(f"dropout inside the compiled region of {_named(compiled)}")
+    return list(dict.fromkeys(notes))
+
+
+def _named(modules: set[str]) -> str:
+    names = sorted(name or "the root module" for name in modules)
+    return listing(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,140 @@
+"""Compares the dropout of ranks: over tp and cp by region, over dp between micro-batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
+
+#: Whether a default rule does not apply to a draw, because a test expects something else there.
+Excused = Callable[[str, Draw], bool]
+
+
+def cut_axes(
+    draws: Draws, regions: Regions, axis: str, excused: Excused, unknown: set[str]
+) -> Iterator[Finding]:
+    """Ranks along tp or cp draw the same in replicated regions, and differently in sharded ones.
+
+    Yields at most one finding for each of the two, the first in the order of dataflow.  The
+    modules for which the region is not known go to `unknown`.
+    """
+    found: dict[str, tuple[Draw, Draw]] = {}
+    for group in draws.groups(axis):
+        sites = [{draw.site: draw for draw in draws.masks(rank)} for rank in group]
+        for site, left in sites[0].items():
+            region = regions.of(left)
+            others = [there[site] for there in sites[1:] if site in there]
+            if region is None and others:
+                unknown.add(site[2])
+            if region is None:
+                continue
+            for right in others:
+                equal = left.event.before == right.event.before
+                check = f"rng:{axis}_{'same' if axis in region else 'different'}_dropout"
+                if equal != (axis in region) or regions.of(right) != region:
+                    continue
+                if excused(check, left) or (not equal and _equal_outputs(left, right)):
+                    continue
+                first = found.get(check)
+                if first is None or _earlier(left, first[0]):
+                    found[check] = left, right
+    for check, (left, right) in found.items():
+        yield _cut_finding(check, axis, left, right)
+
+
+def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
+    ranks = name_ranks([left.rank.rank, right.rank.rank])
+    place = f"in {when(left)}, {described(left)}"
+    if "same" in check:
+        message = (
+            f"{ranks} of {axis} draw the same dropout for different parts of a tensor that is cut "
+            f"over {axis}: {place}, both from {stream_of(left)}"
+        )
+        cause = (
+            f"the ranks of {axis} use one random stream where each needs its own: seed a second "
+            f"generator with the rank on {axis}, and draw from it where activations are sharded"
+        )
+    else:
+        message = (
+            f"{ranks} of {axis} draw different dropout for a tensor of which both hold a copy: "
+            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank "
+            f"{right.rank.rank} from {stream_of(right)}"
+        )
+        cause = (
+            f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
+            "before: copies of an activation need the same mask"
+        )
+    return broken(check, message, cause, left, axis)
+
+
+def data_parallel(
+    draws: Draws, regions: Regions, excused: Excused, repeated: set[str]
+) -> Iterator[Finding]:
+    """Ranks along dp draw different dropout for their different micro-batches.
+
+    Yields at most one finding.  What the reference itself repeats from one micro-batch to another
+    is no fault of the candidate's; the modules go to `repeated`.
+    """
+    check = "rng:dp_same_dropout"
+    shared = shares_microbatches(draws)
+    found: tuple[Draw, Draw] | None = None
+    for group in draws.groups("dp"):
+        masks = [draws.masks(rank) for rank in group]
+        for here, there in itertools.combinations(masks, 2):
+            known = {(d.event.step, d.event.generator, d.event.before): d for d in there}
+            for left in here:
+                right = known.get((left.event.step, left.event.generator, left.event.before))
+                if right is None or excused(check, left):
+                    continue
+                if shared and "dp" not in (regions.of(left) or ()):
+                    continue
+                if not shared and _repeats(draws, regions, left, right):
+                    repeated.add(left.site[2])
+                    continue
+                if found is None or _earlier(left, found[0]):
+                    found = left, right
+    if found is not None:
+        left, right = found
+        ranks = name_ranks([left.rank.rank, right.rank.rank])
+        message = (
+            f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
+            f"{when(left)}, {described(left)}; rank {right.rank.rank} in {when(right)}, "
+            f"{described(right)}; both from {stream_of(left)}"
+        )
+        cause = (
+            "all ranks of dp seed the generator with the same number: add the rank on dp to the "
+            "seed from which dropout is drawn"
+        )
+        yield broken(check, message, cause, left, "dp")
+
+
+def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
+    """Whether the program draws the same for these two micro-batches wherever they are computed."""
+    one, other = regions.whole(left), regions.whole(right)
+    if one is not None and other is not None and left.site[2:] == right.site[2:]:
+        return one.before == other.before
+    # Without a reference: whether one rank does so by itself.
+    microbatches = {
+        draw.event.microbatch
+        for draw in draws.masks(left.rank.rank)
+        if draw.event.before == left.event.before and draw.event.step == left.event.step
+    }
+    return len(microbatches) > 1
+
+
+def _equal_outputs(left: Draw, right: Draw) -> bool:
+    """Whether the module's outputs on both ranks are recorded and equal all the same."""
+    step, microbatch, module, _ = left.site
+    id = TensorId(step, microbatch, "activation", module, "output")
+    one, other = left.rank.tensors.get(id), right.rank.tensors.get(id)
+    return one is not None and other is not None and one.hash == other.hash
+
+
+def _earlier(left: Draw, right: Draw) -> bool:
+    return (left.event.step, left.order) < (right.event.step, right.order)

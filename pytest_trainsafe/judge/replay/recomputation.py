@@ -1,0 +1,50 @@
+"""A recomputation draws the very numbers that its forward drew."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.parallel import Excused
+from pytest_trainsafe.trace.rng import MASKS
+
+
+def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
+    """Every mask of a recomputation is drawn from a state from which the forward drew one.
+
+    Yields at most one finding: the first in time, of the first rank.
+    """
+    check = "rng:recomputation"
+    for rank in draws.by_rank:
+        forward: defaultdict[tuple[int, str | None], list[Draw]] = defaultdict(list)
+        for draw in rank:
+            event = draw.event
+            if event.operator not in MASKS:
+                continue
+            if event.phase == "forward":
+                forward[event.step, event.module].append(draw)
+                continue
+            if event.phase != "recomputation" or excused(check, draw):
+                continue
+            originals = forward.get((event.step, event.module))
+            if originals is None:  # called by its `forward` alone, where no module is seen
+                originals = [
+                    d for (step, _), found in forward.items() for d in found if step == event.step
+                ]
+            if not originals or any(d.event.before == event.before for d in originals):
+                continue
+            same = [d for d in originals if d.event.microbatch == event.microbatch] or originals
+            message = (
+                f"rank {draw.rank.rank} recomputes a forward with other random numbers: in "
+                f"{when(draw)}, {described(draw)} draws from {stream_of(draw)}, and its forward "
+                f"drew from state {same[0].event.before}"
+            )
+            cause = (
+                "the checkpoint does not put the random state of the forward back: use "
+                "preserve_rng_state=True, or save and restore the state of the framework's tracker"
+            )
+            yield broken(check, message, cause, draw)
+            return

@@ -1,0 +1,50 @@
+"""The replay judge, as the registry knows it: the RNG rules, on the first rung that ran."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.judge.contract import FoundJudgement, Terms
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.traces import Runs
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+class ReplayJudge:
+    """Judges which random numbers the candidate draws, where and when."""
+
+    name = "replay"
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """None of its own: it reads the Runs that the comparison asks for."""
+        return []
+
+    def judge(self, case: Case, runs: Runs, terms: Terms) -> FoundJudgement:
+        """Apply the RNG rules to the candidate's first rung."""
+        if not case.settings.rng:
+            return FoundJudgement(self.name, (), ["not checked: random numbers (--trainsafe-rng)"])
+        traces = _first_rung(case, runs)
+        if traces is None:
+            return FoundJudgement(self.name, (), ["not checked: random numbers, for want of a Run"])
+        found = judge_rng(*traces, terms.expect)
+        findings = [
+            finding
+            for finding in found.findings
+            if finding.verdict == "fail" or not is_accepted(finding.check, terms.accept)
+        ]
+        notes = [f"not checked: {text}" for text in found.not_compared]
+        return FoundJudgement(self.name, findings, notes)
+
+
+def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:
+    """Candidate and reference of the first rung in which both ran."""
+    for dtype in case.rungs:
+        try:
+            return runs.candidate.at(dtype), runs.reference.at(dtype)
+        except GroupFailure:
+            continue
+    return None

@@ -1,0 +1,44 @@
+"""Workers of one data loader draw different numbers for their different examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng import WorkerDraw
+
+
+def workers(trace: Trace) -> Iterator[Finding]:
+    """No two workers of a loader draw the same numbers for their first batches.
+
+    Only of datasets that are read by index: workers that read a stream may all have to shuffle it
+    alike before each takes its part.  At most one finding.
+    """
+    for rank in trace.ranks:
+        first: dict[tuple[int, str], dict[int, WorkerDraw]] = {}
+        for event in rank.rng:
+            if isinstance(event, WorkerDraw) and event.map_style:
+                first.setdefault((event.loader, event.generator), {}).setdefault(
+                    event.worker, event
+                )
+        for (_, generator), by_worker in first.items():
+            seen: dict[tuple[str, str], WorkerDraw] = {}
+            for event in by_worker.values():
+                other = seen.setdefault((event.before, event.after), event)
+                if other is event:
+                    continue
+                line = f" made at {relative(event.at)}" if event.at else ""
+                message = (
+                    f"workers {other.worker} and {event.worker} of the data loader{line} on rank "
+                    f"{rank.rank} draw the same numbers for different examples, first in their "
+                    f"batch {event.fetch}: {generator} from state {event.before} to {event.after}"
+                )
+                cause = (
+                    "every worker has a copy of one generator, or seeds it with the same number: "
+                    "seed it in worker_init_fn with torch.initial_seed(), which differs by worker"
+                )
+                yield broken("rng:workers", message, cause)
+                return

@@ -1,0 +1,130 @@
+"""Which line of the program and which module led to a draw, from the frames on the stack.
+
+Only draws pay for it: nothing is installed on modules.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Container
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+from torch import nn
+
+from pytest_trainsafe.core.code_files import PACKAGE, TORCH, is_installed, is_ours, is_stdlib
+
+#: What a frame is; several may hold.
+USER, INSTALLED, MODULE, OPTIMIZER = 1, 2, 4, 8
+SAVE, LOAD, CHECKPOINT, INJECTED = 16, 32, 64, 128
+
+#: Code of the recorder's that draws for itself: noise, rewritten and initial values.
+_INJECTING = tuple(
+    f"{PACKAGE / 'record' / name}{os.sep}" for name in ("inject", "model", "training")
+)
+
+#: The one frame whose `self` is read: its other variables live as long as the call itself, so
+#: that the dict which Python makes of them keeps no tensor alive.
+_CALL = nn.Module._wrapped_call_impl.__code__
+
+#: What each code is, by its address, since the hash of a code takes as long to make as all the
+#: rest; and the code, which keeps its address its own.
+_kinds: dict[int, tuple[int, CodeType]] = {}
+
+#: The lines of instructions, by the address of their code: to find one takes a walk of a table.
+_lines: dict[tuple[int, int], str] = {}
+
+
+class Place(NamedTuple):
+    """Where a draw came from: lines as in `DrawEvent`, the innermost module, kinds of frames."""
+
+    at: str
+    user: str
+    module: nn.Module | None
+    kinds: int
+
+
+def site() -> tuple[CodeType, int] | None:
+    """The instruction of the program that led to its caller; None inside of a module's call."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        known = _kinds.get(id(code))
+        kind = known[0] if known is not None else _new_kind(code)
+        if kind & MODULE:
+            return None
+        if kind & (USER | INSTALLED):
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -> Place:
+    """The place that led to its caller, `skip` frames up, in one of `modules` or in none.
+
+    Unless the `whole` stack is asked for, it ends at the user's line that calls the module.
+    """
+    frame: FrameType | None = sys._getframe(skip)
+    at = user = ""
+    found = 0
+    module: nn.Module | None = None
+    while frame is not None:
+        code = frame.f_code
+        known = _kinds.get(id(code))
+        kind = known[0] if known is not None else _new_kind(code)
+        if kind:
+            if kind == MODULE:
+                if module is None:
+                    called = frame.f_locals["self"]
+                    module = called if called in modules else None
+            elif kind & (USER | INSTALLED):
+                if not at:
+                    at = _line(frame)
+                if kind & USER and not user:
+                    user = _line(frame)
+                if user and module is not None and not whole:
+                    break
+            # The recorder's own code counts only where it drew itself.
+            if not (kind & INJECTED and at):
+                found |= kind
+        frame = frame.f_back
+    return Place(at, "" if user == at else user, module, found)
+
+
+def _line(frame: FrameType) -> str:
+    key = id(frame.f_code), frame.f_lasti
+    line = _lines.get(key)
+    if line is None:
+        line = _lines[key] = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    return line
+
+
+def _new_kind(code: CodeType) -> int:
+    kind = _kind(code)
+    _kinds[id(code)] = kind, code
+    return kind
+
+
+def _kind(code: CodeType) -> int:
+    if code is _CALL:
+        return MODULE
+    file, name = code.co_filename, code.co_name
+    if file.startswith(TORCH):
+        return _kind_in_torch(file[len(TORCH) :].replace(os.sep, "/"), name)
+    if is_ours(file):
+        return INJECTED if file.startswith(_INJECTING) else 0
+    if file.startswith("<") or is_stdlib(file):
+        return 0
+    kind = INSTALLED if is_installed(file) else USER
+    return kind | CHECKPOINT if os.path.basename(file) == "checkpointing.py" else kind
+
+
+def _kind_in_torch(file: str, name: str) -> int:
+    if file == "optim/optimizer.py" and name == "wrapper":
+        return OPTIMIZER
+    if file == "utils/checkpoint.py":
+        return CHECKPOINT
+    if file == "serialization.py" or file.startswith("distributed/checkpoint/"):
+        return {"save": SAVE, "async_save": SAVE, "load": LOAD}.get(name, 0)
+    return 0

@@ -1,0 +1,97 @@
+"""Watches the functions of Python's `random` and of `numpy.random`.
+
+They are exchanged for wrappers while a program runs.  A function that the program took from its
+module before (`from random import shuffle`) is not one of them; the ledger then finds the change
+of the generator's state at its next look, without the line.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.record.rng.states import numpy_random
+from pytest_trainsafe.trace.rng import NUMPY, PYTHON
+
+#: Called in place of a function: generator, function, and what calls the function itself.
+Drawing = Callable[[str, str, Callable[[], Any]], Any]
+
+_PYTHON = (
+    *("betavariate", "choice", "choices", "expovariate", "gammavariate", "gauss", "getrandbits"),
+    *("lognormvariate", "normalvariate", "paretovariate", "randbytes", "randint", "random"),
+    *("randrange", "sample", "shuffle", "triangular", "uniform", "vonmisesvariate"),
+    "weibullvariate",
+)
+_NUMPY = (
+    *("beta", "binomial", "bytes", "chisquare", "choice", "dirichlet", "exponential", "gamma"),
+    *("geometric", "gumbel", "laplace", "lognormal", "multinomial", "multivariate_normal"),
+    *("normal", "permutation", "poisson", "rand", "randint", "randn", "random", "random_sample"),
+    *("shuffle", "standard_normal", "triangular", "uniform"),
+)
+
+
+class Functions:
+    """The wrappers of one rank.
+
+    `drawing` is called for each draw, and `made` with each generator that `default_rng` makes.
+    """
+
+    def __init__(self, drawing: Drawing, made: Callable[[Any], None]) -> None:
+        self._drawing = drawing
+        self._made = made
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._with_numpy = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Exchange the functions, and put them back at the end."""
+        for name in _PYTHON:
+            self._exchange(random, name, self._draws(PYTHON, f"random.{name}"))
+        self.install_numpy()
+        try:
+            yield
+        finally:
+            for module, name, original in reversed(self._originals):
+                setattr(module, name, original)
+
+    def install_numpy(self) -> None:
+        """Exchange NumPy's functions, once the program has imported them."""
+        module = numpy_random()
+        if self._with_numpy or not hasattr(module, "default_rng"):
+            return
+        self._with_numpy = True
+        for name in _NUMPY:
+            self._exchange(module, name, self._draws(NUMPY, f"numpy.random.{name}"))
+        self._exchange(module, "default_rng", self._makes)
+
+    def _exchange(self, module: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+        original = getattr(module, name, None)
+        if original is not None:
+            self._originals.append((module, name, original))
+            setattr(module, name, wrapper(original))
+
+    def _draws(self, generator: str, name: str) -> Callable[[Any], Any]:
+        def wrapper(original: Any) -> Any:
+            @functools.wraps(original)
+            def drawing(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return original(*args, **kwargs)
+                return self._drawing(generator, name, lambda: original(*args, **kwargs))
+
+            return drawing
+
+        return wrapper
+
+    def _makes(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def making(*args: Any, **kwargs: Any) -> Any:
+            made = original(*args, **kwargs)
+            self._made(made)
+            return made
+
+        return making

@@ -1,0 +1,131 @@
+"""Finds generators: which one an operator draws from, what it is called, and NumPy's own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.record.rng.states import NumpyState, numpy_random, python_state
+from pytest_trainsafe.trace.rng import NUMPY, PYTHON, TORCH_CPU, LedgerGap
+
+#: Generators that `numpy.random.default_rng` made which are looked at.
+MOST_NUMPY = 64
+
+#: What operators are given below their subclasses.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+#: Generators of the program's whose names are remembered.
+MOST_NAMES = 4096
+
+
+def generator_of(
+    args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> torch.Generator | LedgerGap | None:
+    """The generator that an operator draws from, given its arguments; None if from none.
+
+    Without one among the arguments it is the default generator of the device.
+    """
+    tensor: torch.Tensor | None = None
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        # Types are compared as they are: `isinstance` runs Python code for these two.
+        kind = type(value)
+        if kind is torch.Generator:
+            return torch.default_generator if is_default(value) else value
+        if tensor is None and kind in PLAIN:
+            tensor = value
+    if tensor is not None and tensor.is_cpu:
+        return torch.default_generator
+    device = kwargs.get("device") if tensor is None else tensor.device
+    device = device or torch.get_default_device()
+    if device.type == "cpu":
+        return torch.default_generator
+    if device.type == "meta":
+        return None
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators: Sequence[torch.Generator] = torch.cuda.default_generators
+        return generators[index] if index < len(generators) else None
+    return LedgerGap(f"the default generator of {device.type}", "its state is not read")
+
+
+def is_default(generator: torch.Generator) -> bool:
+    """Whether this is torch's default generator on the CPU, under whatever Python object."""
+    return _address(generator) == _address(torch.default_generator)
+
+
+def _address(generator: torch.Generator) -> int:
+    address: int = generator._cdata  # type: ignore[attr-defined]
+    return address
+
+
+class Generators:
+    """The names of a rank's generators, and the states of those that are not torch's."""
+
+    def __init__(self) -> None:
+        # By address: torch makes a new Python object each time it hands a generator to a kernel.
+        self._names: dict[tuple[int, int], str] = {}
+        self._gaps: set[LedgerGap] = set()
+        self._numpy: NumpyState | None = None
+        self._made: dict[str, NumpyState] = {}
+
+    def name(self, generator: torch.Generator, line: str) -> str:
+        """What the ledger calls a generator that is first used at `line`."""
+        if generator is torch.default_generator:
+            return TORCH_CPU
+        address = _address(generator)
+        if generator.device.type == "cuda" and any(
+            address == _address(default) for default in torch.cuda.default_generators
+        ):
+            return f"torch {generator.device}"
+        if len(self._names) >= MOST_NAMES:
+            self._names.clear()
+        key = address, generator.initial_seed()
+        return self._names.setdefault(key, f"torch.Generator of {_short(line)}")
+
+    def first(self, gap: LedgerGap) -> bool:
+        """Whether this gap is found for the first time."""
+        new = gap not in self._gaps
+        self._gaps.add(gap)
+        return new
+
+    def add_numpy(self, generator: Any, line: str) -> LedgerGap | None:
+        """Look at a generator of NumPy's from now on; a gap if there are too many, once."""
+        if len(self._made) >= MOST_NUMPY:
+            # Those that nobody holds any more but us.
+            for name, state in list(self._made.items()):
+                if sys.getrefcount(state.bits) <= 2:
+                    del self._made[name]
+        if len(self._made) >= MOST_NUMPY:
+            gap = LedgerGap("some of NumPy's generators", f"there are more than {MOST_NUMPY}")
+            return gap if self.first(gap) else None
+        name = base = f"numpy.random.Generator of {_short(line)}"
+        number = 1
+        while name in self._made:
+            number += 1
+            name = f"{base}, number {number}"
+        self._made[name] = NumpyState(generator.bit_generator)
+        return None
+
+    def others(self) -> dict[str, str]:
+        """The states of Python's generator and of NumPy's, by name."""
+        states = {PYTHON: python_state()}
+        if numpy_random() is not None:
+            states[NUMPY] = self.numpy_state()
+        for name, state in self._made.items():
+            states[name] = state.read()
+        return states
+
+    def numpy_state(self) -> str:
+        """The state of NumPy's global generator."""
+        bits = numpy_random().mtrand._rand._bit_generator
+        if self._numpy is None or self._numpy.bits is not bits:
+            self._numpy = NumpyState(bits)
+        return self._numpy.read()
+
+
+def _short(line: str) -> str:
+    return os.path.basename(line) if line else "an unknown line"

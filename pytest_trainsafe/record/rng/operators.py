@@ -1,0 +1,157 @@
+"""Intercepts torch's random operators, and no others, where the dispatcher calls them.
+
+torch's dispatcher keeps a key for modes that are tried out in Python, above those of autograd and
+of the devices, which nothing in torch uses.  A thread that includes it calls our kernels first
+for the operators that have one; every other operator falls through in the dispatcher and costs
+what it always does.  Operators that torch's C++ code calls itself, such as the `bernoulli_` in a
+dropout, are seen too.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.record.rng.generators import PLAIN
+
+#: The key that operators are intercepted at.
+KEY_NAME = "TESTING_ONLY_GenericMode"
+
+#: The operators of torch that draw random numbers themselves.  Others are made of these.
+OPERATORS = (
+    "_cudnn_attention_forward",
+    "_cudnn_init_dropout_state",
+    "_cudnn_rnn",
+    "_efficient_attention_forward",
+    "_fill_mem_eff_dropout_mask_",
+    "_flash_attention_forward",
+    "_fused_dropout",
+    "_lstm_mps",
+    "_sample_dirichlet",
+    "_scaled_dot_product_attention_math_for_mps",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_standard_gamma",
+    "_triton_scaled_dot_attention",
+    "bernoulli.out",
+    "bernoulli.p",
+    "bernoulli_.Tensor",
+    "bernoulli_.float",
+    "binomial",
+    "cauchy_",
+    "exponential_",
+    "geometric_",
+    "log_normal_",
+    "miopen_rnn",
+    "multinomial",
+    "multinomial.out",
+    "native_dropout",
+    "normal.Tensor_Tensor",
+    "normal.Tensor_Tensor_out",
+    "normal.Tensor_float",
+    "normal.Tensor_float_out",
+    "normal.float_Tensor",
+    "normal.float_Tensor_out",
+    "normal_",
+    "poisson",
+    "random_",
+    "random_.from",
+    "random_.to",
+    "randperm.generator_out",
+    "rrelu_with_noise",
+    "rrelu_with_noise.out",
+    "rrelu_with_noise_",
+    "uniform_",
+)
+
+#: Random operators that save and use a state which others drew from, and draw nothing.
+NOT_DRAWING = (
+    "_cudnn_attention_backward",
+    "_flash_attention_forward.quantized",
+    "_flash_attention_forward_no_dropout_inplace",
+    "_fused_sdp_choice",
+    "_nested_tensor_softmax_with_shape",
+    "_scaled_dot_product_cudnn_attention_backward",
+    "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_flash_attention.quantized",
+)
+
+#: Called in place of an operator: its name, what calls the operator itself with the keys that it
+#: is given first, these keys, and the arguments.
+Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def why_not() -> str:
+    """Why this torch's operators cannot be intercepted; "" where they can."""
+    try:
+        key = torch._C._dispatch_key_parse(KEY_NAME)
+    except (AttributeError, RuntimeError) as error:
+        return str(error)
+    if torch._C._dispatch_has_backend_fallback(key):
+        return f"something else in this process uses the dispatch key {KEY_NAME}"
+    return ""
+
+
+@contextmanager
+def intercepted(drawing: Drawing) -> Iterator[None]:
+    """Call `drawing` in the place of random operators, in this thread and those that it starts.
+
+    `why_not` must have found nothing.
+    """
+    key = torch._C._dispatch_key_parse(KEY_NAME)
+    # Two registrations: torch takes kernels out again when the object that made them goes.
+    library: Any = torch.library.Library
+    fallback, kernels = library("_", "IMPL"), library("aten", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, KEY_NAME)
+    below = torch._C._dispatch_keyset_full_after(key)
+    for name in OPERATORS:
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if operator is not None:
+            kernel = _kernel(name, operator, drawing, key, below)
+            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
+    hook = threading.getprofile()
+
+    def in_thread(frame: FrameType, event: str, arg: object) -> None:
+        sys.setprofile(None)
+        torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+
+    if hook is None:
+        threading.setprofile(in_thread)
+    try:
+        with torch._C._IncludeDispatchKeyGuard(key):
+            yield
+    finally:
+        if hook is None:
+            threading.setprofile(None)
+        kernels._destroy()
+        fallback._destroy()
+
+
+def _kernel(name: str, operator: Any, drawing: Drawing, key: Any, below: Any) -> Any:
+    nested = torch._C.DispatchKeySet(key)
+    redispatch = operator.redispatch
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        for value in args:
+            kind = type(value)
+            # A subclass runs the operator on tensors that it holds, which calls this again.
+            if kind not in _USUAL and isinstance(value, torch.Tensor):
+                return redispatch(keyset & below, *args, **kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(nested):
+            return drawing(name, redispatch, keyset & below, args, kwargs)
+
+    return kernel
+
+
+#: What the arguments of random operators are, but for tensors' subclasses.
+_USUAL = PLAIN | {torch.Generator, float, int, bool, type(None), torch.dtype, list, tuple}

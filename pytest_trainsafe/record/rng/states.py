@@ -1,0 +1,116 @@
+"""The states of generators as short texts that can be compared; `trace/rng.py` defines the form."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import sys
+from typing import Any
+
+import torch
+import xxhash
+
+#: torch's CPU generator as bytes (`at::CPUGeneratorImplState`): the seed, the numbers left in the
+#: block, a flag, the next number's place, 624 numbers of 8 bytes each, and normal numbers that
+#: were put aside.
+_CPU_BYTES, _CPU_NEXT, _CPU_BLOCK, _CPU_ASIDE = 5056, 16, 24, 24 + 624 * 8
+
+#: The end of the first 32 numbers, which tell one block from every other.
+_CPU_NAMED = _CPU_BLOCK + 32 * 8
+_NOTHING_ASIDE = bytes(_CPU_BYTES - _CPU_ASIDE)
+
+#: A Philox generator as bytes: the seed and the offset.
+_PHILOX_BYTES = 16
+
+_WORD = struct.Struct("<Q")
+
+#: NumPy's MT19937 in memory: 624 numbers of 4 bytes each, and the position.
+_MT19937 = ctypes.c_ubyte * (624 * 4 + 4)
+
+
+def torch_state(generator: torch.Generator) -> str:
+    """The state of a generator of torch's, on any device."""
+    return state_text(generator.get_state())
+
+
+def state_text(state: torch.Tensor) -> str:
+    """As text, the state that `torch.Generator.get_state` gives."""
+    raw = state.numpy().data
+    if len(raw) == _CPU_BYTES:
+        [place] = _WORD.unpack_from(raw, _CPU_NEXT)
+        block = xxhash.xxh3_64_hexdigest(raw[_CPU_BLOCK:_CPU_NAMED])
+        aside = raw[_CPU_ASIDE:]
+        if aside == _NOTHING_ASIDE:
+            return f"{block}.{place}"
+        return f"{block}.{place}.{xxhash.xxh32_hexdigest(aside)}"
+    if len(raw) == _PHILOX_BYTES:
+        [offset] = _WORD.unpack_from(raw, 8)
+        return f"{xxhash.xxh3_64_hexdigest(raw[:8])}.{offset}"
+    return xxhash.xxh3_64_hexdigest(raw)
+
+
+def is_fresh(state: str) -> bool:
+    """Whether a generator of torch's was seeded and has drawn nothing since."""
+    return state.endswith(".0")
+
+
+def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
+    """How many 32-bit numbers lead from one state of a CPU generator to another; 0 if not `most`.
+
+    The states are what `get_state` gives.
+    """
+    assert len(before) == len(after) == _CPU_BYTES
+    walker = torch.Generator()
+    walker.set_state(before)
+    wanted = bytes(after.numpy()[_CPU_BLOCK:_CPU_ASIDE])
+    drawn = 0
+    while drawn <= most:
+        raw = walker.get_state().numpy().data
+        [here] = _WORD.unpack_from(raw, _CPU_NEXT)
+        if raw[_CPU_BLOCK:_CPU_ASIDE] == wanted:
+            [there] = _WORD.unpack_from(after.numpy().data, _CPU_NEXT)
+            return max(0, drawn + int(there) - int(here))
+        # To the first number of the next block.
+        rest = 625 - int(here) if here else 1
+        torch.empty(rest, dtype=torch.int32).random_(generator=walker)
+        drawn += rest
+    return 0
+
+
+def python_state(generator: random.Random | None = None) -> str:
+    """The state of Python's `random`, or of a generator of that kind."""
+    _, numbers, aside = (generator or random).getstate()
+    block = hash(numbers[:-1]) & 0xFFFFFFFFFFFFFFFF
+    state = f"{block:016x}.{numbers[-1]}"
+    return state if aside is None else f"{state}.{xxhash.xxh32_hexdigest(repr(aside).encode())}"
+
+
+def numpy_random() -> Any:
+    """The module `numpy.random`; None where the program has not imported it."""
+    return sys.modules.get("numpy.random")
+
+
+class NumpyState:
+    """Reads the state of a bit generator of NumPy's.
+
+    MT19937 is read in its memory, whose address NumPy gives out: `state` copies 624 numbers into
+    an array of its own each time, which takes some ten times as long.
+    """
+
+    def __init__(self, bits: Any) -> None:
+        self.bits = bits
+        self._memory = None
+        if type(bits).__name__ == "MT19937":
+            memory = _MT19937.from_address(bits.ctypes.state_address)
+            state = bits.state["state"]
+            if bytes(memory) == state["key"].tobytes() + struct.pack("=i", state["pos"]):
+                self._memory = memory
+
+    def read(self) -> str:
+        """The state as it is now."""
+        if self._memory is None:
+            return xxhash.xxh3_64_hexdigest(repr(self.bits.state).encode())
+        raw = memoryview(self._memory).cast("B")
+        [place] = struct.unpack_from("=i", raw, 624 * 4)
+        return f"{xxhash.xxh3_64_hexdigest(raw[: 624 * 4])}.{place}"

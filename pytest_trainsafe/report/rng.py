@@ -1,0 +1,27 @@
+"""The failure message of the RNG rules alone: each broken rule, its cause, what was not compared.
+
+Plain text within 100 columns, as the other reports.  Called by `assert_rng`.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.judge.replay.ledger_rules import RngJudgement
+from pytest_trainsafe.report.rows import row
+from pytest_trainsafe.trace.reader import Trace
+
+
+def rng_message(judgement: RngJudgement, trace: Trace) -> str:
+    """The report of what the rules found in a trace."""
+    wrong = any(finding.verdict == "fail" for finding in judgement.findings)
+    what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"
+    head = f"trainsafe: {trace.manifest.program} at {trace.point}"
+    lines = [f"{head} {what}" if wrong else f"{head}: {what}"]
+    for finding in judgement.findings:
+        lines += ["", f"  {finding.check}", *row("what", finding.message)]
+        if finding.pattern is not None:
+            lines += row("so", finding.pattern.cause)
+    if judgement.not_compared:
+        lines.append("")
+    for text in judgement.not_compared:
+        lines += row("not compared", text)
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""The events of the RNG ledger: which random number generator was advanced, by what, and when.
+
+`record/rng/` writes them inside the ranks, the rules in `judge/replay/` read them.
+
+A state is written as text: a hash of the generator's block of numbers and, where the generator
+has one, its position in that block ("9c1185a5c5e9fc54.312").  Equal text means that the generator
+draws the same numbers from there on.  A third part is a hash of numbers that were drawn and put
+aside (a generator of normal numbers makes two at a time).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, get_args
+
+import msgspec
+
+from pytest_trainsafe.core.layout import Count
+from pytest_trainsafe.core.tensor_id import Number, Step
+
+#: What a rank was doing when it drew.  "data" is what the program does between the other phases:
+#: it loads and augments data.
+Phase = Literal[
+    "initialisation",
+    "data",
+    "forward",
+    "recomputation",
+    "backward",
+    "optimizer",
+    "evaluation",
+    "save",
+    "load",
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+#: torch's default generator on the CPU, NumPy's global one, and that of Python's `random`.
+TORCH_CPU, NUMPY, PYTHON = "torch cpu", "numpy", "python random"
+
+#: The operators whose numbers mask a tensor: dropout, in all its forms.
+MASKS = frozenset(
+    {
+        *("bernoulli_.float", "bernoulli_.Tensor", "bernoulli.out", "bernoulli.p"),
+        *("native_dropout", "_fused_dropout", "rrelu_with_noise", "rrelu_with_noise_"),
+        *("_cudnn_rnn", "miopen_rnn", "_lstm_mps", "_cudnn_attention_forward"),
+        *("_efficient_attention_forward", "_flash_attention_forward"),
+        "_scaled_dot_product_attention_math_for_mps",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    }
+)
+
+#: The longest text of an event, in characters.
+_LONGEST = 4096
+
+_STATE = re.compile(r"[0-9a-f]{16}(\.[0-9]{1,20}(\.[0-9a-f]{8})?)?", re.ASCII)
+_LINE = re.compile(r".+:[0-9]{1,9}", re.DOTALL | re.ASCII)
+
+
+class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
+    """One generator was advanced: by an operator, or by several that one line called in a row.
+
+    `generator` names it: "torch cpu", "torch cuda:0", "numpy", "python random"; one that the
+    program made has its line in its name.  `stream` is the name under which a framework keeps the
+    state ("model-parallel-rng"), "" for none.
+    `before` and `after` are states, and `seed` is what the generator was last seeded with.
+    `operator` is what drew ("bernoulli_.float", "random.shuffle"), "" where only the change of the
+    state is known, and `shape` the shape of what it drew.  `count` is the number of operators;
+    `before` is the first one's and `after` the last one's.
+    `step` is the step that was running, or between two steps the one that came next.
+    `module` is the innermost watched module that was running, None for none, and `training` says
+    whether it was in training mode.  `at` is the innermost line outside of torch, and `user` that
+    of the user's own code where `at` is an installed package's.  `thread` names a thread of the
+    program's other than the one that trains.
+    """
+
+    generator: str
+    phase: Phase
+    before: str
+    after: str
+    operator: str = ""
+    step: Step = 0
+    microbatch: Number | None = None
+    module: str | None = None
+    training: bool = True
+    at: str = ""
+    user: str = ""
+    shape: tuple[Count, ...] = ()
+    count: Count = 1
+    seed: str = ""
+    stream: str = ""
+    thread: str = ""
+
+    @property
+    def line(self) -> str:
+        """The program's line that drew, "" where it is not known."""
+        return self.user or self.at
+
+
+class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults=True):
+    """A generator was advanced by something that the ledger does not see, before this event.
+
+    `count` is the number of 32-bit numbers that were drawn, or 0 where it is unknown: then the
+    program may also have set the state.
+    """
+
+    generator: str
+    phase: Phase
+    before: str
+    after: str
+    step: Step = 0
+    count: Count = 0
+
+
+class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=True):
+    """A worker process of a data loader advanced a generator while it fetched one batch.
+
+    `loader` numbers the iterators of the rank's loaders, and `at` is the line that made this one.
+    `fetch` numbers the batches of the worker, and `map_style` says that the dataset is read by
+    index, so that no two workers read the same example.
+    """
+
+    loader: Count
+    worker: Count
+    fetch: Count
+    generator: str
+    before: str
+    after: str
+    at: str = ""
+    map_style: bool = True
+
+
+class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
+    """Something that this rank's ledger does not record: `what`, and `why`, in words."""
+
+    what: str
+    why: str
+
+
+#: What a rank writes in the place of a ledger.
+SWITCHED_OFF = LedgerGap("all draws", "the RNG ledger was switched off")
+
+RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
+
+
+def position(state: str) -> int | None:
+    """The position in its block that a state names, None for a generator without one."""
+    parts = state.split(".")
+    return int(parts[1]) if len(parts) > 1 else None
+
+
+def fault_of_rng(event: RngEvent) -> str | None:
+    """What is wrong with an event of the ledger that was read back; None for a sound one."""
+    if isinstance(event, LedgerGap):
+        texts, lines = [event.what, event.why], []
+    elif isinstance(event, DrawEvent):
+        texts = [event.generator, event.operator, event.module or "", event.stream, event.thread]
+        texts += [event.at, event.user, event.seed]
+        lines = [event.at, event.user]
+    else:
+        texts, lines = [event.generator], [event.at] if isinstance(event, WorkerDraw) else []
+    if any(len(text) > _LONGEST for text in texts):
+        return f"an event of the RNG ledger has a text of more than {_LONGEST} characters"
+    if any(line and not _LINE.fullmatch(line) for line in lines):
+        return "an event of the RNG ledger names no line of a file"
+    if isinstance(event, LedgerGap):
+        return None
+    for state in (event.before, event.after):
+        if not _STATE.fullmatch(state):
+            return f"an event of the RNG ledger has a malformed state: {state[:80]!r}"
+    if isinstance(event, DrawEvent):
+        if event.seed and not (event.seed.isascii() and event.seed.isdecimal()):
+            return f"an event of the RNG ledger has a malformed seed: {event.seed[:80]!r}"
+        if event.count < 1:
+            return "an event of the RNG ledger counts no operators"
+    return None

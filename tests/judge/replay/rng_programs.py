@@ -1,0 +1,269 @@
+"""Small trainings with dropout on two ranks: healthy, and with one mistake in their randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.record import program
+from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.writer import write_manifest
+
+BATCH, TOKENS, WIDTH, INNER = 2, 4, 8, 16
+
+ANNOTATIONS = {
+    "cp_order": "contiguous",
+    "parameters": {
+        "first.weight": {"tp_dim": 0},
+        "first.bias": {"tp_dim": 0},
+        "second.weight": {"tp_dim": 1},
+    },
+    "modules": {
+        "*": {"output": {"cp_dim": 1}},
+        "first": {"output": {"cp_dim": 1, "tp_dim": -1}},
+        "inner_drop": {"output": {"cp_dim": 1, "tp_dim": -1}},
+    },
+}
+
+
+class Stream:
+    """A random state beside the default one, which takes its place for a while."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = torch.Generator().manual_seed(seed).get_state()
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        outer = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        yield
+        self._state = torch.get_rng_state()
+        torch.set_rng_state(outer)
+
+
+class Block(nn.Module):
+    """Two linear layers, the first cut by columns and the second by rows, with two dropouts."""
+
+    def __init__(self, ctx: Any, inner: Stream, fault: str) -> None:
+        super().__init__()
+        self.group = ctx.group("tp")
+        self.inner, self.fault = inner, fault
+        self.recompute = ctx.point.get("recompute", False)
+        self.first = nn.Linear(WIDTH, INNER // ctx.point.size("tp"))
+        self.inner_drop = nn.Dropout(0.25)
+        self.second = nn.Linear(INNER // ctx.point.size("tp"), WIDTH, bias=False)
+        self.drop = nn.Dropout(0.25)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(_SumGradients.apply(x, self.group)))
+        with self.inner.used():
+            x = self.inner_drop(x)
+        x = _Sum.apply(self.second(x), self.group)
+        if self.recompute:
+            kept = self.fault != "recomputes without the random state"
+            x = checkpoint(self.end, x, use_reentrant=False, preserve_rng_state=kept)
+        else:
+            x = self.end(x)
+        if self.fault == "drops in evaluation mode":
+            return F.dropout(x, 0.1)
+        return x
+
+    def end(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(torch.tanh(x))
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad, None
+
+
+class _SumGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        grad = grad.clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+def train(ctx: Any, fault: str = "") -> None:
+    """Train a Block for two steps of two micro-batches, with an evaluation between them."""
+    at = ctx.coordinates
+    inner = 1000 + at["dp"] * 100 + at["cp"] * 10
+    if fault != "one stream in a sharded region":
+        inner += at["tp"]
+    model = Block(ctx, Stream(inner), fault)
+    ctx.initialize(model, annotations=ANNOTATIONS)
+    seed = ctx.seed
+    if fault != "one seed for all data-parallel ranks":
+        seed += at["dp"] * 100
+    if fault != "one seed for all context-parallel ranks":
+        seed += at["cp"] * 10
+    if fault == "another seed on each tensor-parallel rank":
+        seed += at["tp"]
+    torch.manual_seed(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer, annotations=ANNOTATIONS)
+    held_out = torch.Generator().manual_seed(7)
+    for step in range(2):
+        with ctx.step():
+            for index in ctx.microbatches(2):
+                with ctx.microbatch(index):
+                    loss = model(_batch(ctx, step, index)).square().mean()
+                    loss.backward()
+            _reduce(ctx, model)
+            optimizer.step()
+            optimizer.zero_grad()
+        _evaluate(
+            model, None if fault == "evaluates from the training's stream" else held_out, fault
+        )
+
+
+def _evaluate(model: nn.Module, generator: torch.Generator | None, fault: str) -> None:
+    if fault != "evaluates in training mode":
+        model.eval()
+    x = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
+    with torch.no_grad():
+        model(x)
+    model.train()
+
+
+def _batch(ctx: Any, step: int, index: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(10 * step + index)
+    whole = torch.randn(BATCH, TOKENS, WIDTH, generator=generator)
+    return whole.chunk(ctx.point.size("cp"), dim=1)[ctx.coordinates["cp"]]
+
+
+def _reduce(ctx: Any, model: nn.Module) -> None:
+    for parameter in model.parameters():
+        for axis in ("dp", "cp"):
+            dist.all_reduce(parameter.grad, group=ctx.group(axis))
+
+
+def draws_its_parameters(ctx: Any, fault: str = "") -> None:
+    """Train a model whose parameters every rank draws for itself."""
+    torch.manual_seed(ctx.seed + (ctx.rank if fault else 0))
+    model = nn.Linear(WIDTH, WIDTH)
+    if fault == "then broadcast":
+        dist.barrier(ctx.group("dp"))
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            with ctx.microbatch(index):
+                model(_batch(ctx, 0, index)).sum().backward()
+        _reduce(ctx, model)
+        optimizer.step()
+
+
+class Noisy(Dataset[torch.Tensor]):
+    """Examples with noise from a generator of the dataset's own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((TOKENS, WIDTH), index + float(self.rng.normal()))
+
+
+def reseed(worker: int) -> None:
+    """Give the worker's copy of the dataset a generator of its own."""
+    info = get_worker_info()
+    assert info is not None
+    info.dataset.rng = np.random.default_rng(info.seed)
+
+
+def reseed_alike(worker: int) -> None:
+    """Seed NumPy with the same number in every worker."""
+    np.random.seed(0)
+
+
+class GloballyNoisy(Noisy):
+    """Examples with noise from NumPy's global generator."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((TOKENS, WIDTH), index + float(np.random.normal()))
+
+
+def loads_with_workers(ctx: Any, fault: str = "") -> None:
+    """Train with a loader of two workers, whose dataset draws noise."""
+    dataset = GloballyNoisy() if "global" in fault else Noisy()
+    init = reseed_alike if "global" in fault else None if fault else reseed
+    loader = DataLoader(dataset, batch_size=BATCH, num_workers=2, worker_init_fn=init)
+    model = nn.Linear(WIDTH, WIDTH)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer)
+    with ctx.step():
+        for index, batch in enumerate(loader):
+            with ctx.microbatch(index):
+                model(batch.to(ctx.dtype)).sum().backward()
+        optimizer.step()
+
+
+def record_all(specs: list[dict[str, Any]]) -> None:
+    """Record programs one after the other in this group of ranks.  The task that is launched."""
+    import msgspec
+
+    for data in specs:
+        spec = msgspec.convert(data, RunSpec, strict=False)
+        name = spec.program.partition(":")[2]
+        fault = str(spec.arguments.get("fault", ""))
+        program.record(spec, lambda ctx, name=name, fault=fault: globals()[name](ctx, fault))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def make_spec(name: str, fault: str, point: dict[str, Any], trace: Path) -> dict[str, Any]:
+    """What to record, as data, with the manifest of its trace written."""
+    import msgspec
+
+    spec = RunSpec(
+        program=f"rng_programs:{name}",
+        arguments={"fault": fault},
+        point=point,
+        dtype="float32",
+        device="cpu",
+        seed=5,
+        trace=str(trace),
+        adapters=BUILT_IN,
+    )
+    manifest = Manifest(
+        program=spec.program,
+        point=point,
+        world_size=spec.at.world_size,
+        dtype=spec.dtype,
+        device=spec.device,
+        seed=spec.seed,
+    )
+    write_manifest(trace, manifest)
+    made: dict[str, Any] = msgspec.to_builtins(spec)
+    return made

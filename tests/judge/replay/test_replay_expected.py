@@ -1,0 +1,70 @@
+"""expect_rng adds rules, replaces default ones, and refuses what has no meaning."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import TrainsafeFailure, assert_rng, expect_rng
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+
+ALIKE = "one seed for all data-parallel ranks"
+
+
+def test_equal_draws_over_an_axis_are_accepted_where_they_are_expected(recorded):
+    faulty = recorded("train", ALIKE, dp=2)
+
+    assert_rng(faulty, expect=[expect_rng("drop", same="dp")])
+    with pytest.raises(TrainsafeFailure, match="rng:dp_same_dropout"):
+        assert_rng(faulty, expect=[expect_rng("inner_drop", different="dp")])
+
+
+@pytest.mark.parametrize(
+    ("expectation", "drew"),
+    [
+        (expect_rng("drop", same=["dp"]), "draw different numbers, first at draw 0 there"),
+        (expect_rng("*_drop", same="dp"), "draw different numbers, first at draw 0 there"),
+    ],
+)
+def test_a_broken_expectation_of_equal_draws_names_the_first(recorded, expectation, drew):
+    [finding] = judge_rng(recorded("train", dp=2), None, [expectation]).findings
+
+    assert finding.check == "rng:expected"
+    assert drew in finding.message
+
+
+def test_a_broken_expectation_of_different_draws_names_both_ranks(recorded):
+    rule = expect_rng("drop", different="tp")
+    [finding] = judge_rng(recorded("train", tp=2), None, [rule]).findings
+
+    assert "ranks 0, 1 draw the same numbers, first at draw 0 there" in finding.message
+
+
+def test_an_ignored_rule_does_not_apply_where_it_is_ignored(recorded):
+    faulty = recorded("train", "evaluates from the training's stream")
+    here = expect_rng("rng_programs.py:*", ignore="rng:evaluation_shift", reason="a short test")
+    elsewhere = expect_rng("other.py:*", ignore="rng:evaluation_shift", reason="a short test")
+
+    assert judge_rng(faulty, None, [here]).findings == ()
+    judgement = judge_rng(faulty, None, [elsewhere])
+    assert [finding.check for finding in judgement.findings] == ["rng:evaluation_shift"]
+    assert judgement.not_compared == ("no draw matches expect_rng('other.py:*')",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"same": "pp"}, "takes the axes dp, tp, cp, not 'pp'"),
+        ({"same": "dp", "different": "dp"}, "names 'dp' as same and as different"),
+        ({}, r"expects nothing; give it same=, different= or ignore="),
+        ({"ignore": "rng:workers"}, "needs a reason"),
+        ({"ignore": "rng:worker", "reason": "x"}, "takes some of rng:dp_same_dropout, .*worker'"),
+    ],
+)
+def test_an_expectation_without_meaning_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        expect_rng("drop", **given)
+
+
+def test_assert_rng_refuses_what_is_no_expectation(recorded):
+    with pytest.raises(TypeError, match="takes what expect_rng returns, not a str"):
+        assert_rng(recorded("train"), expect=["drop"])

@@ -1,0 +1,118 @@
+"""Each planted mistake of randomness is found and named, and its healthy twin is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe import TrainsafeFailure, assert_rng
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+
+#: Program, fault, Point, the check that finds it, and words of its message.
+FAULTS: list[tuple[str, str, dict[str, Any], str, str]] = [
+    (
+        *("train", "one seed for all data-parallel ranks", {"dp": 2}, "rng:dp_same_dropout"),
+        "rank 0 in step 0, micro-batch 0, bernoulli (2x4x8) in drop at ",
+    ),
+    (
+        *("train", "one seed for all context-parallel ranks", {"cp": 2}, "rng:cp_same_dropout"),
+        "in step 0, micro-batch 0, bernoulli (2x2x8) in drop at ",
+    ),
+    (
+        *("train", "one stream in a sharded region", {"tp": 2}, "rng:tp_same_dropout"),
+        "in step 0, micro-batch 0, bernoulli (2x4x8) in inner_drop at ",
+    ),
+    (
+        *("train", "another seed on each tensor-parallel rank", {"tp": 2}),
+        *("rng:tp_different_dropout", "rank 0 draws from torch cpu, seed 5"),
+    ),
+    (
+        *("draws_its_parameters", "on every rank its own", {"dp": 2}, "rng:initialisation"),
+        "ranks 0, 1 of dp begin with different copies of weight",
+    ),
+    (
+        *("train", "recomputes without the random state", {"recompute": True}),
+        *("rng:recomputation", "in step 0, micro-batch 0, bernoulli (2x4x8) in drop at "),
+    ),
+    (
+        *("train", "drops in evaluation mode", {}, "rng:evaluation_dropout"),
+        "before step 1: bernoulli (2x4x8) in the root module at ",
+    ),
+    (
+        *("train", "evaluates in training mode", {}, "rng:evaluation_dropout"),
+        "before step 1: bernoulli (2x4x16) in inner_drop at ",
+    ),
+    (
+        *("train", "evaluates from the training's stream", {}, "rng:evaluation_shift"),
+        "normal (2x4x8) at ",
+    ),
+    (
+        *("loads_with_workers", "a copy in every worker", {}, "rng:workers"),
+        "Noisy.rng from state ",
+    ),
+    (
+        *("loads_with_workers", "one global seed", {}, "rng:workers"),
+        "workers 0 and 1 of the data loader made at ",
+    ),
+]
+
+HEALTHY: list[tuple[str, str, dict[str, Any]]] = [
+    ("train", "", {"dp": 2}),
+    ("train", "", {"tp": 2}),
+    ("train", "", {"cp": 2}),
+    ("train", "", {"dp": 2, "recompute": True}),
+    ("draws_its_parameters", "", {"dp": 2}),
+    ("draws_its_parameters", "then broadcast", {"dp": 2}),
+    ("train", "", {}),
+    ("train", "", {"recompute": True}),
+    ("loads_with_workers", "", {}),
+]
+
+
+@pytest.mark.parametrize("with_reference", [True, False])
+@pytest.mark.parametrize(("name", "fault", "point", "check", "words"), FAULTS)
+def test_a_planted_mistake_is_the_one_finding(
+    recorded, name, fault, point, check, words, with_reference
+):
+    reference = recorded("train") if with_reference and name == "train" else None
+
+    [finding] = judge_rng(recorded(name, fault, **point), reference).findings
+
+    assert (finding.verdict, finding.judge, finding.check) == ("fail", "replay", check)
+    assert words in finding.message
+    assert finding.pattern is not None
+    assert finding.pattern.cause
+    assert finding.source.partition(":")[0].endswith("rng_programs.py") or check == "rng:workers"
+
+
+@pytest.mark.parametrize("with_reference", [True, False])
+@pytest.mark.parametrize(("name", "fault", "point"), HEALTHY)
+def test_its_healthy_twin_has_no_finding_and_nothing_left_out(
+    recorded, name, fault, point, with_reference
+):
+    reference = recorded("train") if with_reference and name == "train" else None
+    judgement = judge_rng(recorded(name, fault, **point), reference)
+
+    assert judgement.findings == ()
+    assert judgement.not_compared == ()
+
+
+def test_the_healthy_twin_draws_from_every_stream_that_is_judged(recorded):
+    phases = {(e.phase, e.module) for e in recorded("train", dp=2, recompute=True).ranks[0].rng}
+
+    assert {("forward", "inner_drop"), ("forward", "drop"), ("recomputation", "drop")} <= phases
+
+
+def test_the_report_names_the_check_what_it_is_and_the_usual_cause(recorded):
+    faulty = recorded("train", "one seed for all data-parallel ranks", dp=2)
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_rng(faulty, recorded("train"))
+
+    report = str(caught.value)
+    assert report.startswith("trainsafe: rng_programs:train at dp=2 draws its random numbers wrong")
+    assert "rng:dp_same_dropout" in report
+    assert "add the rank on dp to the seed" in " ".join(report.split())
+    assert max(map(len, report.splitlines())) <= 100 or "/" in report
+    assert [finding.check for finding in caught.value.findings] == ["rng:dp_same_dropout"]

@@ -1,0 +1,250 @@
+"""The RNG ledger: which generator was advanced, from which state, by which operator and line."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import threading
+from random import shuffle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_trainsafe.record.rng import operators
+from pytest_trainsafe.record.rng.states import torch_state
+from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws
+
+
+class Dropping(nn.Module):
+    def __init__(self, recompute: bool = False) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.drop = nn.Dropout(0.5)
+        self.recompute = recompute
+
+    def forward(self, x):
+        x = self.linear(x)
+        return checkpoint(self.drop, x, use_reentrant=False) if self.recompute else self.drop(x)
+
+
+def training(during=lambda: None, before=lambda: None, after=lambda: None, recompute=False):
+    """A program of one step, which calls functions before, in and after its micro-batch."""
+
+    def train(ctx):
+        model = Dropping(recompute)
+        ctx.initialize(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ctx.watch(model, optimizer)
+        before()
+        with ctx.step():
+            with ctx.microbatch(0):
+                during()
+                model(torch.ones(2, 4, dtype=ctx.dtype)).sum().backward()
+            optimizer.step()
+        after()
+
+    return train
+
+
+def draws(recorded, phase=None):
+    events = [event for event in recorded.rank.rng if isinstance(event, DrawEvent)]
+    return [e for e in events if e.phase == phase] if phase else events
+
+
+def line_of(function, text):
+    lines, first = inspect.getsourcelines(function)
+    [number] = [first + n for n, line in enumerate(lines) if text in line]
+    return f"{__file__}:{number}"
+
+
+def test_a_dropout_is_recorded_with_its_module_its_line_and_its_states(record):
+    generator = torch.Generator().manual_seed(3)
+
+    def seed():
+        torch.manual_seed(3)
+
+    [draw] = draws(record(training(during=seed)), "forward")
+
+    assert (draw.generator, draw.operator, draw.module) == ("torch cpu", "bernoulli_.float", "drop")
+    assert (draw.step, draw.microbatch, draw.shape, draw.seed) == (0, 0, (2, 4), "3")
+    assert draw.at == line_of(Dropping.forward, "self.drop(x)")
+    assert draw.before == torch_state(generator)
+    torch.empty(2, 4).bernoulli_(0.5, generator=generator)
+    assert draw.after == torch_state(generator)
+
+
+def test_a_recomputation_is_told_from_its_forward_and_begins_where_that_began(record):
+    recorded = record(training(recompute=True))
+    [forward], [again] = draws(recorded, "forward"), draws(recorded, "recomputation")
+
+    assert (again.before, again.module) == (forward.before, forward.module)
+
+
+def test_phases_are_told_apart(record):
+    def draw(*_):
+        torch.rand(1)
+
+    def watches(ctx):
+        watched = Dropping()
+        optimizer = torch.optim.SGD(watched.parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(draw)
+        ctx.watch(watched, optimizer)
+        x = torch.ones(2, 4, requires_grad=True)
+        with ctx.step():
+            with ctx.microbatch(0):
+                output = watched(x)
+                output.register_hook(lambda grad: grad * torch.rand(1))
+                output.sum().backward()
+            optimizer.step()
+        watched.eval()
+        torch.rand(1)
+
+    assert [draw.phase for draw in draws(record(watches))] == [
+        *("initialisation", "forward", "backward", "optimizer", "evaluation"),
+    ]
+
+
+def test_draws_of_one_line_in_a_row_are_one_event_with_their_number(record):
+    generator = torch.Generator().manual_seed(1)
+
+    def loop():
+        for _ in range(50):
+            torch.rand(3, generator=generator)
+
+    [draw] = draws(record(training(during=loop)), "data")
+
+    assert draw.count == 50
+    assert draw.generator == f"torch.Generator of {line_of(loop, 'rand').rpartition('/')[2]}"
+    assert draw.before == torch_state(torch.Generator().manual_seed(1))
+    assert draw.after == torch_state(generator)
+
+
+def test_functions_of_random_and_numpy_are_recorded_and_put_back(record):
+    before = random.random, np.random.rand, np.random.default_rng
+
+    def both():
+        random.random()
+        np.random.rand(3)
+
+    first, second = draws(record(training(during=both)), "data")
+
+    assert (first.generator, first.operator) == ("python random", "random.random")
+    assert (second.generator, second.operator) == ("numpy", "numpy.random.rand")
+    assert second.at == line_of(both, "rand(3)")
+    assert before == (random.random, np.random.rand, np.random.default_rng)
+
+
+def test_generators_that_no_function_shows_are_found_by_their_states(record):
+    made = []
+
+    def make():
+        made.append(np.random.default_rng(5))
+
+    def use():
+        shuffle([1, 2, 3])  # taken from its module before the ledger began
+        made[0].normal()
+
+    found = {draw.generator for draw in draws(record(training(before=make, during=use)), "data")}
+
+    assert found == {"python random", f"numpy.random.Generator of {_named(make, 'default_rng')}"}
+
+
+def _named(function, text):
+    return line_of(function, text).rpartition("/")[2]
+
+
+def test_draws_of_another_thread_are_recorded_with_its_name(record):
+    def draw():
+        torch.rand(3)
+
+    def elsewhere():
+        thread = threading.Thread(target=draw, name="augmenter")
+        thread.start()
+        thread.join()
+
+    [event] = draws(record(training(during=elsewhere)), "data")
+
+    assert (event.thread, event.at) == ("augmenter", line_of(draw, "rand"))
+
+
+def test_numbers_that_no_operator_drew_are_counted_as_unseen(record):
+    def jump():
+        ahead = torch.Generator()
+        ahead.set_state(torch.default_generator.get_state())
+        with operators_hidden():
+            torch.empty(1000, dtype=torch.int32).random_(generator=ahead)
+        torch.default_generator.set_state(ahead.get_state())
+
+    unseen = [e for e in record(training(during=jump)).rank.rng if isinstance(e, UnseenDraws)]
+
+    assert [(event.generator, event.count) for event in unseen] == [("torch cpu", 1000)]
+
+
+def operators_hidden():
+    key = torch._C._dispatch_key_parse("TESTING_ONLY_GenericMode")
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+
+
+@pytest.mark.parametrize("restore", ["seed", "state"])
+def test_a_state_that_the_program_sets_is_no_unseen_draw(record, restore):
+    states = []
+
+    def keep():
+        states.append(torch.get_rng_state())
+        torch.rand(700)
+
+    def put_back():
+        torch.manual_seed(9) if restore == "seed" else torch.set_rng_state(states[0])
+
+    recorded = record(training(before=keep, during=put_back))
+
+    assert not any(isinstance(event, UnseenDraws) for event in recorded.rank.rng)
+
+
+def test_a_switched_off_ledger_says_so_and_records_nothing(record):
+    [gap] = record(training(), rng=False).rank.rng
+
+    assert isinstance(gap, LedgerGap)
+    assert "switched off" in gap.why
+
+
+def test_the_numbers_that_a_program_draws_are_the_same_with_and_without_the_ledger(record):
+    drawn = []
+
+    def draw():
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        drawn.append((torch.rand(3).tolist(), random.random(), float(np.random.rand())))
+
+    assert record(training(during=draw)).hashes() == record(training(draw), rng=False).hashes()
+    assert drawn[0] == drawn[1]
+
+
+def test_an_error_in_a_random_operator_reaches_the_program_as_it_is(record):
+    with pytest.raises(RuntimeError, match="expects p to be in"):
+        record(training(during=lambda: torch.ones(3).bernoulli_(2.0)))
+
+
+def test_every_random_operator_of_this_torch_is_intercepted_or_known_not_to_draw():
+    known = {*operators.OPERATORS, *operators.NOT_DRAWING}
+    missing = []
+    for full in torch._C._dispatch_get_all_op_names():
+        space, _, name = full.partition("::")
+        base, _, overload = name.partition(".")
+        if space != "aten" or name in known:
+            continue
+        try:
+            operator = getattr(getattr(torch.ops.aten, base), overload or "default")
+        except AttributeError:
+            continue
+        if torch.Tag.nondeterministic_seeded in operator.tags and not any(
+            torch._C._dispatch_has_kernel_for_dispatch_key(full, f"Composite{kind}Autograd")
+            for kind in ("Implicit", "Explicit")
+        ):
+            missing.append(name)
+
+    assert missing == []

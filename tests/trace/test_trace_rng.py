@@ -1,0 +1,74 @@
+"""Events of the RNG ledger come back as they were written; malformed ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, RngEvent, UnseenDraws, WorkerDraw
+from pytest_trainsafe.trace.schema import Manifest
+from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+
+ONE, OTHER = "0123456789abcdef.3", "fedcba9876543210.17.89abcdef"
+
+DRAW = DrawEvent(
+    *("torch cpu", "forward", ONE, OTHER, "bernoulli_.float"),
+    microbatch=1,
+    module="",
+    at="/a/model.py:3",
+    shape=(2, 0),
+    seed="18446744073709551615",
+    thread="loader",
+)
+SOUND: list[RngEvent] = [
+    DRAW,
+    DrawEvent("numpy", "data", "0123456789abcdef", ONE),
+    UnseenDraws("torch cpu", "evaluation", ONE, OTHER, 2, 5),
+    WorkerDraw(0, 1, 2, "python random", ONE, OTHER, "train.py:4", False),
+    LedgerGap("what", "why"),
+]
+
+
+def written(path: Path, events: list[RngEvent]) -> Path:
+    write_manifest(
+        path,
+        Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0),
+    )
+    writer = RankWriter(path, 0)
+    for event in events:
+        writer.add(event)
+    writer.close()
+    return path
+
+
+def test_every_event_comes_back_as_it_was_written(tmp_path: Path):
+    trace = Trace.open(written(tmp_path, SOUND))
+
+    assert trace.ranks[0].rng == SOUND
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"before": "0123"}, "malformed state: '0123'"),
+        ({"after": "0123456789abcdef.3.4"}, "malformed state"),
+        ({"after": "0123456789ABCDEF"}, "malformed state"),
+        ({"at": "model.py"}, "names no line"),
+        ({"user": "\u0663:\u0663"}, "names no line"),
+        ({"seed": "-1"}, "malformed seed: '-1'"),
+        ({"count": 0}, "counts no operators"),
+        ({"count": -1}, "is damaged"),
+        ({"shape": (-1,)}, "is damaged"),
+        ({"phase": "sleeping"}, "is damaged"),
+        ({"module": "m" * 5000}, "more than 4096 characters"),
+        ({"generator": None}, "is damaged"),
+    ],
+)
+def test_a_malformed_draw_is_refused(tmp_path: Path, changes, message):
+    path = written(tmp_path, [msgspec.structs.replace(DRAW, **changes)])
+
+    with pytest.raises(TraceError, match=message):
+        Trace.open(path)

@@ -22,7 +22,12 @@ def header(settings: Settings) -> list[str]:
         words = "" if option.kind == "flag" else option.shown(getattr(settings, option.field))
         if option.kind != "words":
             parts.append(f"{option.name} {excerpt(words, _MOST)}".rstrip())
-    parts += [f"adapters {excerpt(','.join(settings.adapters), _MOST)}"] * bool(settings.adapters)
+    added = {
+        "adapters": settings.adapters,
+        "judges": settings.judges,
+        "launchers": tuple(name for name, _ in settings.launchers),
+    }
+    parts += [f"{what} {excerpt(','.join(own), _MOST)}" for what, own in added.items() if own]
     sweep = "".join(option.shown(settings.sweep) for option in changed if option.kind == "words")
     lines = [f"trainsafe: {', '.join(parts)}"] if parts else []
     return [*lines, f"trainsafe sweep: {excerpt(sweep, _MOST_OF_SWEEP)}"] if sweep else lines

@@ -15,7 +15,7 @@ from pytest_trainsafe.judge.contract import Judge
 #: In the order in which they judge: what costs least first, after the comparison that leads.
 BUILT_IN = (
     "pytest_trainsafe.judge.compare_judge:CompareJudge",
-    "pytest_trainsafe.judge.replay.replay_judge:ReplayJudge",
+    "pytest_trainsafe.judge.replay_judge:ReplayJudge",
 )
 
 

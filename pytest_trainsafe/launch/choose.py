@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from pathlib import Path
 
+from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
 
 #: The launchers of the package by name: what makes each, by import path.
@@ -22,7 +23,7 @@ BUILT_IN = {
 }
 
 
-class LauncherError(ValueError):
+class LauncherError(DeclarationError):
     """A launcher that a project added cannot be made; the message says which and why."""
 
 

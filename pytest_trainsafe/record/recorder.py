@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
@@ -22,7 +20,6 @@ from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described
 from pytest_trainsafe.record.inject.perturb import Noise
@@ -30,6 +27,7 @@ from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
+from pytest_trainsafe.record.model.inputs import ModelInputs
 from pytest_trainsafe.record.model.parts import (
     Model,
     named_modules,
@@ -46,12 +44,10 @@ from pytest_trainsafe.record.training.tensors import (
     local_values,
     own_layout,
     rng_hash,
-    tensor_hash,
 )
 from pytest_trainsafe.record.training.written import Writes
 from pytest_trainsafe.trace.rng import SWITCHED_OFF
-from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, StepEvent
-from pytest_trainsafe.trace.sites import Site
+from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: What a program marks: the micro-batches of its steps, or whole steps only.
@@ -84,12 +80,9 @@ class Recorder:
         self.hooks = ModuleHooks()
         self.level: Level = "microbatch"
         self._compiled: set[str] = set()
-        self._calls = 0
         self._cuts = ""
         self._reported: set[TensorId] = set()
-        self._fed = ""
-        self._given: Counter[tuple[int, str]] = Counter()
-        self._entered: tuple[str, tuple[str, ...], dict[object, object], Site | None] | None = None
+        self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites)
 
     def watch(
         self,
@@ -195,8 +188,8 @@ class Recorder:
         if engine is not None:
             engine.attach()
         for number, (name, part) in enumerate(parts):
-            self.hooks.before(part, name, self._on_input(part, f"{number} {name}"))
-            self.hooks.after(part, name, self._on_return())
+            self.hooks.before(part, name, self.inputs.on_input(part, f"{number} {name}", level))
+            self.hooks.after(part, name, self.inputs.on_return())
         holdings = (adapter.holdings(optimizer, self.spec.point) for adapter in adapters())
         self.parameters = ParameterRecorder(
             self.spec,
@@ -245,10 +238,8 @@ class Recorder:
         number = self.clock.start_step()
         try:
             self.hooks.surround()
-            self._calls = 0
             self._reported.clear()
-            self._given.clear()
-            self._entered = None
+            self.inputs.start_step()
             self.parameters.start_step()
             with self.noisy or self.written or contextlib.nullcontext():
                 yield number
@@ -292,9 +283,7 @@ class Recorder:
         self.clock.start_microbatch(index)
         assert self.parameters is not None
         assert self.activations is not None
-        self._fed = ""
-        if self._entered is not None:  # by a forward that marks the micro-batch itself
-            self._feed(*self._entered)
+        self.inputs.start_microbatch()
         try:
             yield index
         except BaseException:
@@ -386,75 +375,3 @@ class Recorder:
             if name not in self._compiled:
                 self._compiled.add(name)
                 self.writer.add(NoteEvent("compiled", name))
-
-    def _on_input(self, part: nn.Module, key: str) -> Any:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
-            if module is not part or self.clock.step is None or _in_backward():
-                return
-            hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
-            if self.level == "step":
-                self._fed = self._fed or key
-                if key == self._fed:
-                    # The number is only a count: it says nothing of which data these are.
-                    self.writer.add(InputEvent(self.clock.step, self._calls, hashes))
-                    self._calls += 1
-                self.sites.note("model", (self.clock.step, self._calls))
-                return
-            if self.clock.open is None:
-                called = self.sites.here("model")
-                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}, called
-            else:
-                self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
-
-        return hook
-
-    def _on_return(self) -> Any:
-        def hook(*_: object) -> None:
-            self._entered = None
-
-        return hook
-
-    def _feed(
-        self,
-        key: str,
-        hashes: tuple[str, ...],
-        given: dict[object, object],
-        called: Site | None = None,
-    ) -> None:
-        """Write what a part was given in the open micro-batch, if it is the first part.
-
-        `called` is the line that called it, where that is not the line that led here.
-        """
-        step, microbatch = self.clock.step, self.clock.open
-        assert step is not None
-        assert microbatch is not None
-        self.clock.forward(key)
-        self.sites.note("model", (step, microbatch), site=called)
-        # What a part hands to the next is no input of the model.
-        self._fed = self._fed or key
-        if key != self._fed:
-            return
-        self.writer.add(InputEvent(step, microbatch, hashes))
-        if self.spec.records("input"):
-            self._write_inputs(step, microbatch, given)
-
-    def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
-        """Write what the program gives its model: positions, then keywords.
-
-        A later stage of a pipeline is given tokens or labels by the program, if any, and other
-        values by the stage before it.
-        """
-        first = self.spec.point.coordinates(self.writer.rank)["pp"] == 0
-        for place, tensor in tensors_in(given, "input"):
-            if not first and (tensor.is_floating_point() or tensor.is_complex()):
-                continue
-            call = self._given[microbatch, place]
-            self._given[microbatch, place] += 1
-            where = TensorId(step, microbatch, "input", "", place, call)
-            layout, source = own_layout(tensor, self.spec.point.sizes) or ((), "default")
-            self.writer.add_tensor(where, local_values(tensor), layout, source)
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1

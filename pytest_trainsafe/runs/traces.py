@@ -24,7 +24,7 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(slots=True, repr=False, eq=False)
 class Traces:
     """A test's Traces of one role at every rung.
 

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast
+from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
 from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
@@ -36,7 +36,6 @@ from pytest_trainsafe.trace.schema import (
     StepEvent,
     TensorEvent,
 )
-from pytest_trainsafe.trace.sites import Reduction, Site
 
 _Type = TypeVar("_Type", bound=type[msgspec.Struct])
 

@@ -5,6 +5,7 @@ Written by the recorder.  A fact of one word is a `NoteEvent` of `schema`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -56,3 +57,72 @@ class Caller(msgspec.Struct, frozen=True, tag="caller"):
 
     module: Text
     by: Text
+
+
+What = Literal[
+    "model",
+    "loss",
+    "backward",
+    "norm",
+    "write",
+    "alter",
+    "step",
+    "optimizer",
+    "wrapper",
+    "mode",
+]
+
+Of = Literal["gradients", "norm"]
+
+_LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
+
+
+class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True):
+    """A collective that may reduce gradients or their norm: "all_reduce(SUM)", its axes, its line.
+
+    `caller` is the nearest line of another file that led there, "" for none: frameworks have
+    their collectives in functions of their own.  `numel` counts the elements that go in, None
+    where several tensors do.
+    """
+
+    call: Text
+    axes: tuple[Text, ...]
+    site: Text
+    caller: Text
+    numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
+    of: Of = "gradients"
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return _fault_of_lines(self.site, self.caller)
+
+    def __str__(self) -> str:
+        of = " of one number" if self.numel == 1 else ""
+        return f"{self.call}{of} over {' and '.join(self.axes)}"
+
+
+class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
+    """A line of the program, by what it does.
+
+    `model` calls the model, `loss` and `norm` report (ctx.loss, ctx.grad_norm), `backward` starts
+    a backward, `write` changes gradients in place after it, `step` steps the optimizer;
+    `alter` changes parameters in place before a forward of the same step;
+    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself; `mode`
+    puts a module into evaluation mode.  `at` is the innermost line outside of torch, and `user`
+    that of the user's own code where `at` is an installed package's.  `name` is the class made,
+    the operation, or the module's path; `at` is "" where the line of a `mode` is not known.
+    """
+
+    what: What
+    at: Text
+    user: Text = ""
+    name: Text = ""
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return _fault_of_lines(self.at, self.user)
+
+
+def _fault_of_lines(*lines: str) -> str:
+    wrong = next((line for line in lines if line and not _LINE.fullmatch(line)), "")
+    return f"{wrong[:80]!r} is not a line of a file" if wrong else ""

@@ -18,11 +18,10 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.core.mesh import Mesh, OverMesh
+from pytest_trainsafe.core.mesh import OverMesh
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
-from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
 from pytest_trainsafe.trace.check import (
     DTYPES,
@@ -31,6 +30,7 @@ from pytest_trainsafe.trace.check import (
     TensorCheck,
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.manifest import point_of, read_manifest
 from pytest_trainsafe.trace.rng import (
     DrawEvent,
     LedgerGap,
@@ -40,9 +40,6 @@ from pytest_trainsafe.trace.rng import (
     fault_of_rng,
 )
 from pytest_trainsafe.trace.schema import (
-    MOST_MANIFEST,
-    MOST_RANKS,
-    SCHEMA_VERSION,
     End,
     InputEvent,
     Manifest,
@@ -51,14 +48,11 @@ from pytest_trainsafe.trace.schema import (
     NoteKey,
     StepEvent,
     TensorEvent,
-    manifest_hash,
     seal,
 )
 from pytest_trainsafe.trace.stand_ins import stand_ins
 from pytest_trainsafe.trace.tensors.payload import Payload, PayloadError
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Values
-
-FORMAT = "pytest-trainsafe trace"
 
 #: Payload files that stay mapped, for each rank: one a step, or one for each 16 MiB of it.
 MAPPED = 3
@@ -148,8 +142,8 @@ class Trace:
         and keeps the reasons in `problems`.
         """
         path = Path(path)
-        manifest, digest = _read_manifest(path)
-        point = _point_of(path, manifest)
+        manifest, digest = read_manifest(path)
+        point = point_of(path, manifest)
         _check_ranks(path, manifest)
         trace = cls(path, manifest, [])
         check = TensorCheck(trace.sizes)
@@ -254,69 +248,6 @@ class Trace:
 
 def _damaged(path: Path, reason: str) -> TraceError:
     return TraceError(f"{path} is missing or damaged: {shown(reason)}. Record the run again.")
-
-
-def _read_manifest(path: Path) -> tuple[Manifest, str]:
-    """The manifest and its hash."""
-    file = path / "manifest.json"
-    try:
-        data = read_file(file, below=path, most=MOST_MANIFEST)
-    except OSError as error:
-        raise TraceError(
-            f"{path} is not a trace: {file.name} cannot be read ({error.strerror}). "
-            "A trace is the directory that a recorded run wrote."
-        ) from error
-    try:
-        head = msgspec.json.decode(data)
-    except MALFORMED as error:
-        raise TraceError(f"{file} is not JSON ({shown(error)}). Record the run again.") from error
-    if not isinstance(head, dict) or head.get("format") != FORMAT:
-        raise TraceError(
-            f"{path} is not a trace: {file.name} does not say `format: {FORMAT}`. "
-            "It belongs to something else; choose another directory."
-        )
-    schema = head.get("schema")
-    if schema != SCHEMA_VERSION:
-        said = shown(schema, 40) if isinstance(schema, int | str) else "(not a number)"
-        raise TraceError(
-            f"{file} has schema version {said}, and this pytest-trainsafe reads "
-            f"version {SCHEMA_VERSION}. Record the run again, or use the release that wrote it."
-        )
-    try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except MALFORMED as error:
-        raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from error
-    if manifest.dtype not in DTYPES:
-        said = shown(repr(manifest.dtype), 40)
-        raise TraceError(f"{file} is damaged: there is no dtype {said}. Record the run again.")
-    return manifest, manifest_hash(data)
-
-
-def _point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point, whose mesh axes have sizes that make its world."""
-    try:
-        mesh = Mesh.of(manifest.spec.mesh)
-    except SweepError as error:
-        raise TraceError(
-            f"{path / 'manifest.json'} is damaged: {shown(error)}. Record the run again."
-        ) from error
-    axes = dict(manifest.spec.axes)
-    for axis in (*mesh.axes, *mesh.overlaps):
-        size = axes.get(axis, 1)
-        if type(size) is not int or not 1 <= size <= MOST_RANKS:
-            raise TraceError(
-                f"{path / 'manifest.json'} is damaged: the size of {axis} is "
-                f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
-                "Record the run again."
-            )
-    point = manifest.point
-    if point.world_size != manifest.world_size:
-        raise TraceError(
-            f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "
-            f"{point.world_size} ranks, and world_size is {manifest.world_size}. "
-            "Record the run again."
-        )
-    return point
 
 
 def _check_ranks(path: Path, manifest: Manifest) -> None:

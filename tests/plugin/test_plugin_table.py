@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
 #: Fields of Settings that no option sets: where the sweep is from, and what a hook gives.
-OTHERS = {"sweep_from_ini", "adapters"}
+OTHERS = {"sweep_from_ini", "adapters", "judges", "launchers"}
 
 #: A value of each field that is not its default, and how the header has it.
 CHANGED = {
@@ -38,6 +38,9 @@ CHANGED = {
     "cache_inputs": (("$A",), "trainsafe: cache-inputs $A"),
     "profile": ("ci", "trainsafe: profile ci"),
     "adapters": (("our:Adapter",), "trainsafe: adapters our:Adapter"),
+    "judges": (("our:Judge",), "trainsafe: judges our:Judge"),
+    "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
+    "rng": (False, "trainsafe: rng off"),
 }
 
 
@@ -73,7 +76,7 @@ def test_the_marker_takes_the_settings_that_the_table_gives_it() -> None:
     marked = {option.field for option in table.OPTIONS if option.marker is not None}
 
     assert marked == {"timeout", "seed", "accept"}
-    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", *marked}
+    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", "mesh", *marked}
     assert "timeout=300, seed=0, accept=[]" in SIGNATURE
 
 

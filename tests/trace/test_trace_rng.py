@@ -9,8 +9,8 @@ import pytest
 
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, RngEvent, UnseenDraws, WorkerDraw
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 ONE, OTHER = "0123456789abcdef.3", "fedcba9876543210.17.89abcdef"
 
@@ -35,7 +35,7 @@ SOUND: list[RngEvent] = [
 def written(path: Path, events: list[RngEvent]) -> Path:
     write_manifest(
         path,
-        Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0),
+        manifest_of(RunSpec(program="p", dtype="float32"), "cpu"),
     )
     writer = RankWriter(path, 0)
     for event in events:

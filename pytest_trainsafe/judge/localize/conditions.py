@@ -9,9 +9,8 @@ from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.trace.facts import Altered
+from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.sites import Site
 
 #: Its parameters have changed since the step began, or it is in evaluation or in training mode.
 Condition = Literal["", "altered", "evaluated", "trained"]

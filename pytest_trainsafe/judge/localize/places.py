@@ -17,8 +17,8 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
 from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.sites import Reduction, Site, What
 
 #: A line, and what is there: "file:line" and a phrase; both "" for none.
 Place = tuple[str, str]

@@ -18,8 +18,8 @@ from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phas
 from pytest_trainsafe.judge.localize.conditions import Condition
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
 from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.sites import Reduction
 
 #: Names told of one group of faults, and groups told of one failure.
 MOST_NAMES = 3

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.code_files import TORCH, passes_on
 from pytest_trainsafe.launch.collectives.ledger import calling_lines
-from pytest_trainsafe.trace.sites import Site, What
+from pytest_trainsafe.trace.facts import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Different lines that are noted of one kind.

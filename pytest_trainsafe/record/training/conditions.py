@@ -24,8 +24,7 @@ from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.training.tensors import local_values, tensor_hash
 from pytest_trainsafe.record.training.written import Writes
-from pytest_trainsafe.trace.facts import Altered
-from pytest_trainsafe.trace.sites import Site
+from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.writer import RankWriter
 
 

@@ -18,7 +18,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.tensors import local_values
-from pytest_trainsafe.trace.sites import Of, Reduction
+from pytest_trainsafe.trace.facts import Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: What adds up the ranks' terms.

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.trace.sites import Site
+from pytest_trainsafe.trace.facts import Site
 
 #: Operations that only clear a gradient.
 _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})

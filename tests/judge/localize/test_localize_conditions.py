@@ -12,9 +12,8 @@ from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.trace.facts import Altered
+from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.sites import Site
 
 TP = Point.of(tp=2)
 STEPS = Site("alter", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30", "_foreach_add_")

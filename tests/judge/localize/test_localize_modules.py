@@ -10,8 +10,8 @@ from clipped_traces import rung
 from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
-from pytest_trainsafe.trace.sites import Site
 
 TP = Point.of(tp=2)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import msgspec
+
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng import DrawEvent, Phase
-from pytest_trainsafe.trace.schema import Event, Manifest
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 #: What a rank writes, by its coordinates.
-Ledger = Callable[[dict[str, int]], Iterable[Event]]
+Ledger = Callable[[dict[str, int]], Iterable[msgspec.Struct]]
 
 
 def state(number: int) -> str:
@@ -46,15 +48,13 @@ def mask(
 
 def write(path: Path, point: Point, ledger: Ledger) -> Trace:
     """Write a trace at a Point, and open it."""
-    manifest = Manifest(
+    spec = RunSpec(
         program="a_program:train",
-        point=dict(point.values),
-        world_size=point.world_size,
+        axes=point.values,
+        mesh=point.mesh.declared,
         dtype="float32",
-        device="cpu",
-        seed=0,
     )
-    write_manifest(path, manifest)
+    write_manifest(path, manifest_of(spec, "cpu"))
     for rank in range(point.world_size):
         writer = RankWriter(path, rank)
         for event in ledger(point.coordinates(rank)):

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record import program
-from pytest_trainsafe.record.spec import RunSpec
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import write_manifest
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 BATCH, TOKENS, WIDTH, INNER = 2, 4, 8, 16
 
@@ -234,10 +234,10 @@ def record_all(specs: list[dict[str, Any]]) -> None:
     import msgspec
 
     for data in specs:
-        spec = msgspec.convert(data, RunSpec, strict=False)
-        name = spec.program.partition(":")[2]
-        fault = str(spec.arguments.get("fault", ""))
-        program.record(spec, lambda ctx, name=name, fault=fault: globals()[name](ctx, fault))
+        assignment = msgspec.convert(data, Assignment, strict=False)
+        name = assignment.spec.program.partition(":")[2]
+        fault = str(assignment.spec.keywords.get("fault", ""))
+        program.record(assignment, lambda ctx, name=name, fault=fault: globals()[name](ctx, fault))
     if dist.is_initialized():
         dist.destroy_process_group()
 
@@ -248,22 +248,12 @@ def make_spec(name: str, fault: str, point: dict[str, Any], trace: Path) -> dict
 
     spec = RunSpec(
         program=f"rng_programs:{name}",
-        arguments={"fault": fault},
-        point=point,
+        arguments=arguments_of({"fault": fault}),
+        axes=tuple(point.items()),
         dtype="float32",
-        device="cpu",
         seed=5,
-        trace=str(trace),
         adapters=BUILT_IN,
     )
-    manifest = Manifest(
-        program=spec.program,
-        point=point,
-        world_size=spec.at.world_size,
-        dtype=spec.dtype,
-        device=spec.device,
-        seed=spec.seed,
-    )
-    write_manifest(trace, manifest)
-    made: dict[str, Any] = msgspec.to_builtins(spec)
+    write_manifest(trace, manifest_of(spec, "cpu"))
+    made: dict[str, Any] = msgspec.to_builtins(Assignment(spec=spec, trace=str(trace)))
     return made

@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 from pytest_trainsafe.record.hooks.source import described_class
 from pytest_trainsafe.record.hooks.source import replaced_forward as found_forward
 from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.run_spec import Rewrite
-from pytest_trainsafe.trace.sites import Reduction, Site
 
 REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.trace.events import decoder, fault_of
-from pytest_trainsafe.trace.facts import Altered
+from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.run_spec import Rewrite
-from pytest_trainsafe.trace.sites import Site
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3) ** 3
 

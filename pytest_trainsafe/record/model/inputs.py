@@ -1,0 +1,128 @@
+"""Records what a program gives its model: the exact hashes of all tensors, and the tensors.
+
+Called by the recorder, which installs its hooks on the watched parts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.outputs import tensors_in
+from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
+from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import InputEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+
+class ModelInputs:
+    """The inputs of one rank's model.
+
+    Only the first part that runs in a micro-batch has inputs of the model: what it hands to the
+    next part is none.
+    """
+
+    def __init__(self, spec: RunSpec, clock: Clock, writer: RankWriter, sites: Sites) -> None:
+        self.spec = spec
+        self.clock = clock
+        self.writer = writer
+        self.sites = sites
+        self._calls = 0
+        self._fed = ""
+        self._given: Counter[tuple[int, str]] = Counter()
+        self._entered: tuple[str, tuple[str, ...], dict[object, object], Site | None] | None = None
+
+    def start_step(self) -> None:
+        """Forget the calls of the step before."""
+        self._calls = 0
+        self._given.clear()
+        self._entered = None
+
+    def start_microbatch(self) -> None:
+        """A micro-batch begins, which a forward that is running may have entered itself."""
+        self._fed = ""
+        if self._entered is not None:
+            self._feed(*self._entered)
+
+    def on_input(self, part: nn.Module, key: str, level: str) -> Any:
+        """A hook before a part's forward; `key` names the part, and `level` is that of the Run."""
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
+            if module is not part or self.clock.step is None or _in_backward():
+                return
+            hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
+            if level == "step":
+                self._fed = self._fed or key
+                if key == self._fed:
+                    # The number is only a count: it says nothing of which data these are.
+                    self.writer.add(InputEvent(self.clock.step, self._calls, hashes))
+                    self._calls += 1
+                self.sites.note("model", (self.clock.step, self._calls))
+                return
+            if self.clock.open is None:
+                called = self.sites.here("model")
+                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}, called
+            else:
+                self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
+
+        return hook
+
+    def on_return(self) -> Any:
+        """A hook after a part's forward."""
+
+        def hook(*_: object) -> None:
+            self._entered = None
+
+        return hook
+
+    def _feed(
+        self,
+        key: str,
+        hashes: tuple[str, ...],
+        given: dict[object, object],
+        called: Site | None = None,
+    ) -> None:
+        """Write what a part was given in the open micro-batch, if it is the first part.
+
+        `called` is the line that called it, where that is not the line that led here.
+        """
+        step, microbatch = self.clock.step, self.clock.open
+        assert step is not None
+        assert microbatch is not None
+        self.clock.forward(key)
+        self.sites.note("model", (step, microbatch), site=called)
+        # What a part hands to the next is no input of the model.
+        self._fed = self._fed or key
+        if key != self._fed:
+            return
+        self.writer.add(InputEvent(step, microbatch, hashes))
+        if self.spec.records("input"):
+            self._write_inputs(step, microbatch, given)
+
+    def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
+        """Write what the program gives its model: positions, then keywords.
+
+        A later stage of a pipeline is given tokens or labels by the program, if any, and other
+        values by the stage before it.
+        """
+        first = self.spec.point.coordinates(self.writer.rank)["pp"] == 0
+        for place, tensor in tensors_in(given, "input"):
+            if not first and (tensor.is_floating_point() or tensor.is_complex()):
+                continue
+            call = self._given[microbatch, place]
+            self._given[microbatch, place] += 1
+            where = TensorId(step, microbatch, "input", "", place, call)
+            layout, source = own_layout(tensor, self.spec.point.sizes) or ((), "default")
+            self.writer.add_tensor(where, local_values(tensor), layout, source)
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

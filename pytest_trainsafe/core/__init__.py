@@ -5,7 +5,8 @@ mesh             the axes that multiply into the world size, and where ranks sta
 usage            input, lists and near misses as error messages quote them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
-finding          one judged fact, and `subject` what it is about
+finding          one judged fact, and what it is about
+precision        the number systems of the ladder, and how each rounds
 code_files       whose code a file is
 untrusted        reads files that somebody else may have written
 cut_text         text that is safe to send, print and keep

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.record.asked import AskedCoordinates, AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.marks import Marks
@@ -42,7 +43,7 @@ class Context:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.coordinates = AskedCoordinates(self.point, self.rank)
-        self.dtype: torch.dtype = getattr(torch, spec.dtype)
+        self.dtype = precision(spec.dtype).dtype
         self.device = _device(device)
         self.seed = spec.seed
         self._spec = spec

@@ -12,6 +12,7 @@ import torch
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.launch.collectives.ledger import listen
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
@@ -219,7 +220,7 @@ class Recorder:
         listen(reductions.heard)
         if self.rng is not None:
             self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
-        dtype = getattr(torch, self.spec.dtype)
+        dtype = precision(self.spec.dtype).dtype
         # A model in a narrower dtype computes in that, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
             for heard in self.initialised:

@@ -5,7 +5,7 @@ Called by the session, which makes noise of that size, and by the ladder.
 
 from __future__ import annotations
 
-from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 
@@ -26,7 +26,7 @@ def deciding_cast(reference: Trace) -> str:
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
         (cast for cast in casts if cast.dtype != "float8"),
-        key=lambda cast: EPSILON[cast.dtype],
+        key=lambda cast: precision(cast.dtype).epsilon,
         default=None,
     )
     if narrowed is None and reference.manifest.dtype == "float64":

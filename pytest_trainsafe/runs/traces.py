@@ -10,12 +10,12 @@ from msgspec import structs
 
 from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.runs.asked import AskedRuns, Run
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.specs import Role, spec_of
@@ -92,7 +92,7 @@ class Traces:
         return self._with_noise(dtype, replace(self, replay=None).rounding(dtype), sample)
 
     def _with_noise(self, dtype: str, rounding: str, sample: int = 0) -> RunSpec:
-        size = EPSILON[rounding]
+        size = precision(rounding).epsilon
         return structs.replace(
             self.spec(dtype), perturbation=size, sample=sample, watch_casts=False
         )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import SweepError, TraceError
-from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     MOST_RANKS,

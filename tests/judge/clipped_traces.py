@@ -13,9 +13,9 @@ import torch
 from compare_traces import SINGLE, Edit, Record, healthy, training, write
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.schema import NoteEvent
 
 #: The largest norm that is let through, and a part of what every gradient has.
@@ -71,7 +71,7 @@ def rung(
         records = [r for r in clipped(dtype, epsilon, seed, limit) if not without(r.id)]
         return write(folder / name, records, point, dtype, edit, notes)
 
-    epsilon = EPSILON[dtype]
+    epsilon = precision(dtype).epsilon
     return Rung(
         dtype,
         made("candidate", point, epsilon / 8, 3, edit),  # type: ignore[arg-type]

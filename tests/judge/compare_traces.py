@@ -16,9 +16,9 @@ import xxhash
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -223,7 +223,7 @@ def _half(dtype: str) -> bool:
 
 def _noise(dtype: str) -> float:
     """What a healthy run's own rounding adds; in half precision storing rounds more than that."""
-    return EPSILON[dtype] / (8 if _half(dtype) else 1)
+    return precision(dtype).epsilon / (8 if _half(dtype) else 1)
 
 
 class Bench:
@@ -242,7 +242,7 @@ class Bench:
     def measures(self, dtype: str) -> tuple[Trace, Trace, Trace | None]:
         """The reference, its perturbed run, and its float64 shadow."""
         if dtype not in self.measured:
-            epsilon = EPSILON[dtype]
+            epsilon = precision(dtype).epsilon
             self.measured[dtype] = (
                 self._write(training(dtype, _noise(dtype), 1), SINGLE, dtype),
                 self._write(training(dtype, epsilon, 2), SINGLE, dtype),

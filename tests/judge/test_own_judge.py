@@ -13,7 +13,7 @@ JUDGE = '''
 from msgspec.structs import replace
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.subject import StepSubject
+from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.runs.specs import spec_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
+from pytest_trainsafe.core.precision import precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def judge_decision(
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
     ]
     # Two scores take part in a margin, and each may be off.
-    allowed = 2 * SAFETY[dtype] * max(turned, default=0.0)
+    allowed = 2 * precision(dtype).safety * max(turned, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
     # Who chooses one option twice leaves another out, for none.

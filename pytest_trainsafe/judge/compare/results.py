@@ -9,6 +9,7 @@ import torch
 
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.errors import finite
@@ -18,7 +19,7 @@ from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.guards.narrowed import narrowed
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, Allowance
+from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     Mark,
@@ -74,7 +75,7 @@ class Results:
             mark.size,
             self.rung.dtype,
             # One turned element is more than a slice of an update is allowed.
-            whole=id.kind == "update" and self.rung.dtype in LOW_PRECISION,
+            whole=id.kind == "update" and precision(self.rung.dtype).low,
         )
         self.note(id, mark, judged, merged.tensor)
         if judged.passed:

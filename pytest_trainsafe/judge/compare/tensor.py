@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import Errors, Norms, Wide, finite, measure, norm
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, Allowance, allowance
+from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance, allowance
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
                 check = "slice"
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
                 message = _slice_message(dim, worst, int((over > 1).sum()), over.size)
-    if dtype in LOW_PRECISION:
+    if precision(dtype).low:
         scale = _over(abs(errors.along), allowed.along)
         if scale > ratio:
             ratio = scale

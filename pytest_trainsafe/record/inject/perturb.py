@@ -16,17 +16,6 @@ import xxhash
 from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.training.tensors import on_gradient, tensor_hash
 
-#: Spacing of the numbers next to 1 in each working dtype: the relative size of the noise.  For
-#: "float8", a program that casts to FP8, the noise is that of bfloat16, the coarsest dtype that FP8
-#: is used with: enough to take values across the steps between codes, which then do the rest.
-EPSILON = {
-    "float64": 2.0**-52,
-    "float32": 2.0**-23,
-    "bfloat16": 2.0**-7,
-    "float16": 2.0**-10,
-    "float8": 2.0**-7,
-}
-
 T = TypeVar("T")
 
 

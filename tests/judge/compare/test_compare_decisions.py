@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.decisions import judge_decision
-from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
 
 #: Two rows of four options: the first is a close call between options 1 and 2.
 SCORES = torch.tensor([[0.5, 0.2, 0.199, 0.101], [0.6, 0.3, 0.06, 0.04]], dtype=torch.float64)
@@ -26,7 +26,7 @@ def test_a_close_call_may_go_the_other_way() -> None:
 
     assert (found.differ, found.wrong, found.message) == (1, 0, "")
     assert abs(found.margin - 0.001) < 1e-9
-    assert abs(found.allowed - 2 * SAFETY["bfloat16"] * 0.0004) < 1e-9
+    assert abs(found.allowed - 2 * precision("bfloat16").safety * 0.0004) < 1e-9
 
 
 def test_a_certain_choice_may_not() -> None:

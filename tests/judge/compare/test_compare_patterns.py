@@ -17,10 +17,10 @@ from compare_faults import (
 
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
 from pytest_trainsafe.judge.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
-from pytest_trainsafe.record.inject.perturb import EPSILON
 
 DTYPES = ("float64", "float32", "bfloat16")
 
@@ -120,7 +120,7 @@ def test_pattern_says_what_it_saw_and_the_likely_cause(name: str) -> None:
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_pattern_fires_on_rounding_noise(pattern, dtype: str) -> None:
     for sample in range(10):
-        noise = 2 * EPSILON[dtype] * torch.rand_like(reference_tensor())
+        noise = 2 * precision(dtype).epsilon * torch.rand_like(reference_tensor())
         wrong = wrong_tensor(
             reference_tensor(),
             lambda r, at, n=noise: r * (1 + n),

@@ -8,13 +8,13 @@ from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, t
 from test_ladder import POINT, Runs
 
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.judge.ladder import climb
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.trace.reader import Trace
 
@@ -34,15 +34,15 @@ class Sampled(Runs):
         key = f"{dtype} {sample}"
         if key not in self.bench.measured:
             edit = self._response(dtype, 0.01 if sample == 0 else 100)
-            records = training(dtype, EPSILON[dtype], 10 + sample)
+            records = training(dtype, precision(dtype).epsilon, 10 + sample)
             trace = write(self.bench.path(), records, SINGLE, dtype, edit)
             self.bench.measured[key] = (trace, trace, None)
         return self.bench.measured[key][0]
 
     def _response(self, dtype: str, epsilons: float) -> Edit:
         """Replaces a tensor by the reference's own, so many epsilons away."""
-        own = {r.id: r.tensor for r in training(dtype, EPSILON[dtype], 1)}
-        factor = 1 + epsilons * EPSILON[dtype]
+        own = {r.id: r.tensor for r in training(dtype, precision(dtype).epsilon, 1)}
+        factor = 1 + epsilons * precision(dtype).epsilon
         return only("main_grad", GRADIENT, lambda record, at, part: own[record.id] * factor)
 
 
@@ -58,12 +58,12 @@ def scaled(error: float) -> Edit:
 
 
 def test_error_above_one_small_sample_passes_where_others_allow_it(bench: Bench) -> None:
-    report, samples = climbed(bench, scaled(500 * EPSILON["float64"]))
+    report, samples = climbed(bench, scaled(500 * precision("float64").epsilon))
     assert (report, samples) == ("", [0, 1, 2])
 
 
 def test_error_above_every_sample_fails_after_all_were_taken(bench: Bench) -> None:
-    report, samples = climbed(bench, scaled(1e5 * EPSILON["float64"]))
+    report, samples = climbed(bench, scaled(1e5 * precision("float64").epsilon))
     assert f"{GRADIENT} · main_grad · step 0" in report
     assert "measured by 8 samples of noise" in report
     assert samples == list(range(8))

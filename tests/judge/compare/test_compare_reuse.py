@@ -10,12 +10,12 @@ import torch
 from compare_traces import Bench, Record, only, training
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance import yardstick
 from pytest_trainsafe.judge.compare.values import Memory
-from pytest_trainsafe.record.inject.perturb import EPSILON
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -45,7 +45,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reference_itself(dtype: str, bench: Bench, point: Point, **options: object) -> Rung:
     """A candidate that computes the bits of the bench's reference."""
-    noise = EPSILON[dtype] / (8 if dtype == "bfloat16" else 1)
+    noise = precision(dtype).epsilon / (8 if dtype == "bfloat16" else 1)
     return bench.rung(point, dtype=dtype, records=training(dtype, noise, 1), **options)  # type: ignore[arg-type]
 
 
@@ -120,7 +120,7 @@ def test_a_reference_that_is_not_finite_is_in_doubt_though_the_candidate_is_equa
         return torch.full_like(part, float("inf"))
 
     edit = only("activation", "fc1.output", overflowed)
-    records = training("float32", EPSILON["float32"], 1)
+    records = training("float32", precision("float32").epsilon, 1)
     rung = bench.rung(Point.of(), edit, records=records)
     rung = Rung(rung.dtype, rung.candidate, rung.candidate, rung.perturbed, rung.shadow)
     checks = {(finding.check, finding.verdict) for finding in compare(rung).findings}

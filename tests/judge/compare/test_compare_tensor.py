@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import measure, norm, spread
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
-from pytest_trainsafe.record.inject.perturb import EPSILON
 
 DTYPES = ("float64", "float32", "bfloat16")
 
 
 def noisy(array: np.ndarray, dtype: str, rng: np.random.Generator, times: float = 1) -> np.ndarray:
-    return array * (1 + times * EPSILON[dtype] * rng.uniform(-1, 1, array.shape))
+    return array * (1 + times * precision(dtype).epsilon * rng.uniform(-1, 1, array.shape))
 
 
 def judged(
@@ -34,11 +34,11 @@ def tensor(*shape: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_error_of_the_whole_is_judged_by_its_norm(dtype: str) -> None:
     reference = tensor(32, 16)
-    wrong = reference + 100 * EPSILON[dtype] * tensor(32, 16, seed=1)
+    wrong = reference + 100 * precision(dtype).epsilon * tensor(32, 16, seed=1)
     found = judged(wrong, reference, dtype)
     assert found.check == "norm"
     assert found.error == pytest.approx(norm(wrong - reference) / norm(reference))
-    assert found.error > found.allowed > EPSILON[dtype] / 8
+    assert found.error > found.allowed > precision(dtype).epsilon / 8
     assert found.ratio >= found.error / found.allowed
 
 
@@ -117,7 +117,7 @@ def test_tensors_without_elements_are_equal(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensor_whose_true_value_is_zero_is_judged_by_its_noise(dtype: str) -> None:
     """A key bias has gradient zero, and rounding as its value; relative errors of it are large."""
-    size = 1e3 * EPSILON[dtype]
+    size = 1e3 * precision(dtype).epsilon
     noise = [size * tensor(64, seed=seed) for seed in range(5)]
     reference, perturbed, shadow, candidate, bug = noise
     passes = judge_tensor(candidate, reference, [perturbed, shadow], dtype)
@@ -155,7 +155,7 @@ def test_numbers_whose_squares_overflow_do_not_pass_unmeasured() -> None:
 
 def test_loosened_multiplies_what_is_allowed() -> None:
     reference = tensor(32, 16)
-    wrong = reference + 30 * EPSILON["float32"] * tensor(32, 16, seed=1)
+    wrong = reference + 30 * precision("float32").epsilon * tensor(32, 16, seed=1)
     assert not judged(wrong, reference).passed
     found = judged(wrong, reference, loosened=10)
     assert found.passed
@@ -212,7 +212,7 @@ def test_noise_of_the_references_own_size_never_fails(
     def run() -> np.ndarray:
         # Rounding of the values themselves, and of sums that cancelled.
         mixed = noisy(reference, dtype, rng)
-        return mixed + 0.5 * EPSILON[dtype] * rng.uniform(-1, 1, shape) * np.abs(shared)
+        return mixed + 0.5 * precision(dtype).epsilon * rng.uniform(-1, 1, shape) * np.abs(shared)
 
     others = [run(), run()]
     found = judge_tensor(run(), reference, others, dtype)

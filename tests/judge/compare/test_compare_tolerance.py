@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import Errors, measure
-from pytest_trainsafe.judge.compare.tolerance.allowance import FLOOR, SAFETY, Allowance, allowance
-from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance, allowance
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -60,7 +60,12 @@ def test_loosened_multiplies_every_allowance(dtype: str) -> None:
 def test_lucky_response_of_zero_leaves_a_floor(dtype: str) -> None:
     reference = tensor(64, 64)
     found = allowance(reference, [response(reference, 0)], dtype)
-    least = SAFETY[dtype] * FLOOR[dtype] * EPSILON[dtype] * np.linalg.norm(reference)
+    least = (
+        precision(dtype).safety
+        * precision(dtype).floor
+        * precision(dtype).epsilon
+        * np.linalg.norm(reference)
+    )
     assert found.norm >= least
     assert all((each > 0).all() for each in found.slices)
     assert found.along > 0
@@ -71,7 +76,7 @@ def test_known_least_response_counts_like_a_measured_one() -> None:
     nothing = [response(reference, 0)]
     plain = allowance(reference, nothing, "float32")
     raised = allowance(reference, nothing, "float32", least=10 * plain.norm)
-    assert raised.norm >= SAFETY["float32"] * 10 * plain.norm
+    assert raised.norm >= precision("float32").safety * 10 * plain.norm
     assert at_most(plain, raised)
     assert at_most(allowance(reference, nothing, "float32", least=0.0), plain)
 
@@ -81,7 +86,7 @@ def test_allowance_of_a_tensor_of_zeros_is_what_was_measured() -> None:
     exact = allowance(zero, [measure(zero, zero)], "float32")
     assert (exact.norm, exact.along) == (0, 0)
     noise = allowance(zero, [measure(zero + 1e-9, zero)], "float32")
-    assert noise.norm >= SAFETY["float32"] * 4e-9
+    assert noise.norm >= precision("float32").safety * 4e-9
 
 
 def test_allowance_scales_with_the_tensor() -> None:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.inject.perturb import EPSILON, Noise
+from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.perturb_operations import OperationNoise, is_rounded
 
-EPS = EPSILON["float64"]
+EPS = precision("float64").epsilon
 
 
 def noisy(seed: int = 0) -> OperationNoise:

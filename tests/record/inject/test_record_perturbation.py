@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import context
-from pytest_trainsafe.record.inject.perturb import EPSILON, Noise
+from pytest_trainsafe.record.inject.perturb import Noise
 
 X = torch.linspace(-1, 1, 96).reshape(2, 4, 12)
 
@@ -107,7 +108,7 @@ def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
         got[len(got)] = leaf.grad
 
     clean = record(train, dtype=dtype)
-    noisy = record(train, dtype=dtype, perturbation=EPSILON[dtype])
+    noisy = record(train, dtype=dtype, perturbation=precision(dtype).epsilon)
     pairs = [
         (
             run.get("activation", "0.output").double(),
@@ -118,7 +119,7 @@ def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
     assert torch.equal(got[0], weights)
     pairs = [(*pair, grad.double()) for pair, grad in zip(pairs, got.values(), strict=True)]
     for exact, perturbed in zip(*pairs, strict=True):
-        size = float((perturbed - exact).norm() / exact.norm()) / EPSILON[dtype]
+        size = float((perturbed - exact).norm() / exact.norm()) / precision(dtype).epsilon
         assert 0.2 <= size <= 1.2, size
 
 
@@ -200,7 +201,7 @@ def test_gradients_reach_an_output_that_another_is_computed_from(record: Any) ->
             _, weights = model(X[0])
             weights.square().sum().backward()
 
-    plain, noisy = record(train), record(train, perturbation=EPSILON["float32"])
+    plain, noisy = record(train), record(train, perturbation=precision("float32").epsilon)
     assert plain.paths("activation_grad") == noisy.paths("activation_grad")
     for kind in ("activation", "activation_grad"):
         for place in ("0.output.0", "0.output.1"):

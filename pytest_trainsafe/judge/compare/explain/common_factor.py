@@ -19,6 +19,7 @@ from pytest_trainsafe.align.logical import free_axes, logical_tensor, parts_of
 from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.errors import norm
@@ -34,7 +35,6 @@ from pytest_trainsafe.judge.compare.explain.part_ratio import (
 )
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement
-from pytest_trainsafe.record.inject.perturb import EPSILON
 
 #: Right tensors that must have the same factor before it counts as common.
 LEAST = 2
@@ -234,7 +234,7 @@ def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
             return False
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
         found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
-        if not found.telling or found.factor > 1 - SIGNIFICANT * EPSILON[rung.dtype]:
+        if not found.telling or found.factor > 1 - SIGNIFICANT * precision(rung.dtype).epsilon:
             return False
         seen = True
     return seen

@@ -14,11 +14,11 @@ from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.indices import LayoutError, extract
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.errors import finite, norm
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
-from pytest_trainsafe.record.inject.perturb import EPSILON
 
 #: A part must be this many times larger than its rounding, or it tells no factor.
 SIGNIFICANT = 10.0
@@ -110,5 +110,5 @@ def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
         and tensor.shape == reference.shape
     ]
     if not others:
-        return SIGNIFICANT * EPSILON[rung.dtype] * norm(reference.numpy())
+        return SIGNIFICANT * precision(rung.dtype).epsilon * norm(reference.numpy())
     return allowance_by(reference.numpy(), others, rung.dtype, loosened=1.0, least=0.0).norm

@@ -12,9 +12,9 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.layout import Owned
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds that recipes keep wide while parameters are narrow.
@@ -40,12 +40,12 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
     reference does in several.
     """
     recipe = rung.candidate.manifest.dtype
-    if id.kind not in KINDS or recipe not in LOW_PRECISION:
+    if id.kind not in KINDS or not precision(recipe).low:
         return None
     holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
     if {event.dtype for _, event in holders} - WIDE or value.is_complex():
         return None
-    dtype: torch.dtype = getattr(torch, recipe)
+    dtype = precision(recipe).dtype
     if unfit(value.reshape(-1)[:HEAD], dtype) or unfit(value, dtype):
         return None
     if unfit(reference, dtype) < LEAST or not _added_up(rung.candidate, id, dtype):

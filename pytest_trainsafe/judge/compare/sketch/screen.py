@@ -12,12 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.align.sketched import Sketched
-from pytest_trainsafe.judge.compare.tolerance.allowance import (
-    LOW_PRECISION,
-    PROJECTION_FLOOR,
-    SAFETY,
-    least_response,
-)
+from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.judge.compare.tolerance.allowance import PROJECTION_FLOOR, least_response
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
 #: A tensor is cleared when its estimated error is at most this share of its allowance: the
@@ -70,13 +66,13 @@ def screen_tensor(
     if not responses:
         return Screened(True, 0.0, 0.0) if error <= EQUAL * size else SUSPECT
     response = least_response(size, responses, dtype, least)
-    allowed = SAFETY[dtype] * loosened * response
+    allowed = precision(dtype).safety * loosened * response
     ratio = error / allowed if error and allowed else math.inf if error else 0.0
-    if dtype in LOW_PRECISION and error and size:
+    if precision(dtype).low and error and size:
         shares = [abs(response.along(reference)) for response in apart]
         floor = PROJECTION_FLOOR * response / size
         noise = 3 * _PROJECTION_DEVIATION * error / size
-        most = SAFETY[dtype] * loosened * max(*shares, floor) + noise
+        most = precision(dtype).safety * loosened * max(*shares, floor) + noise
         along = abs(difference.along(reference))
         ratio = max(ratio, CLEARED * along / most)
     return Screened(ratio <= CLEARED, ratio, allowed / size if size else 0.0)

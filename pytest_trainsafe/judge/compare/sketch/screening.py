@@ -8,11 +8,11 @@ import msgspec
 
 from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.align.updates import ends
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.results import Results
 from pytest_trainsafe.judge.compare.sketch.screen import same, screen_tensor
 from pytest_trainsafe.judge.compare.sketch.sketches import sketch_of, update_sketch
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     turned,
 )
@@ -57,7 +57,7 @@ class Screening(Results):
             value = sketch_of(self.rung.reference, id)
             size = value.norm if value is not None else 0.0
             least = 0.5 * self.yardstick.epsilon(id) * size
-            if self.rung.dtype in LOW_PRECISION and expected is not None:
+            if precision(self.rung.dtype).low and expected is not None:
                 least = max(least, turned(expected.norm, math.prod(expected.shape)))
             judged_as = msgspec.structs.replace(id, kind="update")
             cleared = self.screened(judged_as, candidate, expected, *others, least=least)

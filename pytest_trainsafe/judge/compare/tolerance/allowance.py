@@ -14,17 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import Errors, Norms, Wide, spread
-from pytest_trainsafe.record.inject.perturb import EPSILON
-
-#: Allowed error over measured response, by working dtype.  float64 has one sample of its response
-#: only, for it has no shadow, and room to spare: a bug is at least 1e-12.  "float8" is for programs
-#: that cast to FP8, whose steps make responses vary more from one sample to the next.
-SAFETY = {"float64": 30.0, "float32": 10.0, "bfloat16": 4.0, "float16": 4.0, "float8": 6.0}
-
-#: Responses are single samples and may be small by luck, those of scalars above all; the least
-#: response assumed of a tensor, as a share of epsilon times its norm.
-FLOOR = {"float64": 0.5, "float32": 0.5, "bfloat16": 0.125, "float16": 0.125, "float8": 0.25}
 
 #: A norm over n elements of equal size fluctuates by about 1/sqrt(n); n is the participation
 #: ratio, since what counts is how many elements carry the norm.
@@ -36,9 +27,6 @@ SLICE_FLUCTUATION = 3.0
 #: Noise is not independent between elements, so its projection on the reference falls no
 #: further than this share of its norm, however many elements there are.
 PROJECTION_FLOOR = 0.125
-
-#: The dtypes in which rounding hides what the projection still shows.
-LOW_PRECISION = frozenset({"bfloat16", "float16", "float8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +52,7 @@ def allowance(
     response (an absolute norm) known without measuring: that of a difference of stored values.
     """
     assert responses, "an allowance needs at least one measured response"
-    factor = SAFETY[dtype] * loosened
+    factor = precision(dtype).safety * loosened
     own = spread(reference)
     size = math.sqrt(own.power)
     response = least_response(size, [r.norm for r in responses], dtype, least)
@@ -81,7 +69,7 @@ def allowance(
 
 def least_response(size: float, measured: Sequence[float], dtype: str, least: float) -> float:
     """The response to go by, an absolute norm: the largest measured one, or the floor."""
-    return max(*measured, FLOOR[dtype] * EPSILON[dtype] * size, least)
+    return max(*measured, precision(dtype).floor * precision(dtype).epsilon * size, least)
 
 
 def _slices(

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 import xxhash
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.errors import finite, norm
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, SAFETY, Allowance
+from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
 from pytest_trainsafe.judge.compare.values import Memory, Values
 
@@ -163,7 +164,7 @@ class Yardstick:
             assert after is not None, id
             # A stored value is rounded, and so is the difference of two of them.
             least = 0.5 * self.epsilon(id) * norm(after.numpy())
-            if self.dtype in LOW_PRECISION:
+            if precision(self.dtype).low:
                 least = max(least, turned(norm(expected.numpy()), expected.numel()))
             present = [without(other, undetermined) for other in others if other is not None]
             found = self._mark(expected, present, loosened, least)
@@ -290,4 +291,4 @@ def turned(size: float, elements: int) -> float:
     """
     elements = max(elements, 1)
     turned = min(max(2.0, TURNED * elements), elements)
-    return 2 * size * math.sqrt(turned / elements) / SAFETY["bfloat16"]
+    return 2 * size * math.sqrt(turned / elements) / precision("bfloat16").safety

@@ -1,4 +1,4 @@
-"""Lines of the program that notes of a trace name: where it reduces gradients, steps, and so on.
+"""Notes in a trace that name lines of the program: where it reduces gradients, steps, and so on.
 
 Written by the recorder, read by `localize`.
 """
@@ -25,18 +25,18 @@ What = Literal[
     "mode",
 ]
 
-#: A name, or a file with its line.
+#: A name, or "file:line".
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 _LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
 
 
 class Reduction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call such as "all_reduce(SUM)", the axes of its group, and its line.
+    """A collective such as "all_reduce(SUM)", the axes of its group, and its line.
 
-    `caller` is the nearest line of another file that led there, "" for none: frameworks have
-    their collectives in functions of their own.  `numel` counts the elements that go in, None
-    where several tensors do.
+    `caller` is the nearest line of another file on the call stack, "" for none: frameworks call
+    their collectives in functions of their own.  `numel` counts the input elements; it is None
+    for several input tensors.
     """
 
     call: _Text
@@ -53,13 +53,14 @@ class Reduction(msgspec.Struct, frozen=True, omit_defaults=True):
 class Site(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the program, by what it does.
 
-    `model` calls the model, `loss` and `norm` report (ctx.loss, ctx.grad_norm), `backward` starts
-    a backward, `write` changes gradients in place after it, `step` steps the optimizer;
+    `model` calls the model; `loss` and `norm` report (ctx.loss, ctx.grad_norm); `backward` starts
+    a backward; `write` changes gradients in place after it; `step` steps the optimizer;
     `alter` changes parameters in place before a forward of the same step;
-    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself; `mode`
-    puts a module into evaluation mode.  `at` is the innermost line outside of torch, and `user`
-    that of the user's own code where `at` is an installed package's.  `name` is the class made,
-    the operation, or the module's path; `at` is "" where the line of a `mode` is not known.
+    `optimizer` constructs the optimizer, and `wrapper` a wrapper that reduces gradients;
+    `mode` puts a module into evaluation mode.
+    `at` is the innermost line outside of torch, "" for a `mode` whose line is not known.  `user`
+    is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
+    the constructed class, the operation, or the module's path.
     """
 
     what: What
@@ -69,7 +70,7 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def fault_of_sites(key: str, value: str) -> str | None:
-    """What is wrong with a note of lines; None for a sound one, or one of another key."""
+    """What is wrong with a note of lines; None if it is valid, or has another key."""
     types = {"reduction": Reduction, "norm_reduction": Reduction, "site": Site, "evaluated": Site}
     if key not in types:
         return None

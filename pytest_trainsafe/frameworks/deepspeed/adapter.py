@@ -1,4 +1,4 @@
-"""DeepSpeed behind the recorder's questions.  Imports no DeepSpeed: its programs have."""
+"""The recorder's adapter for DeepSpeed.  Does not import DeepSpeed; programs that use it do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pytest_trainsafe.record.training.holdings import Holdings
 
 
 class DeepSpeed(Adapter):
-    """DeepSpeed's engine, its ZeRO optimizers, its experts, and what AutoTP has cut."""
+    """DeepSpeed's engine, its ZeRO optimizers, its experts, and AutoTP's layouts."""
 
     def engine(self, model: object) -> Engine | None:
         return _Engine(model) if is_engine(model) else None
@@ -46,7 +46,7 @@ class DeepSpeed(Adapter):
 
 
 class _Engine:
-    """DeepSpeed's engine, as the recorder asks for it."""
+    """DeepSpeed's engine behind the recorder's `Engine` protocol."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

@@ -17,7 +17,7 @@ from pytest_trainsafe.record.training.holdings import Held
 
 
 class UnfusedCopies:
-    """What a rank holds whose optimizer updates a copy of each parameter."""
+    """Reads the state of an optimizer that updates one float32 copy per parameter."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -49,7 +49,7 @@ class UnfusedCopies:
 
 
 class FlatCopies(UnfusedCopies):
-    """What a rank holds whose optimizer updates one flat copy of all parameters of a group."""
+    """Reads the state of an optimizer that updates one flat float32 copy per parameter group."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer

@@ -1,7 +1,7 @@
-"""ZeRO stage 3: every parameter is flattened, padded and cut in equal parts over its group.
+"""ZeRO stage 3: every parameter is flattened, padded and split evenly over its group.
 
-Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, padding at
-the tail; the parameter itself has no memory unless it is gathered
+Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, with padding
+at the end; the parameter itself is empty unless it is gathered
 (deepspeed/runtime/zero/partition_parameters.py).
 """
 
@@ -19,12 +19,12 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
 from pytest_trainsafe.record.training.holdings import Held, value_of_run
 
-#: Where the optimizer keeps this rank's part of each reduced gradient, by `ds_id`.
+#: The optimizer's attribute with this rank's part of each reduced gradient, by `ds_id`.
 _GRADIENTS = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"
 
 
 class PartitionedParameters:
-    """What a rank holds of partitioned parameters, and their optimizer."""
+    """Reads partitioned parameters and their optimizer on one rank."""
 
     def __init__(self, optimizer: Any, point: Point) -> None:
         self.optimizer = optimizer

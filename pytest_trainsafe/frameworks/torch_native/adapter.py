@@ -12,7 +12,7 @@ from pytest_trainsafe.record.adapter import Adapter, GradientHook, Watched
 
 
 class TorchNative(Adapter):
-    """Finds the axes over which wrappers average, and what FSDP2 computes with."""
+    """Finds the axes over which wrappers average, and hooks FSDP2's unsharded parameters."""
 
     def find_wrappers(self, watched: Watched) -> None:
         wrappers = Wrappers(watched.point, watched.annotations, watched.writer)

@@ -52,7 +52,7 @@ def test_a_rank_that_never_comes_is_the_odd_one_out(launch: Launch) -> None:
 def test_a_full_disk_is_named(failure: Failure, file: str) -> None:
     headline = failure(getattr(launch_programs, f"full_{file}")).splitlines()[0]
     assert "rank 1 of 2 raised OSError: [Errno 28] No space left on device" in headline
-    expected = {"ledger": "the ledger of collectives", "result": "wrote down its outcome"}
+    expected = {"ledger": "the ledger of collectives", "result": "wrote its outcome"}
     assert expected[file] in headline
 
 

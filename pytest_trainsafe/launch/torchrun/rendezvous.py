@@ -1,7 +1,7 @@
-"""How torchrun's agent and its ranks meet on one machine: on loopback, and nothing is unpickled.
+"""A rendezvous for torchrun's agent on one machine: on loopback, and without unpickling.
 
 torch's own rendezvous for elastic groups (`c10d`) serves its store on every address of the machine
-and passes what it finds there to `pickle.loads`.  Our groups are not elastic: one agent
+and passes what it finds there to `pickle.loads`.  Our groups are not elastic: a single agent
 starts all ranks.  Registered by `agent`.
 """
 
@@ -17,15 +17,15 @@ from torch.distributed.elastic.rendezvous import (
 
 from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 
-#: What `--rdzv-backend` calls it.
+#: Its name for `--rdzv-backend`.
 NAME = "trainsafe"
 
 
 class OneAgent(RendezvousHandler):
-    """The rendezvous of a single agent, which meets nobody and serves the store of its ranks.
+    """The rendezvous of a single agent, which also serves the store of its ranks.
 
-    What agents tell each other goes through a store in this process's memory, so that the agent
-    reads nothing that came over a socket.
+    State that agents would share is in a store in this process's memory, so the agent reads
+    nothing from a socket.
     """
 
     def __init__(self, parameters: RendezvousParameters) -> None:

@@ -1,4 +1,4 @@
-"""Runs a training program in a rank and records it.  The task that a Run launches."""
+"""Runs and records a training program in a rank.  This is the task that a Run launches."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
 def run(spec_data: dict[str, Any]) -> dict[str, Any]:
-    """Record one Run into `spec.trace`; return the seconds it took and the files it imported.
+    """Records one Run into `spec.trace`; returns the seconds it took and the files it imported.
 
-    The files are told by rank 0 alone.  Raises ProgramError when the program recorded no step:
-    there is nothing to compare then.
+    Only rank 0 returns the files.  Raises ProgramError if the program recorded no step, because
+    there is then nothing to compare.
     """
     spec = msgspec.convert(spec_data, RunSpec, strict=False)
     seconds = record(spec, lambda ctx: _train(spec, ctx))
@@ -46,9 +46,10 @@ def run(spec_data: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
-    """Record what `train` does with a Context, whole; return the seconds it took.
+    """Records what `train` does with a Context; returns the seconds it took.
 
-    What it raises passes through, and leaves what was recorded until then, without an end.
+    An exception of `train` propagates; the trace then has what was recorded before, without an
+    End.
     """
     activate(spec.adapters)
     torch.manual_seed(spec.seed)
@@ -115,10 +116,10 @@ def _train(spec: RunSpec, ctx: Context) -> None:
 
 @contextlib.contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors a program makes without a dtype follow the rung, so that float64 stays float64."""
+    """Sets the default dtype to the rung's, so that tensors created without one match the rung."""
     before = torch.get_default_dtype()
-    # torch allows low-precision defaults, but factories of constants then lose far more than
-    # any recipe does; only the wide dtypes become the default.
+    # torch allows low-precision defaults, but constants would then lose far more precision than
+    # in any recipe; so only the wide dtypes become the default.
     if dtype in (torch.float64, torch.float32):
         torch.set_default_dtype(dtype)
     try:

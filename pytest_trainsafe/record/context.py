@@ -52,7 +52,7 @@ class Context:
         #: The steps and micro-batches of `begin_step` and the like; entered around the program.
         self.marks = Marks(self.step, self.microbatch)
 
-    # Where the rank stands.
+    # The position of the rank.
 
     @property
     def mesh(self) -> DeviceMesh:

@@ -52,7 +52,7 @@ def _marked(
         index = int(next(iter((*args, *kwargs.values()))))
         if index >= len(numbers):
             raise ProgramError(
-                f"a pipeline stage ran its micro-batch {index}, but ctx.follow was told that this "
+                f"a pipeline stage ran its micro-batch {index}, but ctx.follow declared that this "
                 f"rank has {len(numbers)}; pass it the number of micro-batches of a step, all dp "
                 "ranks together"
             )

@@ -30,18 +30,23 @@ class DeepSpeed(Adapter):
     """DeepSpeed's engine, its ZeRO optimizers, its experts, and AutoTP's layouts."""
 
     def engine(self, model: object) -> Engine | None:
+        """The engine, if `model` is a `DeepSpeedEngine`."""
         return _Engine(model) if is_engine(model) else None
 
     def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
+        """The accessor for a DeepSpeed optimizer; None for any other optimizer."""
         return holdings_of(optimizer, point)
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
+        """Renumbers experts by their position in the whole model."""
         return renumbering(parts, point, coordinates)
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
+        """Prefixes of the modules inside MoE layers."""
         return inside_layers(parts)
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
+        """The layout of a parameter that AutoTP has split."""
         return autotp_layout(name, parameter, sizes)
 
 

@@ -31,12 +31,15 @@ class FlatPartitions:
         self.partitions = partitions
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """The parameter itself."""
         return Held(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """This rank's range of the reduced gradient, without the loss scale."""
         mapping, run = self._mapping(parameter)
         if run is None:
             return None
@@ -87,6 +90,7 @@ class FlatPartitions:
         }
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """This rank's range of the float32 partition, or why it is unavailable."""
         mapping, run = self._mapping(parameter)
         if run is None:
             return f"{name}: {_SHUFFLED}" if self._shuffled else None
@@ -95,6 +99,7 @@ class FlatPartitions:
         return Held(mapping.hp_fragment.detach(), run)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """This rank's range of each tensor in the inner optimizer's state."""
         mapping, run = self._mapping(parameter)
         if mapping is None or run is None:
             return

@@ -31,6 +31,7 @@ class PartitionedParameters:
         self.point = point
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the whole parameter, even while it is partitioned."""
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
@@ -43,6 +44,7 @@ class PartitionedParameters:
         return Held(partition.detach().reshape(-1).narrow(0, 0, run.length), run)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """This rank's range of the reduced gradient, without the loss scale."""
         place = self._place(parameter)
         if place is None:
             return None
@@ -59,6 +61,7 @@ class PartitionedParameters:
         return Held(unscaled(mine, self.optimizer), run)
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """This rank's range of the float32 partition, or why it is unavailable."""
         place = self._place(parameter)
         if place is None:
             return None
@@ -70,6 +73,7 @@ class PartitionedParameters:
         return Held(partition.detach().narrow(0, offset, run.length), run)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """This rank's range of each tensor in the inner optimizer's state."""
         place = self._place(parameter)
         if place is None:
             return

@@ -95,7 +95,7 @@ def _read_again(before: Mapping[str, str]) -> None:
 
 
 def _shuffle() -> None:
-    """Seeds every generator anew, as in a fresh process; programs may set their own seeds."""
+    """Reseeds every generator, as in a fresh process; programs may set their own seeds."""
     import torch
 
     random.seed()

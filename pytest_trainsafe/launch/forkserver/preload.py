@@ -31,7 +31,7 @@ from pytest_trainsafe.launch.supervise.guard import (
 def installed(names: Iterable[str]) -> list[str]:
     """Filters imported modules: those in installed packages, in the given order.
 
-    Excludes the user's project, which each group must import anew.  This package counts as
+    Excludes the user's project, which each group must import again.  This package counts as
     installed, wherever it is.
     """
     homes = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

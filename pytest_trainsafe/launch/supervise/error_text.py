@@ -51,14 +51,14 @@ def error_text(error: BaseException) -> str:
 
 
 def _formatted(error: BaseException) -> str:
-    told = traceback.TracebackException.from_exception(error)
+    formatted = traceback.TracebackException.from_exception(error)
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        frames = [frame for frame in told.stack if not _is_between(frame.filename)]
+        frames = [frame for frame in formatted.stack if not _is_between(frame.filename)]
         if frames:
             return "".join(traceback.StackSummary.from_list(frames).format())
-    while len(told.stack) > 1 and _is_start(told.stack[0].filename):
-        told.stack.pop(0)
-    for each in _chain(told):
+    while len(formatted.stack) > 1 and _is_start(formatted.stack[0].filename):
+        formatted.stack.pop(0)
+    for each in _chain(formatted):
         kept = [frame for frame in each.stack[:-1] if not only_calls(frame.filename, frame.name)]
         each.stack[:-1] = kept
         # Formatting copies the text several times: an exception may hold hundreds of megabytes.
@@ -66,12 +66,12 @@ def _formatted(error: BaseException) -> str:
         notes = getattr(each, "__notes__", None)
         if isinstance(notes, list):
             each.__notes__ = [cut(str(note), ERROR_LIMIT) for note in notes[:20]]
-    return "".join(told.format())
+    return "".join(formatted.format())
 
 
-def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+def _chain(formatted: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
     """The exception and all that are chained to it: cause, context, members of a group."""
-    queue = [told]
+    queue = [formatted]
     while queue:
         each = queue.pop()
         yield each

@@ -38,27 +38,35 @@ class OneAgent(RendezvousHandler):
         self._store = hold_store(listening)
 
     def get_backend(self) -> str:
+        """The name of this rendezvous."""
         return NAME
 
     @property
     def use_agent_store(self) -> bool:
+        """True: ranks use the store that the agent serves."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
+        """Returns at once: the only agent has rank 0 in a world of 1."""
         self._rounds += 1
         return RendezvousInfo(PrefixStore(f"{self._rounds}", self._agents), 0, 1, self._ranks)
 
     def is_closed(self) -> bool:
+        """False: the rendezvous never closes."""
         return False
 
     def set_closed(self) -> None:
+        """Does nothing."""
         pass
 
     def num_nodes_waiting(self) -> int:
+        """0: there are no other agents."""
         return 0
 
     def get_run_id(self) -> str:
+        """The id of the torchrun call."""
         return self._run_id
 
     def shutdown(self) -> bool:
+        """Does nothing; the store is freed with this object."""
         return True

@@ -172,10 +172,10 @@ def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
     dims = []
     for number in range(mesh.ndim):
         line = tuple(slice(None) if i == number else w for i, w in enumerate(where))
-        stands = [point.coordinates(int(rank)) for rank in mesh.mesh[line]]
-        axes = tuple(axis for axis in MESH_AXES if len({stand[axis] for stand in stands}) > 1)
-        whole = math.prod(sizes[axis] for axis in axes) == len(stands)
-        in_order = len(axes) == 1 and [s[axes[0]] for s in stands] == list(range(len(stands)))
+        places = [point.coordinates(int(rank)) for rank in mesh.mesh[line]]
+        axes = tuple(axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1)
+        whole = math.prod(sizes[axis] for axis in axes) == len(places)
+        in_order = len(axes) == 1 and [s[axes[0]] for s in places] == list(range(len(places)))
         dims.append(MeshDim(axes, whole and in_order, whole))
     return dims
 

@@ -59,12 +59,15 @@ class AttributeHoldings:
         self.optimizer = optimizer
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """The parameter itself."""
         return Held(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """`main_grad`, else `grad`; with a `main_param_range`, this rank's range of it."""
         grad = getattr(parameter, "main_grad", None)
         if grad is None:
             grad = parameter.grad
@@ -80,6 +83,7 @@ class AttributeHoldings:
         return Held(mine, run)
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """`main_param`, or why it is unavailable; None without one."""
         master = getattr(parameter, "main_param", None)
         run = optimizer_run(name, parameter, self.sizes)
         if not isinstance(master, torch.Tensor):
@@ -92,6 +96,7 @@ class AttributeHoldings:
         return f"{name}: its main_param has another shape"
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """The state of the parameter or of its `main_param`, in the watched optimizer."""
         run = optimizer_run(name, parameter, self.sizes)
         for key, value in states(self.optimizer, parameter):
             yield key, value_of_run(name, key, value, run)

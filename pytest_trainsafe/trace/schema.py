@@ -61,7 +61,8 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):
     """A module of the watched model: its class and where the class is defined.
 
-    `forward` is the "file:line" of a forward that replaces the class's own, on the instance or the class.
+    `forward` is the "file:line" of a forward that replaces the class's own, on the instance or the
+    class.
     """
 
     module: str

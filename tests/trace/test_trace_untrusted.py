@@ -161,7 +161,7 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "unknown entry": (4, {"key": "77"}, "has no entry 77"),
     "unknown file": (4, {"file": "payload-00007.safetensors"}, "payload-00007"),
     "file elsewhere": (4, {"file": "../rank0/payload-00000.safetensors"}, "not the name"),
-    "no file": (4, {"file": ""}, "must have both a file and a place"),
+    "no file": (4, {"file": ""}, "must have both a file and a position"),
     "key and sketch": (4, {"sketch": 0}, "both values and a sketch"),
     "derived kind": (4, {"id": {"step": 0, "microbatch": None, "kind": "update",
                                 "module": "layer", "name": "weight"}}, "derived"),

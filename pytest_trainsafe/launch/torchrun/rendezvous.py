@@ -57,7 +57,6 @@ class OneAgent(RendezvousHandler):
 
     def set_closed(self) -> None:
         """Does nothing."""
-        pass
 
     def num_nodes_waiting(self) -> int:
         """0: there are no other agents."""

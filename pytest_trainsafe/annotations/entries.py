@@ -57,7 +57,7 @@ class OutputEntry:
 
 @dataclass(frozen=True, slots=True)
 class LossEntry:
-    """The axes whose ranks hold terms of the loss (`partial`) or equal shares of it (`mean`)."""
+    """The axes over which the loss is the sum (`partial`) or the mean (`mean`) of ranks' values."""
 
     partial: tuple[str, ...] = ()
     mean: tuple[str, ...] = ()

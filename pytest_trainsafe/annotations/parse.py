@@ -16,8 +16,8 @@ from pytest_trainsafe.annotations.entries import (
 )
 from pytest_trainsafe.core.usage import excerpt, shown
 
-#: The most characters of a pattern, and the most patterns with a wildcard in one section: every
-#: name is matched against each of them.
+#: Maximum length of a pattern, and maximum number of patterns with a wildcard in one section:
+#: every name is matched against each of them.
 LONGEST_PATTERN, MOST_GLOBS = 1000, 1000
 #: Larger than any tensor of torch: dimensions, and elements in one dimension.
 MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
@@ -312,7 +312,7 @@ def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
         return "topk"
     raise AnnotationError(
         f"{origin}: {_quoted(where)} has decision: {shown(value)}; it must be true (the module "
-        "returns the numbers of what it chose), topk (it chooses inside, by torch.topk or argmax) "
+        "returns the indices that it chose), topk (it chooses inside, by torch.topk or argmax) "
         "or false"
     )
 

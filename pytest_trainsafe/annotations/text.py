@@ -22,12 +22,12 @@ from pytest_trainsafe.core.usage import excerpt, shown
 if TYPE_CHECKING:
     import yaml
 
-#: The most bytes of a file, and the most keys, values, lists and mappings in it.  Each alias
-#: counts the value of its anchor again.
+#: Maximum bytes of a file, and maximum number of keys, values, lists and mappings in it.  Each
+#: alias counts the value of its anchor again.
 MOST_BYTES, MOST_NODES = 4 * 2**20, 100_000
 #: The deepest nesting.  A whole annotation file needs five levels.
 MOST_DEPTH = 16
-#: The most characters of a number.
+#: Maximum length of a number.
 _MOST_DIGITS = 18
 
 _NO_TAGS = (

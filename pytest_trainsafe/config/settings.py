@@ -71,7 +71,7 @@ class Settings:
     adapters: tuple[str, ...] = ()
 
 
-#: The largest number of ranks, of a Point or at once; catches typing errors.
+#: Maximum number of ranks of a Point, and of ranks that run at once; catches typing errors.
 MOST_RANKS = 100_000
 
 SETTINGS = pytest.StashKey[Settings]()

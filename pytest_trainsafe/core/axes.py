@@ -15,13 +15,13 @@ from pytest_trainsafe.core.usage import SweepError, listing, shown
 #: From most to least precise: the order of the precision ladder.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-#: The most Points of one test, and so the most values of one axis.
+#: Maximum number of Points of one test, and therefore of values of one axis.
 MOST_POINTS = 10_000
 #: The longest timeout, one year.  The operating system's wait functions reject much longer ones.
 MOST_SECONDS = 365 * 24 * 3600
 #: The largest integer, in magnitude, that an axis takes.
 MOST_INTEGER = 2**63 - 1
-#: The most characters of a word that an axis takes.
+#: Maximum length of a word that an axis takes.
 MOST_CHARACTERS = 100
 
 _INTEGER = re.compile(r"-?[0-9]+")

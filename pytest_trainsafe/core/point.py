@@ -16,7 +16,7 @@ AxisValue = int | bool | str
 #: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
 MESH_AXES = ("tp", "cp", "dp", "pp")
 
-#: The most characters of a Point's id; a file name has at most 255.
+#: Maximum length of a Point's id; a file name has at most 255.
 _LONGEST_ID = 150
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-#: The most characters that a message quotes of one text, and of a whole collection.
+#: Maximum number of characters that a message quotes of one text, and of a whole collection.
 MOST_SHOWN, _MOST_OF_A_COLLECTION = 100, 300
-#: How many entries of a collection are quoted, and how deep; how many words are listed.
+#: Maximum number of quoted entries per collection, of nested levels, and of listed words.
 _ENTRIES, _DEPTH, _MOST_LISTED = 6, 3, 40
 #: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100

@@ -34,8 +34,8 @@ CANNOT_WRITE = 74
 LAST_WORDS = "pytest-trainsafe-last-words "
 
 
-#: Most bytes of a rank's result, of its list of modules, and of a small file.  They bound the
-#: memory of the test process, which decodes them.
+#: Maximum bytes of a rank's result, of its list of modules, and of a small file.  They bound the
+#: memory of the test process, which decodes these files.
 MOST_RESULT, MOST_NAMES, MOST_SMALL = 2**30, 2**24, 2**16
 
 

@@ -88,7 +88,7 @@ class Marks:
             f"the program ended in {what}: ctx.begin_step() needs {call} before the program ends"
         )
         for opened in left:
-            # Close it as an exception would: nothing is written.
+            # Close it as if an exception had ended it, so that nothing is written.
             raised = error or unclosed
             opened.__exit__(type(raised), raised, trace)
         if error is None:

@@ -21,7 +21,7 @@ Order = str | Sequence[int] | Callable[[int, int], Iterable[int]]
 #: Every dp rank computes a slice of every micro-batch.
 SPLIT = "split"
 
-#: The most numbers that an error lists.
+#: Maximum number of entries that an error lists.
 _MOST_LISTED = 8
 
 

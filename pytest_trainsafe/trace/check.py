@@ -39,14 +39,14 @@ DTYPES: Mapping[str, torch.dtype] = {
 #: Tensors of more than MOST_ELEMENTS, more than any device holds, are rejected.
 FEW_ELEMENTS, MOST_ELEMENTS = 2**26, 2**40
 
-#: The most elements that a logical tensor may declare, as a multiple, per rank, of the elements
-#: that were recorded: parts may be missing.
+#: A logical tensor may declare this many times the recorded elements, per rank: parts may be
+#: missing.
 MOST_TIMES = 64
 
-#: Most placements of a layout; real layouts have at most one for each axis and kind.
+#: Maximum number of placements in a layout; real layouts have at most one for each axis and kind.
 MOST_PLACEMENTS = 16
 
-#: Most layouts that are cached.
+#: Maximum number of cached layouts.
 _MOST_KNOWN = 4096
 
 _DTYPE = "(float64|float32|float16|bfloat16|float8)"

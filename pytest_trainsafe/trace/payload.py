@@ -40,7 +40,7 @@ SKETCHES = "sketches"
 
 _LENGTH = struct.Struct("<Q")
 
-#: Most bytes of a header (the format's own limit), and of a file (more than a device holds).
+#: Maximum bytes of a header (the format's own limit), and of a file (more than a device holds).
 MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
 
 #: Loaded tensors share the file's memory, and complex128 arithmetic crashes if misaligned.

@@ -53,14 +53,14 @@ MAPPED = 3
 
 PAYLOAD_NAME = re.compile(r"payload-\d{5,12}\.safetensors", re.ASCII)
 
-#: Most bytes of a rank's events (some millions), and of one event.  The longest event is an End,
+#: Maximum bytes of a rank's events (some millions), and of one event.  The longest event is an End,
 #: with a hash for each payload file.
 MOST_EVENTS, MOST_LINE = 2**31, 2**24
 
 #: Kinds of tensors that flow between modules.
 _FLOWS = frozenset({"activation", "activation_grad"})
 
-#: The most problems that a message lists.
+#: Maximum number of problems that a message lists.
 MOST_LISTED = 20
 
 
@@ -369,7 +369,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                 return f"{file} line {number} is damaged: {shown(error)}"
             if isinstance(event, End):
                 if event.events != len(rank.events):
-                    return f"{file} says {event.events} events and holds {len(rank.events)}"
+                    return f"{file} has {len(rank.events)} events, but declares {event.events}"
                 if lines.read(1):
                     return f"{file} goes on after its end (line {number})"
                 if event != seal(before, event.events, event.sketches, event.manifest):

@@ -141,7 +141,7 @@ def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manif
     return End(events, both.hexdigest(), dict(sketches), manifest)
 
 
-#: Most ranks of a trace, and most bytes of a manifest.
+#: Maximum number of ranks of a trace, and of bytes of a manifest.
 MOST_RANKS = 2**14
 MOST_MANIFEST = 2**20
 

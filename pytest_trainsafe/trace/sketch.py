@@ -53,7 +53,7 @@ TILE, WIDEST = 2**16, 2**13
 #: torch's; torch is faster for larger ones.
 SMALL = 2**15
 
-#: Most bytes of signs that are cached for later tensors of the same shape and layout.
+#: Maximum bytes of signs that are cached for later tensors of the same shape and layout.
 KEPT_SIGNS = 64 * 2**20
 
 _ROW_SALT, _COLUMN_SALT = 1, 2

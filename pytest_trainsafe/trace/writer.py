@@ -38,7 +38,7 @@ from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
 #: step of width 256 takes 0.8 to 0.95 times as long as with 64 MiB.
 FLUSH_BYTES = 16 * 2**20
 
-#: Most tensors in a payload file: its header must stay below the format's limit (100 MB).
+#: Maximum number of tensors in a payload file; keeps its header below the format's limit (100 MB).
 MOST_ENTRIES = 2**19
 
 

@@ -96,7 +96,7 @@ def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:
 
 
 def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
-    """The annotations that DeepSpeed implies: gradients are averaged over dp, AutoTP splits."""
+    """The annotations that DeepSpeed implies: gradients averaged over dp, and AutoTP's outputs."""
     outputs = {name: autotp_output(module) for module, name in names.items()}
     return {
         "gradients": {"mean": ["dp"]},

@@ -87,7 +87,7 @@ class LedgerError(Exception):
     """A rank's ledger cannot be read; the message says why, without the path."""
 
 
-#: Most bytes of a ledger: some millions of calls.
+#: Maximum bytes of a ledger: some millions of calls.
 MOST_LEDGER = 2**30
 
 

@@ -146,7 +146,7 @@ def _name_ranks(ranks: Collection[int]) -> str:
     return f"{named} and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else named
 
 
-#: The most ranks whose calls the sentence lists.
+#: Maximum number of ranks whose calls the sentence lists.
 _SHOWN = 8
 
 

@@ -23,7 +23,7 @@ GroupKey = tuple[str, tuple[int, ...]]
 
 _GLOO = "gloo:"
 
-#: Most bytes of a record: the recorder keeps a few thousand entries.
+#: Maximum bytes of a record: the recorder keeps a few thousand entries.
 MOST_FLIGHT = 2**27
 
 

@@ -29,7 +29,7 @@ from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 #: Seconds within which a client must have sent its request.
 _PATIENCE = 60.0
 
-#: Most bytes of a request; more than an environment and a search path can have.
+#: Maximum bytes of a request; more than an environment and a search path can have.
 _MOST_REQUEST = 2**24
 
 

@@ -38,7 +38,7 @@ WAITING, HELD = ".waiting", ".held"
 #: The names of lease files; `user_directory` may hold other files.
 _NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
 
-#: Most bytes of a claim: a few entries for each GPU.
+#: Maximum bytes of a claim: a few entries for each GPU.
 _MOST_CLAIM = 2**16
 
 _numbers = itertools.count(1)
@@ -58,7 +58,7 @@ class Lease:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The content of a lease file: `gpus` are the entries to choose from, later those granted."""
+    """The content of a lease file.  `gpus` are the requested entries, later the leased ones."""
 
     ranks: int
     device: Device

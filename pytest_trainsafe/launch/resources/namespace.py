@@ -68,7 +68,7 @@ def _try_in_a_fork() -> str:
 
 
 def _try_in_a_new_process() -> str:
-    import subprocess  # not at the top: the new process, which runs this file, needs no subprocess
+    import subprocess  # imported here, because the child process also loads this file
 
     tried = subprocess.run(
         [sys.executable, "-I", "-S", __file__],

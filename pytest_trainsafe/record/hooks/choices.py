@@ -54,7 +54,7 @@ class Chooser:
             calls.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        """The hook after the forward, even if it raised.  Raises ProgramError without a choice."""
+        """The hook after the forward, also if it raised.  Raises ProgramError if none was made."""
         calls = self._running.pop() if module is self._module and self._running else None
         if calls is None:
             return

@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: The most different lines that are noted of one kind.
+#: Maximum number of lines noted per kind.
 MOST = 8
 
 

@@ -30,7 +30,7 @@ EPSILON = {
 T = TypeVar("T")
 
 
-#: The most nodes of the graph behind a module's outputs that are searched; leaf modules have few.
+#: Maximum number of graph nodes to search behind a module's outputs; leaf modules have few.
 MOST_NODES = 1000
 
 

@@ -1,9 +1,9 @@
 """Finds the optimizers that update parameters, listens to their steps, and finds their state.
 
 Called by the parameter recorder.  Wrappers (mixed precision, sharding, accelerators, lists of
-optimizers) are often not a `torch.optim.Optimizer`, or only by inheritance, and some skip steps of
-the optimizers inside: accelerate's does so in every micro-batch but the last, and every loss
-scaler does so when gradients overflow.  So the innermost optimizers are observed.
+optimizers) are often not a `torch.optim.Optimizer`, or only by inheritance.  Some skip the steps
+of the optimizers inside: accelerate's does so in every micro-batch but the last, and loss scalers
+do so when gradients overflow.  So the innermost optimizers are observed.
 """
 
 from __future__ import annotations

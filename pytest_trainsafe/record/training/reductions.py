@@ -29,11 +29,11 @@ _SUMS = frozenset(
 )
 
 
-#: The most notes for one line, which may reduce parameters of many sizes.
+#: Maximum number of notes for one line, which may reduce parameters of many sizes.
 MOST_SIZES = 16
 
 
-#: The most elements of a parameter that is reduced together with others, and of all of them.
+#: Maximum number of elements of a parameter that is reduced together with others, and in total.
 SMALL, MOST_TOGETHER = 2**16, 2**20
 
 

@@ -36,7 +36,7 @@ _OPTIONS = {
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
     "network": (
         "NETWORK",
-        f"Network of the ranks: {listing(NETWORKS)}; private connects a group only (default auto)",
+        f"Network of the ranks: {listing(NETWORKS)}; private connects one group (default auto)",
     ),
     "timeout": ("SECONDS", f"Time limit of a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),

@@ -318,9 +318,8 @@ def _kinds(source: str, text: str) -> tuple[str, ...]:
     words = _listed(source, text)
     if "update" in words:
         raise SweepError(
-            f"{source} takes kinds that are recorded, and update is not: an update is a parameter "
-            "after a step minus before it. Use param and, where there are master copies, "
-            "master_param"
+            f"{source} takes kinds that are recorded, and update is not: an update is the change "
+            "of a parameter in a step. Use param and, if there are master copies, master_param"
         )
     recorded = tuple(kind for kind in get_args(Kind) if kind != "update")
     return tuple(_one_of(source, word, recorded) for word in words)

@@ -50,7 +50,7 @@ def open_file(
         require_regular(status, path)
         descriptor = os.open(name, flags, dir_fd=folder)
     except UnicodeEncodeError as error:
-        raise BadFileError(f"its name cannot be that of a file ({error.reason})", path) from None
+        raise BadFileError(f"its name is not a valid file name ({error.reason})", path) from None
     except OSError as error:
         if isinstance(error, BadFileError):
             raise
@@ -62,7 +62,7 @@ def open_file(
         status = os.fstat(descriptor)
         require_regular(status, path)
         if most is not None and status.st_size > most:
-            raise BadFileError(f"it has {status.st_size} bytes, and the limit is {most}", path)
+            raise BadFileError(f"it has {status.st_size} bytes, but the limit is {most}", path)
     except BaseException:
         os.close(descriptor)
         raise

@@ -77,7 +77,7 @@ class RankFiles:
         content = msgspec.msgpack.encode(outcome)
         if len(content) > MOST_RESULT:
             error = (
-                f"rank {self.rank} returned {len(content)} bytes, and the limit is {MOST_RESULT}; "
+                f"rank {self.rank} returned {len(content)} bytes, but the limit is {MOST_RESULT}; "
                 "write the value to a file and return the file's name"
             )
             large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)

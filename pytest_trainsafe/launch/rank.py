@@ -133,8 +133,8 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
         local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= found:
             raise RuntimeError(
-                f"the task wants one CUDA device for each of {task.world_size} ranks, "
-                f"and {found} can be seen; use fewer ranks or device='cpu'"
+                f"the task needs one CUDA device for each of {task.world_size} ranks, "
+                f"but {found} are visible; use fewer ranks or device='cpu'"
             )
         torch.cuda.set_device(local_rank)
     write_whole(files.started, str(os.getpid()).encode())

@@ -263,8 +263,8 @@ def own_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise LeaseError(
-            f"cannot make {path} ({error.strerror}), where test runs on this machine agree on how "
-            "many ranks run at once. Set TMPDIR to a folder that you may write to."
+            f"cannot create {path} ({error.strerror}), by which test runs on this machine agree "
+            "on how many ranks run at once. Set TMPDIR to a folder that you can write to."
         ) from error
     if not _ours(path):
         raise LeaseError(

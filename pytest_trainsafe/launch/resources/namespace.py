@@ -82,7 +82,7 @@ def _try_in_a_new_process() -> str:
 
 
 def _verdict(said: str, code: int) -> str:
-    return said.strip() or (f"the trial ended with exit code {code}" if code else "")
+    return said.strip() or (f"the test process ended with exit code {code}" if code else "")
 
 
 def _try() -> str:

@@ -1,1 +1,1 @@
-"""What a user may set: options and their ini twins, settings, checks to accept, needed releases."""
+"""Settings of a run: options and their ini twins, checks to accept, the required torch."""

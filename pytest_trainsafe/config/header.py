@@ -1,4 +1,4 @@
-"""The lines in pytest's header: what the run was asked to do, and the network its ranks get."""
+"""The line in pytest's header: the settings in force, and the network of the ranks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_trainsafe.core.usage import excerpt
 
 
 def header(settings: Settings) -> str | None:
-    """`trainsafe: launcher torchrun, device cpu, sweep tp=1,2`; None where nothing was set."""
+    """`trainsafe: launcher torchrun, device cpu, sweep tp=1,2`; None if nothing was set."""
     default = Settings()
     if settings == default:
         return None
@@ -33,7 +33,7 @@ def header(settings: Settings) -> str | None:
 
 
 def network(settings: Settings) -> str:
-    """`network private`, or `network host` with the reason why a private one is not available."""
+    """`network private`, or `network host` with the reason why private is not available."""
     from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):

@@ -1,6 +1,6 @@
 """The command line options and their ini twins.  `settings` reads them; the command line wins.
 
-Options that take several values take them separated by commas, in one word.
+An option that takes several values takes them in one word, separated by commas.
 Help texts start with a capital and end without a full stop.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = Settings()
 
-#: Name -> what stands for its value, and its help.  Each has an ini twin: `trainsafe_seed`.
+#: Name -> metavar and help text.  Each has an ini twin: `trainsafe_seed`.
 _OPTIONS = {
     "max-world-size": (
         "N",
@@ -36,9 +36,9 @@ _OPTIONS = {
     "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
     "network": (
         "NETWORK",
-        f"Network of the ranks: {listing(NETWORKS)}; private connects a group only (default auto)",
+        f"Network of the ranks: {listing(NETWORKS)}; private connects one group (default auto)",
     ),
-    "timeout": ("SECONDS", f"Most time for a group of ranks (default {_DEFAULT.timeout:g})"),
+    "timeout": ("SECONDS", f"Time limit of a group of ranks (default {_DEFAULT.timeout:g})"),
     "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
     "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),
     "record": (
@@ -52,20 +52,20 @@ _OPTIONS = {
     "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
     "localize": (
         "SECONDS",
-        f"Most time to find the code at fault of one test, or off (default {_DEFAULT.localize:g})",
+        f"Time limit per test to find the faulty code, or off (default {_DEFAULT.localize:g})",
     ),
     "keep-traces": ("DIR", "Keep every trace below this directory"),
-    "slots": ("N", "Ranks that may train on this machine at once (default one a core, 2 at least)"),
-    "cache-size": ("SIZE", "Most space for references of earlier runs (default 2GB)"),
+    "slots": ("N", "Ranks to train on this machine at once (default one per core, minimum 2)"),
+    "cache-size": ("SIZE", "Disk space for references of earlier runs (default 2GB)"),
     "cache-inputs": (
         "PATTERNS",
-        "Files that programs read, and $VARIABLES: a reference is run anew when one changes",
+        "Files that programs read, and $VARIABLES: a reference is run again when one changes",
     ),
 }
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the group `trainsafe`: every option has an ini twin of the same meaning."""
+    """Adds the option group `trainsafe`; every option has an ini twin of the same meaning."""
     group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
     sweep_help = (
         "Values for the axes that tests declare, such as tp=1,2 cp=1,2: one or more words, "
@@ -79,14 +79,14 @@ def add_options(parser: pytest.Parser) -> None:
         key = "trainsafe_" + name.replace("-", "_")
         group.addoption(f"--trainsafe-{name}", metavar=metavar, dest=key, default=None, help=text)
         parser.addini(key, f"{text} (see --trainsafe-{name})", default="")
-    annotate = "Write the annotations that tests lack: into the file the program read, or a new one"
+    annotate = "Write missing annotations of tests: into the file the program read, or a new one"
     group.addoption(
         "--trainsafe-annotate", action="store_true", dest="trainsafe_annotate", help=annotate
     )
     parser.addini(
         "trainsafe_annotate", f"{annotate} (see --trainsafe-annotate)", type="bool", default=False
     )
-    no_cache = "Run every reference, rather than take it from an earlier run"
+    no_cache = "Run every reference instead of reusing those of earlier runs"
     group.addoption(
         "--trainsafe-no-cache", action="store_true", dest="trainsafe_no_cache", help=no_cache
     )
@@ -96,10 +96,10 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
-    """Take the axis words out of the paths, before pytest looks for either.
+    """Removes the axis words from the paths, before pytest uses either.
 
-    pytest has parsed the command line once by now, to find its plugins and conftest files,
-    and has taken the words for paths; its list of paths is corrected too.
+    pytest has already parsed the command line once to find its plugins and conftest files, and
+    took the words for paths; its list of paths is corrected too.
     """
     if not any(argument.split("=")[0] == OPTION for argument in arguments):
         return

@@ -1,6 +1,6 @@
 """The run's settings, read from options and ini values, checked, as one frozen object.
 
-Plain data: sessions and reports take it from here and never look at pytest's options.
+Plain data: sessions and reports use it and never read pytest's options.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What options, ini values and a test's marker say about a run.
+    """The settings of a run, from options, ini values and a test's marker.
 
-    `sweep` holds the axis words as written, the command line's or else the ini file's;
-    `sweep_from_ini` tells which.  `dtypes` names the rungs of the precision ladder, empty for
-    the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record` is one
-    of RECORDINGS.  `record_kinds` empty records every kind.  `keep_traces` is a directory, or ""
-    to keep none.
-    `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
-    runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
+    `sweep` holds the axis words as written, from the command line or else from the ini file
+    (`sweep_from_ini`).  `dtypes` names the rungs of the precision ladder; empty means automatic.
+    `timeout` is in seconds, per rank group.  `record` is one of RECORDINGS.  An empty
+    `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
+    `slots` is how many ranks may train on this machine at once, 0 for one per core.  `no_cache`
+    runs every reference; `cache_size` bounds the cached ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
-    `localize` is the seconds that each failing test may spend on finding the code at fault, 0 for
-    none; `judge/localize/budget.py` bounds what a process spends.
-    `annotate` is the root directory, below which node ids are, where annotations that tests lack
-    are to be written; "" where they are not.
+    `localize` is the number of seconds that each failing test may spend on finding the faulty
+    code, 0 for none; `judge/localize/budget.py` bounds the time of a process.
+    `annotate` is the root directory of node ids, below which missing annotations are written;
+    "" if they are not written.
     `adapters` are the import paths of the project's own framework adapters.
     """
 
@@ -72,19 +71,19 @@ class Settings:
     adapters: tuple[str, ...] = ()
 
 
-#: The most ranks of a Point, and the most that train at once: a bound on typing errors.
+#: Maximum number of ranks of a Point, and of ranks that run at once; catches typing errors.
 MOST_RANKS = 100_000
 
 SETTINGS = pytest.StashKey[Settings]()
 
-#: The axis words an xdist worker is given by its controller, which has parsed them.
+#: The key under which an xdist controller passes its parsed axis words to a worker.
 WORKER_SWEEP = "trainsafe_sweep"
 
 
 def read_settings(config: pytest.Config) -> Settings:
-    """The settings of this run: the command line before the ini file, each value checked.
+    """Reads and checks the settings of this run; the command line wins over the ini file.
 
-    UsageError names the option or ini key and lists what it takes.
+    Raises UsageError that names the option or ini key and lists what it takes.
     """
     words, from_ini = sweep_words(config)
     default = Settings()
@@ -130,7 +129,7 @@ def _adapters(config: pytest.Config) -> tuple[str, ...]:
 
 
 def require_encodable_folders(config: pytest.Config) -> None:
-    """Raise UsageError where a path that is sent to ranks is not valid UTF-8.
+    """Raises UsageError if a path that is sent to ranks is not valid UTF-8.
 
     Called only if there are marked tests: other tests may run in any folder.
     """
@@ -151,8 +150,8 @@ def require_encodable_folders(config: pytest.Config) -> None:
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
     """The axis words in force, and whether they came from the ini file.
 
-    A worker of pytest-xdist parses the command line again, on top of what it was handed;
-    asking its controller keeps the words single and the points the same everywhere.
+    A worker of pytest-xdist parses its command line on top of the words it was passed, so it
+    uses its controller's words instead: each word then counts once, and all points agree.
     """
     worker_input = getattr(config, "workerinput", {})
     if WORKER_SWEEP in worker_input:
@@ -170,7 +169,7 @@ def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
 
 
 def _ini(config: pytest.Config, key: str, allowed: str) -> object:
-    """A value of the ini file; UsageError where pytest cannot read it as what the key takes."""
+    """A value of the ini file; raises UsageError if pytest cannot read it as the key's type."""
     try:
         value: object = config.getini(key)
     except (TypeError, ValueError, pytest.UsageError) as error:  # by pytest's version
@@ -219,14 +218,14 @@ def _positive_int(source: str, text: str) -> int:
 
 
 def _seed(source: str, text: str) -> int:
-    # torch takes more, but numpy's seeds end here.
+    # torch takes larger seeds, numpy does not.
     if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) >= 2**32:
         raise SweepError(f"{source} takes an integer from 0 to 2**32 - 1, not {shown(text)}")
     return int(text)
 
 
 def _seconds(source: str, text: str) -> float:
-    # float() by itself takes "nan", "1_0" and the digits of every script.
+    # float() also accepts "nan", "1_0" and the digits of every script.
     if not re.fullmatch(r"[0-9.]{1,30}(e[+-]?[0-9]{1,3})?", text.lower()):
         raise SweepError(f"{source} takes a positive number of seconds, not {shown(text)}")
     try:
@@ -314,14 +313,13 @@ def _dtypes(source: str, text: str) -> tuple[str, ...]:
 def _kinds(source: str, text: str) -> tuple[str, ...]:
     from typing import get_args
 
-    from pytest_trainsafe.core.tensor_id import Kind  # too slow to import for who does not ask
+    from pytest_trainsafe.core.tensor_id import Kind  # slow to import, and rarely needed
 
     words = _listed(source, text)
     if "update" in words:
         raise SweepError(
-            f"{source} takes kinds that are recorded, and update is not: an update is a parameter "
-            "after a step minus before it. Use param and, where there are master copies, "
-            "master_param"
+            f"{source} takes kinds that are recorded, and update is not: an update is the change "
+            "of a parameter in a step. Use param and, if there are master copies, master_param"
         )
     recorded = tuple(kind for kind in get_args(Kind) if kind != "update")
     return tuple(_one_of(source, word, recorded) for word in words)

@@ -1,12 +1,11 @@
-"""The ground floor: what every stage speaks of.  Imports nothing else of this package.
+"""The types that every stage shares.  Imports nothing else of this package.
 
-axes, point      the axes of a sweep, and one value of each
-usage            errors of what a user wrote, and the words for them
+axes, point      the axes of a sweep, and one value for each
+usage            errors in what a user wrote, and helpers that word them
 tensor_id        the layout-free name of a logical tensor
-layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
+layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact
-code_files       whose code a file is
-locks            locks on files that the kernel frees
-untrusted        reads files that somebody else may have written
+code_files       classifies a file: the project's, this package's, torch's, installed, standard
+untrusted        safe reading of files that another process may have written
 cut_text         text that is safe to send, print and keep
 """

@@ -1,7 +1,7 @@
-"""Which launcher starts a group: the one the user named, or the one that suits the program.
+"""Chooses the launcher of a group: the one the user named, or the one that suits the program.
 
-Functions go to the warm launcher, whose ranks are forked from a process that has imported torch
-already.  Scripts go to torchrun, since what a script expects of its process is its own affair.
+Functions use the warm launcher, whose ranks are forked from a process that has already imported
+torch.  Scripts use torchrun, because a script may depend on how its process was started.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 
 class Launchers:
-    """The launchers of one pytest process, each made when it is first needed.
+    """The launchers of one pytest process, each created on first use.
 
-    `wanted` is "auto", "warm" or "torchrun"; `network` is as in `TorchrunLauncher`.  `folder` and
-    `controller` are shared by the processes of one pytest run: there they find one fork server,
-    and with that process it ends.
-    `tell` takes what the user should know, such as why ranks were not forked.
+    `wanted` is "auto", "warm" or "torchrun"; `network` is as in `TorchrunLauncher`.  `folder` is
+    shared by the processes of one pytest run, which find their common fork server there; the
+    server ends when the process `controller` ends.
+    `tell` receives warnings for the user, such as why ranks were not forked.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Launchers:
         self._lock = threading.Lock()
 
     def of(self, *, script: bool, stop: threading.Event) -> Launcher:
-        """The launcher of a program that is a script, or a function."""
+        """The launcher for a script, or for a function."""
         if self.wanted == "torchrun" or (self.wanted == "auto" and script):
             return self._torchrun
         with self._lock:
@@ -60,7 +60,7 @@ class Launchers:
             return self._warm
 
     def close(self) -> None:
-        """End the fork server, if it is this process's own."""
+        """Ends the fork server, if this process owns it."""
         if self._server is not None:
             self._server.close()
 
@@ -69,9 +69,9 @@ class Launchers:
             self._server = WarmServer.start()
             return self._server.address
         self._folder.mkdir(parents=True, exist_ok=True)
-        told = self._folder / "warm-address"
+        address_file = self._folder / "warm-address"
         with wait_lock(self._folder / "warm-lock", stop):
-            if not told.exists():
+            if not address_file.exists():
                 self._server = WarmServer.start(controller=self._controller)
-                told.write_text(self._server.address)
-            return told.read_text()
+                address_file.write_text(self._server.address)
+            return address_file.read_text()

@@ -1,7 +1,7 @@
-"""The Point as a program sees it: it remembers which axes the program asked for.
+"""The Point as a program sees it: records which axes the program reads.
 
-An axis that leaves no trace in any layout (sp, zero, recompute) has no other witness that the
-program knows of it at all.
+For an axis that affects no layout (sp, zero, recompute), reading it is the only evidence that the
+program uses it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
 
-#: The value of an axis that a Point does not name.
+#: The values of axes that a Point does not name.
 _ABSENT: dict[str, AxisValue] = {
     **dict.fromkeys((*MESH_AXES, "vpp", "ep"), 1),
     "zero": 0,
     **dict.fromkeys(("sp", "recompute", "compile"), False),
 }
 
-#: Axes that count ranks or parts of the model, of which a program may ask the size.
+#: Axes with a size: they count ranks or parts of the model.
 _SIZES = (*MESH_AXES, "ep", "vpp")
 
 
 class AskedPoint(Point):
-    """A Point whose `asked` holds the axes that were looked up; looking at all asks for all."""
+    """A Point whose `asked` holds the axes that were read; reading `values` counts as all."""
 
     __slots__ = ("_point", "asked")
 
@@ -39,12 +39,12 @@ class AskedPoint(Point):
         return self._point.values
 
     def get(self, axis: str, default: AxisValue) -> AxisValue:
-        """The value of an axis, or `default` where the Point does not name it."""
+        """The value of an axis, or `default` if the Point does not name it."""
         self.asked.add(axis)
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along a mesh axis, or the value of `ep` or `vpp`; 1 by default."""
+        """The number of ranks along a mesh axis, or the value of `ep` or `vpp`; 1 by default."""
         if axis not in _SIZES:
             raise ProgramError(
                 f"ctx.point.size({axis!r}): an axis with a size is one of {', '.join(_SIZES)}; "
@@ -55,8 +55,8 @@ class AskedPoint(Point):
     def __getattr__(self, axis: str) -> AxisValue:
         """The value of an axis as an attribute: `ctx.point.recompute`.
 
-        An axis that the Point does not name has its trivial value; one that pytest-trainsafe does
-        not know needs `get`, which takes a default.
+        A built-in axis that the Point does not name has its trivial value; any other axis needs
+        `get` with a default.
         """
         if axis.startswith("_"):
             raise AttributeError(axis)
@@ -65,5 +65,5 @@ class AskedPoint(Point):
             return self.get(axis, _ABSENT.get(axis, 0))
         raise AttributeError(
             f"ctx.point has no axis {axis!r}: the Point is {self._point}; use "
-            f"ctx.point.get({axis!r}, default), which gives the default where it is not named"
+            f"ctx.point.get({axis!r}, default), which returns the default if it is not named"
         )

@@ -21,10 +21,10 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.sketch.screen import screen_tensor
 from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -135,7 +135,7 @@ def suspects(point: Point, seed: int) -> dict[str, Any]:
         try:
             case = Case(point, resolve(gpt.train), settings)
             candidate = session.candidate(case)
-            failure = message_of(climb(candidate, session.reference(case), [], []))
+            failure = report_of(judge_case(candidate, session.reference(case)))
             looked = [len(spec.keep) for spec in candidate.runs.specs if spec.keep]
         finally:
             session.close()

@@ -32,7 +32,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.judgement import Advice, Judged, Judgement, lead_of
+from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, lead_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def climb(
     candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
-) -> Judgement:
+) -> LadderJudgement:
     """Judge every rung of a test, down to the first that fails.
 
     A rung that is inconclusive does not end the climb: a failure further down says more.
@@ -85,10 +85,8 @@ def climb(
     if broken is not None and passes and not candidate.fails_again("float64", broken):
         raise broken  # by chance: what ends a Run now and then is no matter of dtype
     point, located = str(case.point), ladder.located
-    judgement = Judgement(case.program.name, point, ladder.judged, case, left_out, located)
-    if candidate.publish is not None:
-        candidate.publish(ladder.summary(judgement))
-    return judgement
+    judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
+    return replace(judgement, summary=ladder.summary(judgement))
 
 
 class _Ladder:
@@ -197,7 +195,7 @@ class _Ladder:
         assert self._rung is not None
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
-    def summary(self, judgement: Judgement) -> PointSummary:
+    def summary(self, judgement: LadderJudgement) -> PointSummary:
         """What the terminal's summary is told of this Point."""
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
@@ -331,7 +329,7 @@ def judge_pair(
     shadow: Trace | Path | str | None,
     loosen: Sequence[Loosen],
     accept: Sequence[str],
-) -> Judgement:
+) -> LadderJudgement:
     """Judge two recorded Runs.
 
     Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
@@ -359,7 +357,7 @@ def judge_pair(
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles
-    return Judgement(opened.manifest.program, str(rung.candidate.point), [judged])
+    return LadderJudgement(opened.manifest.program, str(rung.candidate.point), [judged])
 
 
 def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
@@ -414,7 +412,7 @@ def _named(reference: Trace) -> str:
     return "a single device" if alone else str(reference.point)
 
 
-def _summary(judgement: Judgement, seconds: dict[str, float]) -> PointSummary:
+def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
     judged, verdict = judgement.rungs, judgement.verdict
     doubts = [finding for entry in judged for finding in entry.doubts]
     summary: PointSummary = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,6 @@ from pytest_trainsafe.runs.asked import AskedRuns, Run
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 
@@ -156,10 +155,22 @@ class Traces:
         return self.runs.seconds
 
     @property
-    def publish(self) -> Callable[[PointSummary], None] | None:
-        """What is given the Point's summary once it is judged."""
-        return self.runs.publish
-
-    @property
     def _program(self) -> tuple[str, str]:
         return self.case.program.path, self.case.program.file
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The Runs of one test, for its judges: both roles, and any other Run on request."""
+
+    candidate: Traces
+    reference: Traces
+
+    def start(self, specs: Iterable[RunSpec]) -> None:
+        """Have Runs launched, unless they are there or under way."""
+        for spec in specs:
+            self.candidate.runs.start(spec)
+
+    def get(self, spec: RunSpec) -> Run:
+        """A Run, once it has finished.  Raises GroupFailure when its ranks did not finish."""
+        return self.candidate.runs.get(spec)

@@ -39,9 +39,8 @@ class Runs:
     def __init__(self, bench: Bench, candidates: dict[str, Trace], accept: tuple[str, ...]) -> None:
         self.bench = bench
         self.candidates = candidates
+        self.summary: PointSummary = {"point": "", "verdict": "pass"}
         self.asked: list[str] = []
-        self.published: list[PointSummary] = []
-        self.publish = self.published.append
         self.seconds = {"launch": 1.23456, "train": 2.0}
         self.case = SimpleNamespace(
             rungs=tuple(candidates),
@@ -95,11 +94,11 @@ def climbed(
     }
     candidate: Any = Runs(bench, found, accept)
     reference: Any = Runs(bench, {}, ())
-    report = message_of(climb(candidate, reference, loosen, ()))
-    return report, candidate, candidate.published[0]
+    judgement = climb(candidate, reference, loosen, ())
+    return message_of(judgement), candidate, judgement.summary
 
 
-def test_clean_candidate_passes_every_rung_and_publishes_them(bench: Bench) -> None:
+def test_clean_candidate_passes_every_rung_and_sums_them_up(bench: Bench) -> None:
     report, candidate, summary = climbed(bench, {})
     assert report == ""
     assert candidate.asked == ASKED
@@ -207,14 +206,16 @@ def climb_breaking(
     candidate = Breaking(bench, broken, again, edit)
     either: Any = candidate
     reference: Any = Runs(bench, {}, ())
-    return message_of(climb(either, reference, (), ())), candidate
+    judgement = climb(either, reference, (), ())
+    candidate.summary = judgement.summary
+    return message_of(judgement), candidate
 
 
 def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) -> None:
     report, candidate = climb_breaking(bench, {"float64": failure("no kernel")})
 
     assert report == ""
-    summary = candidate.published[0]
+    summary = candidate.summary
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32", "bfloat16"]
     note = "float64 was left out: the candidate cannot run in it"
     assert summary["notes"] == [f"{note} (rank 0 of 2 raised TypeError: no kernel)"]

@@ -8,9 +8,10 @@ TYPED := build/typed
 # A process for each core, which share one budget of ranks; one that is done takes over tests.
 SPREAD := -n logical --maxprocesses 8 --dist worksteal
 # What may depend on the release of a dependency, and what may depend on how a CPU rounds.
-RANGES := tests/plugin tests/sweep tests/trace tests/align tests/compare tests/record tests/launch
-NUMERICS := tests/align tests/compare tests/record tests/trace tests/reference_models \
-	tests/localize tests/end_to_end
+RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tests/trace tests/align \
+	tests/judge/compare tests/record tests/launch
+NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/reference_models \
+	tests/end_to_end
 
 .PHONY: setup demo test test-oldest test-newest test-numerics test-third-party lint types bench \
 	mutants clean

@@ -33,7 +33,7 @@ def named(report: str, package: Path, mutation: Mutation) -> str:
     listed = places(report)
     if not listed:
         return "nothing"
-    if any(Path(file).name == mutation.file and "parallel" in file for file, _ in listed):
+    if any(f"/{file}".endswith(f"/parallel/{mutation.file}") for file, _ in listed):
         return "file"
     names = [part for part in mutation.where.split(".") if part != "module"]
     callers = (_block(package, file, line) for file, line in listed)

@@ -40,5 +40,8 @@ def train(ctx: Any, program: str, folder: str, lines: str, arguments: dict[str, 
     finally:
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
-        found = {Path(name).name: sorted(numbers) for name, numbers in seen.items()}
+        found = {
+            Path(name).relative_to(folder).as_posix(): sorted(numbers)
+            for name, numbers in seen.items()
+        }
         Path(f"{lines}.{ctx.rank}").write_text(json.dumps(found))

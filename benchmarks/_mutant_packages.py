@@ -21,8 +21,8 @@ from pytest_trainsafe.sweep.program import Program, resolve
 MODELS = ROOT / "reference_models"
 MUTATED = "parallel"
 
-#: What the programs of the benchmark need.
-_FOLDERS = ("", "parallel", "bugs")
+#: What the programs of the benchmark need, each folder with those below it.
+_FOLDERS = ("blocks", "bugs", "datasets", "networks", "parallel", "plain", "training")
 
 _OWN = re.compile(r"\bpytest_trainsafe\.reference_models\b(\.[\w.]+)?(?= import )")
 
@@ -37,12 +37,11 @@ class Packages:
     def make(self) -> None:
         """Make the clean package from the models as they are now, and remove all others."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        for part in _FOLDERS:
-            (self.clean / part).mkdir(parents=True, exist_ok=True)
-            for file in (MODELS / part).iterdir():
-                if file.suffix in (".py", ".yaml"):
-                    text = file.read_text(encoding="utf-8")
-                    (self.clean / part / file.name).write_text(relative(text, part))
+        for file in sources():
+            part = file.relative_to(MODELS)
+            (self.clean / part).parent.mkdir(parents=True, exist_ok=True)
+            text = relative(file.read_text(encoding="utf-8"), part.parent)
+            (self.clean / part).write_text(text, encoding="utf-8")
         compileall.compile_dir(self.clean, quiet=2)
 
     def program(self, name: str) -> Program:
@@ -57,7 +56,8 @@ class Packages:
         mutated = mutation.applied((MODELS / MUTATED / mutation.file).read_text(encoding="utf-8"))
         for stale in (file, *(file.parent / "__pycache__").glob(f"{file.stem}.*.pyc")):
             stale.unlink()
-        file.write_text(relative(mutated, MUTATED), encoding="utf-8")
+        inside = (Path(MUTATED) / mutation.file).parent
+        file.write_text(relative(mutated, inside), encoding="utf-8")
         return made
 
     def program_of(self, package: Path, name: str) -> Program:
@@ -67,7 +67,16 @@ class Packages:
         return replace(clean, path=path, file=str(package / f"{name}.py"))
 
 
-def relative(source: str, part: str) -> str:
-    """A module's source with relative imports within the reference models."""
-    dots = ".." if part else "."
+def sources() -> list[Path]:
+    """The files that a copy consists of."""
+    found = [*MODELS.iterdir(), *(file for name in _FOLDERS for file in (MODELS / name).rglob("*"))]
+    return [file for file in found if file.suffix in (".py", ".yaml")]
+
+
+def relative(source: str, folder: Path) -> str:
+    """The source of a module in `folder`, with relative imports within the reference models.
+
+    `folder` is a path relative to the folder of the reference models.
+    """
+    dots = "." * (len(folder.parts) + 1)
     return _OWN.sub(lambda found: dots + (found[1] or ".").removeprefix("."), source)

@@ -119,7 +119,7 @@ PLACES = (
     Place("moe", {"dp": 2, "cp": 2, "ep": 2}, {"capacity_factor": 0.75, "clip": 0.5}),
 )
 
-#: File name to lines.
+#: File, relative to the mutated folder, to lines.
 Lines = dict[str, set[int]]
 
 

@@ -71,8 +71,8 @@ _COMPARED: dict[type[ast.cmpop], str] = {
 class Mutation:
     """One change of one file: the text from `start` to `end` becomes `after`.
 
-    `lines` are those of the changed node, `where` its class and function, `kind` what was done.
-    `number` tells apart equal changes of one function.
+    `file` is relative to the mutated folder.  `lines` are those of the changed node, `where` its
+    class and function, `kind` what was done.  `number` tells apart equal changes of one function.
     """
 
     file: str
@@ -87,9 +87,10 @@ class Mutation:
 
     @property
     def id(self) -> str:
-        """A name that stays while the function does, wherever in the file it stands."""
+        """A name that stays while the function and the file's name do, in whatever folder."""
         again = f" #{self.number}" if self.number else ""
-        return f"{self.file} {self.where}: {self.kind}: {self.before} -> {self.after}{again}"
+        place = f"{Path(self.file).name} {self.where}"
+        return f"{place}: {self.kind}: {self.before} -> {self.after}{again}"
 
     def applied(self, source: str) -> str:
         """The source with the change made."""
@@ -97,10 +98,16 @@ class Mutation:
 
 
 def mutations(folder: Path) -> list[Mutation]:
-    """Every mutation of the modules in a folder, each of which compiles."""
+    """Every mutation of the modules in a folder and below, each of which compiles.
+
+    No two modules have the same name, since the ids of mutations begin with it.
+    """
+    modules = sorted(file for file in folder.rglob("*.py") if file.name != "__init__.py")
+    assert len({file.name for file in modules}) == len(modules), "two modules have the same name"
     found: list[Mutation] = []
-    for file in sorted(folder.glob("*.py")):
-        found += mutations_of(file.read_text(encoding="utf-8"), file.name)
+    for file in modules:
+        name = file.relative_to(folder).as_posix()
+        found += mutations_of(file.read_text(encoding="utf-8"), name)
     return found
 
 

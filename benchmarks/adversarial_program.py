@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.collectives import split
-from pytest_trainsafe.reference_models.parallel.linear import (
+from pytest_trainsafe.reference_models.parallel.marks import is_split
+from pytest_trainsafe.reference_models.parallel.tensor.linear import (
     ColumnParallelLinear,
     RowParallelLinear,
 )
-from pytest_trainsafe.reference_models.parallel.marks import is_split
 from pytest_trainsafe.sweep.validity import divides, requires
 
 MICROBATCHES, BATCH = 4, 2

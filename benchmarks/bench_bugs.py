@@ -19,11 +19,11 @@ from _page import write_section
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -129,10 +129,10 @@ def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
     """Where a Point's report starts, "" for a pass; the seconds to it; what was published."""
     candidate = opened.candidate(case)
     published: list[PointSummary] = []
-    candidate.publish = published.append
+    candidate.runs.publish = published.append
     began = time.perf_counter()
     try:
-        text = message_of(climb(candidate, opened.reference(case), [], []))
+        text = report_of(judge_case(candidate, opened.reference(case)))
         where = "something else" if text else ""
     except GroupFailure as failure:
         where = str(failure).partition("\n")[0]

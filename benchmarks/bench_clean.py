@@ -16,10 +16,10 @@ from typing import Any
 from _measure import finish, machine, show
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -62,9 +62,9 @@ def sweep(program: str, seed: int, arguments: argparse.Namespace) -> list[tuple[
             for case in clean(program, settings, arguments.dtype):
                 published: list[PointSummary] = []
                 candidate = session.candidate(case)
-                candidate.publish = published.append
+                candidate.runs.publish = published.append
                 try:
-                    text = message_of(climb(candidate, session.reference(case), [], []))
+                    text = report_of(judge_case(candidate, session.reference(case)))
                 except GroupFailure as failure:
                     text = f"{program} at {case.point}: {failure}"
                 session.discard(candidate)

@@ -23,8 +23,8 @@ from _rungs import case, session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.ladder import climb
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -94,9 +94,9 @@ def judge(opened: Session, arguments: dict[str, Any], bug: str) -> dict[str, flo
     one = case("gpt", POINT, opened.settings, arguments, {"bug": bug})
     published: list[PointSummary] = []
     candidate = opened.candidate(one)
-    candidate.publish = published.append
+    candidate.runs.publish = published.append
     began = time.perf_counter()
-    report = message_of(climb(candidate, opened.reference(one), [], []))
+    report = report_of(judge_case(candidate, opened.reference(one)))
     wall = time.perf_counter() - began
     opened.discard(candidate)
     summary = published[0]

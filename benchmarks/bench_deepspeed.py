@@ -27,11 +27,11 @@ from deepspeed_known import catalogued_points, known_by
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.reference_models.deepspeed_bugs import program
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small as program
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
@@ -68,10 +68,10 @@ def sweep(arguments: argparse.Namespace) -> Iterator[tuple[Point, str, float, Po
             for case in cases(arguments, settings):
                 published: list[PointSummary] = []
                 candidate = session.candidate(case)
-                candidate.publish = published.append
+                candidate.runs.publish = published.append
                 began = time.perf_counter()
                 try:
-                    text = message_of(climb(candidate, session.reference(case), [], []))
+                    text = report_of(judge_case(candidate, session.reference(case)))
                 except GroupFailure as failure:
                     text = str(failure)
                 spent = time.perf_counter() - began

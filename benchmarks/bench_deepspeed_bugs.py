@@ -24,12 +24,12 @@ from _measure import ROOT, finish, machine, show
 from _page import write_section
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
 from pytest_trainsafe.reference_models.deepspeed_bugs.bug import Where
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
@@ -150,14 +150,14 @@ def shown(bug: DeepSpeedBug, release: str, given: dict[str, str], session: Sessi
 def said(bug: DeepSpeedBug, where: Where, given: dict[str, str], session: Session) -> str:
     """The report of a bug's program at a Point, "" for a pass."""
     module = importlib.import_module(
-        f"pytest_trainsafe.reference_models.deepspeed_bugs.{bug.program}"
+        f"pytest_trainsafe.reference_models.deepspeed_bugs.programs.{bug.program}"
     )
     axes = {axis: [value] for axis, value in where.items()}
     declared = read_marker([module.train], {**axes, "candidate_args": given})
     (cell,) = cells(declared, session.settings, lambda *_: None)
     candidate = session.candidate(cell.case)
     try:
-        return message_of(climb(candidate, session.reference(cell.case), [], []))
+        return report_of(judge_case(candidate, session.reference(cell.case)))
     except GroupFailure as failure:
         return f"starts at     {failure}"
     finally:

@@ -32,10 +32,10 @@ from bench_launch import TIMEOUT, in_turns
 from bench_peers import apart, timed
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
@@ -131,7 +131,7 @@ def judged(session: Session, one: Case) -> float:
     """Seconds of a Point to its verdict, a pass."""
     began = time.perf_counter()
     candidate = session.candidate(one)
-    text = message_of(climb(candidate, session.reference(one), [], []))
+    text = report_of(judge_case(candidate, session.reference(one)))
     spent = time.perf_counter() - began
     session.discard(candidate)
     if text or session.notes:

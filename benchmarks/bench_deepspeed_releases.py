@@ -21,7 +21,7 @@ from typing import Any
 from _measure import ROOT, finish, machine, show
 from _page import write_section
 
-from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
+from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
 
 PAGE = ROOT / "docs" / "deepspeed.md"

@@ -21,9 +21,9 @@ from _rungs import case, session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 BUG = "tp-embedding-mask"
@@ -68,8 +68,8 @@ def detect() -> dict[str, float]:
     with session(settings) as opened:
         one = case("gpt", point, settings, {"steps": 1}, {"bug": BUG})
         candidate = opened.candidate(one)
-        candidate.publish = published.append
-        report = message_of(climb(candidate, opened.reference(one), [], []))
+        candidate.runs.publish = published.append
+        report = report_of(judge_case(candidate, opened.reference(one)))
         seconds = time.perf_counter() - began
     if "the forward of embedding.word_embeddings" not in " ".join(report.split()):
         raise SystemExit(f"the bug was not found, so nothing was measured:\n{report}")

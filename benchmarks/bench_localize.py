@@ -15,10 +15,10 @@ from _measure import finish, machine, median, quick, show
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.judge.localize.budget import Budget, replace_budget
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -78,9 +78,9 @@ def one_point(session: Session, layers: int, point: Point) -> tuple[float, float
     case = Case(point, resolve(gpt.train), settings, arguments, {**arguments, "bug": BUG})
     published: list[PointSummary] = []
     reference, candidate = session.reference(case), session.candidate(case)
-    candidate.publish = published.append
+    candidate.runs.publish = published.append
     began = time.perf_counter()
-    report = message_of(climb(candidate, reference, [], []))
+    report = report_of(judge_case(candidate, reference))
     wall = time.perf_counter() - began
     session.discard(candidate)
     replace_budget(session, Budget())  # or the next Point's failure would only refer to this one

@@ -38,9 +38,9 @@ from _mutant_points import PLACES, Covered, Place, covered
 from _mutants import Mutation, mutations, sample
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
@@ -199,9 +199,9 @@ class Workplace:
         trusted = place.case(self.packages, settings, package if shares else None, dtypes[-1])
         candidate, reference = self.session.candidate(mutated), self.session.reference(trusted)
         published: list[PointSummary] = []
-        candidate.publish = published.append
+        candidate.runs.publish = published.append
         try:
-            text = message_of(climb(candidate, reference, [], []))
+            text = report_of(judge_case(candidate, reference))
         except GroupFailure as failure:
             result = failure.result
             waited = any(rank.status == "hung" for rank in result.ranks) and not result.stuck

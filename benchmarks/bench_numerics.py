@@ -8,7 +8,7 @@ with `--same-points` all judge the same.  With `--kept DIR` an interrupted run c
 stay there, and a setting that was judged to its end is not judged again.
 
     python benchmarks/bench_numerics.py --random 100 --jobs 2
-    python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/end_to_end/test_ladder.py
+    python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/judge/test_ladder.py
 """
 
 from __future__ import annotations

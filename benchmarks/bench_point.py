@@ -27,9 +27,9 @@ from _measure import (
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -104,10 +104,10 @@ def point_figures(session: Session, one: Case) -> Figures:
     """One Point from its launch to its verdict, which must be a pass."""
     published: list[PointSummary] = []
     reference, candidate = session.reference(one), session.candidate(one)
-    candidate.publish = published.append
+    candidate.runs.publish = published.append
     held = reset_peak_memory()
     began = time.perf_counter()
-    failure = message_of(climb(candidate, reference, [], []))
+    failure = report_of(judge_case(candidate, reference))
     wall = time.perf_counter() - began
     peak = peak_memory()
     if failure or published[0]["verdict"] != "pass":

@@ -30,8 +30,8 @@ from _measure import ROOT, finish, machine, show
 from _random_points import DTYPES, MOST_RANKS, Drawn, case_of, draw
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.ladder import climb
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 
 #: References are kept by their session for its life, so a session judges this many Points.
@@ -168,7 +168,7 @@ def rerun(seed: int, index: int) -> int:
                     print(f"  {line}")
                 if row["verdict"] == "error":
                     print(row["error"])
-            text = message_of(climb(session.candidate(case), session.reference(case), [], []))
+            text = report_of(judge_case(session.candidate(case), session.reference(case)))
         finally:
             session.close()
     print(f"\n{text or 'passes'}")

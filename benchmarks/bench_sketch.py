@@ -21,14 +21,14 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.sketch.screen import screen_tensor
 from pytest_trainsafe.judge.compare.tolerance.allowance import SAFETY
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 
 #: The reference GPT as it is, and of a step that takes longer.
 SIZES: list[dict[str, int]] = [
@@ -135,8 +135,8 @@ def suspects(point: Point, seed: int) -> dict[str, Any]:
         try:
             case = Case(point, resolve(gpt.train), settings)
             candidate = session.candidate(case)
-            failure = message_of(climb(candidate, session.reference(case), [], []))
-            looked = [len(again.keep) for again in candidate.more]
+            failure = report_of(judge_case(candidate, session.reference(case)))
+            looked = [len(spec.keep) for spec in candidate.runs.specs if spec.keep]
         finally:
             session.close()
     return {"point": str(point), "seed": seed, "passes": not failure, "again": sum(looked)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from pytest_trainsafe.fixtures.deepspeed_rules import OLDEST
+from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
 from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
 from pytest_trainsafe.sweep.case import Case
 

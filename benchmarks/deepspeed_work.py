@@ -20,7 +20,7 @@ CLOSE = {"rtol": 5e-1, "atol": 1e-2}
 
 def config(stage: int) -> dict[str, Any]:
     """What `deepspeed.initialize` is given: that of the Point that is measured beside this."""
-    from pytest_trainsafe.fixtures.deepspeed_config import read_config
+    from pytest_trainsafe.fixtures.deepspeed.config import read_config
     from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
 
     return read_config(CONFIG, Path()).completed(
@@ -44,7 +44,7 @@ def test(stage: int) -> None:
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+    from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     sizes, given = Sizes(), config(stage)
 
@@ -85,14 +85,13 @@ def group(stage: int) -> None:
     """The test in a rank that a launcher of ours has started."""
     import torch.distributed as dist
 
-    from pytest_trainsafe.fixtures.deepspeed_engine import start
+    from pytest_trainsafe.core.point import Point
+    from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
-    from pytest_trainsafe.record.spec import RunSpec
+    from pytest_trainsafe.trace.run_spec import RunSpec
 
-    spec = RunSpec(
-        program="", point={"dp": RANKS}, dtype="bfloat16", device="cpu", seed=0, trace=""
-    )
+    spec = RunSpec(program="", point=Point.of(dp=RANKS), dtype="bfloat16")
     start(Context(spec, Unrecorded()))
     test(stage)
     dist.destroy_process_group()

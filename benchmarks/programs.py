@@ -45,14 +45,13 @@ def step_seconds(
     """
     import torch
 
+    from pytest_trainsafe.record.assignment import Assignment
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.record.program import record
-    from pytest_trainsafe.record.spec import RunSpec
+    from pytest_trainsafe.trace.run_spec import RunSpec
 
-    spec = RunSpec(
-        program="gpt.train", point={}, dtype=dtype, device="cpu", seed=0, trace=directory
-    )
+    spec = RunSpec(program="gpt.train", dtype=dtype)
     found: dict[str, dict[str, list[float]]] = {
         what: {"seconds": [], "bytes": []} for what in ("bare", "sketch", "full")
     }
@@ -71,8 +70,10 @@ def step_seconds(
                 train(Context(spec, Unrecorded()), what)
                 torch.set_default_dtype(before)
                 continue
-            recorded = msgspec.structs.replace(spec, trace=str(folder), record=what)
-            record(recorded, functools.partial(train, what=what))
+            recorded = msgspec.structs.replace(spec, record=what)
+            record(
+                Assignment(spec=recorded, trace=str(folder)), functools.partial(train, what=what)
+            )
             size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             found[what]["bytes"].append(size / steps)
             shutil.rmtree(folder)
@@ -86,11 +87,12 @@ def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict
     """
     import torch
 
+    from pytest_trainsafe.core.point import Point
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
-    from pytest_trainsafe.record.spec import RunSpec
+    from pytest_trainsafe.trace.run_spec import RunSpec
 
-    spec = RunSpec(program="gpt.train", point=point, dtype=dtype, device="cpu", seed=0, trace="")
+    spec = RunSpec(program="gpt.train", point=Point.of(point), dtype=dtype)
     timed = Timed(Context(spec, Unrecorded()))
     torch.manual_seed(0)
     gpt.train(timed, **arguments)  # type: ignore[arg-type]  # stands in for a Context

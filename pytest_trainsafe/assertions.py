@@ -46,9 +46,9 @@ def assert_trainsafe(
     Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.ladder import climb
+    from pytest_trainsafe.judge.joint import judge_case
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.message import message_of
+    from pytest_trainsafe.report.joint import report_of
 
     for traces, role in ((candidate, "candidate"), (reference, "reference")):
         if not hasattr(traces, "at"):
@@ -63,12 +63,12 @@ def assert_trainsafe(
                 "assert_trainsafe(candidate_trace, reference_trace)"
             )
     try:
-        judgement = climb(candidate, reference, loosen, accept)
+        judgement = judge_case(candidate, reference, loosen, accept)
     except GroupFailure as failure:
         # Where the ranks failed is in its text; where they were awaited is nobody's concern.
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        raise TrainsafeFailure(message_of(judgement), judgement.findings)
+        raise TrainsafeFailure(report_of(judgement), judgement.findings)
 
 
 def assert_equivalent(

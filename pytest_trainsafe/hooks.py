@@ -43,3 +43,15 @@ def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: 
         def pytest_trainsafe_adapters(config):
             return ["our_tests.adapter:OurFramework"]
     """
+
+
+@pytest.hookspec
+def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
+    """Import paths of judges that `assert_trainsafe` asks beside those of the package.
+
+    Asked when pytest is configured.  Each path names a class with the methods of
+    `pytest_trainsafe.judge.contract.Judge`, which is made without arguments.
+
+        def pytest_trainsafe_judges(config):
+            return ["our_tests.judges:LossFalls"]
+    """

@@ -1,14 +1,16 @@
 """Trusted single-device models, their parallel versions, and bugs planted in the latter.
 
-Start with a program, `gpt.py`, `llama.py` or `moe.py`.  Their parts, one concept a file:
+Start with a program, `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  What they are made of:
 
-    config  embedding  attention  mlp  decoder  loss  model     a GPT on one device
-    rotary  norm  llama_model                                   what a Llama has instead
-    routing  experts  moe_layer  moe_model                      a mixture of experts in a Llama
-    training  optimizer  main_gradients                         the loop, AdamW, master weights
-    supervised  images  cnn_model  lstm_model                   what `cnn.py` and `lstm.py` have
-    plain_update  plain_fp8    what a single device has of its own: loss scale, clipping, FP8 scales
-    text                                                        what it learns from
-    parallel/                                                   the same models over many ranks
-    bugs/                                                       what can be planted in parallel/
+    config  rules   the sizes of the models, and the Points at which they can be trained
+    networks/       the models on one device; `blocks/` are their layers
+    training/       the training loops, AdamW, master weights
+    datasets/       what they learn from
+    parallel/       the same models over many ranks
+    plain/          independent second implementations, which candidates are compared with
+    bugs/           what can be planted in `parallel/`
+    corpus          the Points at which tests and benchmarks judge the models
+
+For DeepSpeed: the programs `deepspeed_gpt.py` and `deepspeed_resumed.py`, its past bugs in
+`deepspeed_bugs/`, and its open ones in `deepspeed_open/`.
 """

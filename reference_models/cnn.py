@@ -63,14 +63,14 @@ def train(
     arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
     that concerns them.
     """
-    from pytest_trainsafe.reference_models import images
-    from pytest_trainsafe.reference_models.cnn_model import CNN
+    from pytest_trainsafe.reference_models.datasets import images
+    from pytest_trainsafe.reference_models.networks.cnn import CNN
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import (
         Techniques,
         microbatches_of,
     )
-    from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
+    from pytest_trainsafe.reference_models.training.supervised import Plan, train_supervised
 
     techniques = Techniques(
         bucket=bucket,

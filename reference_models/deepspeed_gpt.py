@@ -41,7 +41,7 @@ def train(
     tied: bool = False,
 ) -> Any:
     """A GPT, and micro-batches of `batch_size` samples."""
-    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+    from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     sizes = Sizes(layers, hidden, heads, seq_len=seq_len)
     model = PlainGPT(sizes, tied)
@@ -51,7 +51,7 @@ def train(
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
     """The same GPT as layers for a pipeline."""
-    from pytest_trainsafe.reference_models.plain_gpt import Sizes, layers_of, mean_loss, text
+    from pytest_trainsafe.reference_models.plain.gpt import Sizes, layers_of, mean_loss, text
 
     sizes = Sizes(layers, hidden, heads)
     return layers_of(sizes), mean_loss, lambda step, index: text(sizes, step, index, batch_size)
@@ -71,7 +71,7 @@ def ulysses(
     ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
 ) -> Any:
     """The same GPT with DeepSpeed's sequence parallelism over cp."""
-    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, causal, text
+    from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, causal, text
 
     sizes = Sizes(layers, 32, heads, seq_len=seq_len)
     length = seq_len // ctx.point.size("cp")
@@ -95,14 +95,14 @@ def ulysses(
 @deepspeed_program(CONFIG, microbatches=4, steps=2)
 def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
     """The same GPT with an MLP for each of several experts in its first layer; no token is lost."""
-    from pytest_trainsafe.reference_models.plain_gpt import MLP, Experts, PlainGPT, Sizes, text
+    from pytest_trainsafe.reference_models.plain.gpt import MLP, Experts, PlainGPT, Sizes, text
 
     sizes = Sizes(hidden=hidden)
     model = PlainGPT(sizes)
     if framework == "torch":
         model.blocks[0].mlp = Experts(sizes, experts)
     else:
-        from pytest_trainsafe.reference_models.deepspeed_moe import Routed
+        from pytest_trainsafe.reference_models.blocks.deepspeed_moe import Routed
 
         ranks = int(ctx.point.get("ep", 1))
         model.blocks[0].mlp = Routed(hidden, MLP(sizes), experts, ranks)

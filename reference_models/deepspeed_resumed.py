@@ -34,8 +34,8 @@ def train(
     What is between the two is saved in the folder `save`, or comes from the folder `load` instead
     of from training.  `universal` converts the checkpoint that is saved, and loads such a one.
     """
-    from pytest_trainsafe.fixtures.deepspeed_engine import initialize
-    from pytest_trainsafe.reference_models.plain_gpt import PlainGPT, Sizes, text
+    from pytest_trainsafe.fixtures.deepspeed.engine import initialize
+    from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)

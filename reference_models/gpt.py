@@ -64,19 +64,19 @@ def train(
     On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, compile, microbatches and dtype.  `clip` is the largest gradient norm let through
     (0 lets all through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of
-    the embedding with the output layer.  `schedule` is one of `parallel/schedules.py`, for
+    the embedding with the output layer.  `schedule` is one of `parallel/pipeline/schedules.py`, for
     pipelines.  `cp_method` ("all_gather" or "ring") and the arguments after it are those of
     `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
     """
-    from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
+    from pytest_trainsafe.reference_models.parallel.pipeline.tied import with_embedding_group
     from pytest_trainsafe.reference_models.parallel.techniques import (
         Techniques,
         microbatches_of,
     )
-    from pytest_trainsafe.reference_models.parallel.tied import with_embedding_group
-    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
+    from pytest_trainsafe.reference_models.training.annotations import activation_annotations
+    from pytest_trainsafe.reference_models.training.language import Recipe, train_language_model
 
     config = GPTConfig(layers, hidden, heads, seq_len, vocabulary, tied=tied)
     techniques = Techniques(

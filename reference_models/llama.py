@@ -71,14 +71,14 @@ def train(
     ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.
     `bug` plants one of `bugs.NAMES`.
     """
-    from pytest_trainsafe.reference_models.annotations import activation_annotations
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import (
         Techniques,
         microbatches_of,
     )
-    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
+    from pytest_trainsafe.reference_models.training.annotations import activation_annotations
+    from pytest_trainsafe.reference_models.training.language import Recipe, train_language_model
 
     config = LlamaConfig(layers, hidden, heads, seq_len, vocabulary, kv_heads, ffn)
     techniques = Techniques(

@@ -42,14 +42,14 @@ def train(
     arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
     that concerns them.
     """
-    from pytest_trainsafe.reference_models import text
-    from pytest_trainsafe.reference_models.lstm_model import LSTM
+    from pytest_trainsafe.reference_models.datasets import text
+    from pytest_trainsafe.reference_models.networks.lstm import LSTM
     from pytest_trainsafe.reference_models.parallel.axes import Axes
     from pytest_trainsafe.reference_models.parallel.techniques import (
         Techniques,
         microbatches_of,
     )
-    from pytest_trainsafe.reference_models.supervised import Plan, train_supervised
+    from pytest_trainsafe.reference_models.training.supervised import Plan, train_supervised
 
     techniques = Techniques(
         bucket=bucket,

@@ -83,11 +83,11 @@ def train(
     tokens, at most 256.  `bug` plants one of
     `bugs.NAMES`.
     """
-    from pytest_trainsafe.reference_models.annotations import activation_annotations
-    from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
-    from pytest_trainsafe.reference_models.parallel.expert_axes import axes_with_experts
+    from pytest_trainsafe.reference_models.parallel.experts.apply_moe import parallel_moe
+    from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts
     from pytest_trainsafe.reference_models.parallel.techniques import microbatches_of
-    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
+    from pytest_trainsafe.reference_models.training.annotations import activation_annotations
+    from pytest_trainsafe.reference_models.training.language import Recipe, train_language_model
 
     config = MoEConfig(
         layers,

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.config import VOCABULARY, TransformerConfig
-from pytest_trainsafe.reference_models.parallel.schedules import TORCHS
+from pytest_trainsafe.reference_models.parallel.pipeline.schedules import TORCHS
 from pytest_trainsafe.sweep.validity import Rule
 
 #: What is no parallelism: the values of each axis that change nothing about how a model is trained.

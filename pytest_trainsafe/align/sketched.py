@@ -19,7 +19,7 @@ from pytest_trainsafe.core.layout import Flat, Owned, Partial, Scaled, Slices, a
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
-from pytest_trainsafe.trace.sketch import Sketcher, Values
+from pytest_trainsafe.trace.tensors.sketch import Sketcher, Values
 
 Held = tuple[RankTrace, TensorEvent]
 

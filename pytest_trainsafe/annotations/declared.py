@@ -5,7 +5,6 @@ Called by the recorder for modules and the loss, and by `record/layouts/resolve.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from pytest_trainsafe.annotations.text import load, read_text
 from pytest_trainsafe.core.indices import nested
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.trace.facts import Annotations as AnnotationsFact
 
 
 class Annotations:
@@ -89,11 +89,11 @@ class Annotations:
         found.file, found.model = self.file, self.model
         return found
 
-    def told(self) -> str:
-        """JSON for a later proposal of annotations: the file, its model and its cp_order."""
+    def fact(self) -> AnnotationsFact:
+        """The event for a later proposal of annotations: the file, its model and its cp_order."""
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
-        return json.dumps({"file": file, "cp_order": order, "model": self.model})
+        return AnnotationsFact(file, order, self.model)
 
     def parameter(
         self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)

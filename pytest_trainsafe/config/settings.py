@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import pytest
 
@@ -45,7 +46,7 @@ class Settings:
     code, 0 for none; `judge/localize/budget.py` bounds the time of a process.
     `annotate` is the root directory of node ids, below which missing annotations are written;
     "" if they are not written.
-    `adapters` are the import paths of the project's own framework adapters.
+    `adapters` and `judges` are the import paths of the project's own framework adapters and judges.
     """
 
     sweep: SweepWords = ()
@@ -69,6 +70,7 @@ class Settings:
     localize: float = 60.0
     annotate: str = ""
     adapters: tuple[str, ...] = ()
+    judges: tuple[str, ...] = ()
 
 
 #: Maximum number of ranks of a Point, and of ranks that run at once; catches typing errors.
@@ -106,7 +108,8 @@ def read_settings(config: pytest.Config) -> Settings:
         slots=_value(config, "slots", _positive_int, default.slots),
         no_cache=_flag(config, "no-cache"),
         annotate=str(config.rootpath) if _flag(config, "annotate") else "",
-        adapters=_adapters(config),
+        adapters=_import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
+        judges=_import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
         cache_size=_value(config, "cache-size", _bytes, default.cache_size),
         cache_inputs=tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry)
@@ -115,14 +118,14 @@ def read_settings(config: pytest.Config) -> Settings:
     )
 
 
-def _adapters(config: pytest.Config) -> tuple[str, ...]:
-    given = config.hook.pytest_trainsafe_adapters(config=config)
+def _import_paths(what: str, given: Sequence[Any]) -> tuple[str, ...]:
+    """What the implementations of a hook gave, each an import path or several."""
     paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
     for path in paths:
         module, colon, name = str(path).partition(":")
         if not (colon and name.isidentifier() and all(p.isidentifier() for p in module.split("."))):
             raise pytest.UsageError(
-                f"pytest_trainsafe_adapters gave {path!r}; it takes import paths of classes, such "
+                f"pytest_trainsafe_{what} gave {path!r}; it takes import paths of classes, such "
                 'as "our_tests.adapter:OurFramework"'
             )
     return tuple(paths)

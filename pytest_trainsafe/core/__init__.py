@@ -4,9 +4,8 @@ axes, point      the axes of a sweep, and one value for each
 usage            errors in what a user wrote, and helpers that word them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
-finding          one judged fact
+finding          one judged fact, and `subject` what it is about
 code_files       classifies a file: the project's, this package's, torch's, installed, standard
-locks            file locks that the kernel releases when their holder dies
 untrusted        safe reading of files that another process may have written
 cut_text         text that is safe to send, print and keep
 """

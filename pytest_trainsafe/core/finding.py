@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
+from pytest_trainsafe.core.subject import Subject
 from pytest_trainsafe.core.tensor_id import TensorId
 
 Verdict = Literal["pass", "fail", "inconclusive"]
-Judge = Literal["launch", "align", "compare", "vacuity", "learn", "replay", "prove"]
 
 
 class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,16 +29,20 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One judged fact: verdict, location, evidence, likely cause.
 
-    `check` names the check; a user accepts an inconclusive finding by this name.
+    `judge` names the judge, or the part of it, that found the fact.  `check` is a stable code that
+    names the check; a user accepts an inconclusive finding by this name.
     `order` is the finding's position in dataflow; the smallest failing one leads the report.
+    `subject` is what the finding is about if not a tensor, and `evidence` its data by name.
     `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
     """
 
     verdict: Verdict
-    judge: Judge
+    judge: str
     check: str
     message: str
     where: TensorId | None = None
+    subject: Subject | None = None
+    evidence: tuple[tuple[str, str | int | float | bool], ...] = ()
     dtype: str = ""
     error: float | None = None
     allowed: float | None = None
@@ -46,6 +50,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: Pattern | None = None
     module_class: str = ""
     source: str = ""
+
+    @property
+    def about(self) -> TensorId | Subject | None:
+        """What the finding is about: a tensor, or a module, call, random stream, rank or step."""
+        return self.where if self.where is not None else self.subject
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judge.compare.declarations.propose import Proposal
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case
@@ -60,11 +61,12 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class LadderJudgement:
     """The rungs of one test, from the widest down to the first that failed.
 
     `program` and `point` name the candidate; `case` is its test, None for traces without one.
-    `left_out` says why rungs are absent, and `located` what a localisation found.
+    `left_out` says why rungs are absent, `located` what a localisation found, and `summary` what
+    the terminal's summary has of the Point.
     """
 
     program: str
@@ -73,6 +75,8 @@ class Judgement:
     case: Case | None = None
     left_out: Sequence[str] = ()
     located: Located | None = None
+    summary: PointSummary = field(default_factory=lambda: PointSummary(point="", verdict="pass"))
+    judge: str = "compare"
 
     @property
     def verdict(self) -> Verdict:
@@ -80,6 +84,12 @@ class Judgement:
         if any(rung.comparison.failed for rung in self.rungs):
             return "fail"
         return "inconclusive" if any(rung.doubts for rung in self.rungs) else "pass"
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """What was not compared, rungs included, each once."""
+        unseen = (text for rung in self.rungs for text in rung.unseen)
+        return tuple(dict.fromkeys((*self.left_out, *unseen)))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

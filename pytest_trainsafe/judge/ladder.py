@@ -32,7 +32,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.judgement import Advice, Judged, Judgement, lead_of
+from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, lead_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def climb(
     candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
-) -> Judgement:
+) -> LadderJudgement:
     """Judge every rung of a test, down to the first that fails.
 
     A rung that is inconclusive does not end the climb: a failure further down says more.
@@ -85,10 +85,8 @@ def climb(
     if broken is not None and passes and not candidate.fails_again("float64", broken):
         raise broken  # by chance: what ends a Run now and then is no matter of dtype
     point, located = str(case.point), ladder.located
-    judgement = Judgement(case.program.name, point, ladder.judged, case, left_out, located)
-    if candidate.publish is not None:
-        candidate.publish(ladder.summary(judgement))
-    return judgement
+    judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
+    return replace(judgement, summary=ladder.summary(judgement))
 
 
 class _Ladder:
@@ -115,7 +113,7 @@ class _Ladder:
 
         def ahead() -> None:
             if last or self.candidate.foreseen():
-                self.candidate.session.look_ahead()
+                self.candidate.runs.look_ahead()
 
         candidate, reference, screened = self.candidate, self.reference, None
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
@@ -197,17 +195,17 @@ class _Ladder:
         assert self._rung is not None
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
-    def summary(self, judgement: Judgement) -> PointSummary:
+    def summary(self, judgement: LadderJudgement) -> PointSummary:
         """What the terminal's summary is told of this Point."""
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
         summary = _summary(judgement, seconds)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
-        if self.reference.reused:
-            summary["references"] = dict(self.reference.reused)
+        if self.reference.runs.reused:
+            summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
-        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.session.notes]
+        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
         return summary
 
     def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
@@ -224,7 +222,7 @@ def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     written = write_annotations(
         proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
     )
-    candidate.session.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return written
 
 
@@ -293,7 +291,7 @@ def _localize(
     from pytest_trainsafe.judge.localize.search import localize
 
     with _one_thread():
-        return localize(candidate, reference, rung, failed, budget_of(candidate.session))
+        return localize(candidate, reference, rung, failed, budget_of(candidate.runs.session))
 
 
 def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
@@ -331,7 +329,7 @@ def judge_pair(
     shadow: Trace | Path | str | None,
     loosen: Sequence[Loosen],
     accept: Sequence[str],
-) -> Judgement:
+) -> LadderJudgement:
     """Judge two recorded Runs.
 
     Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
@@ -359,7 +357,7 @@ def judge_pair(
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles
-    return Judgement(opened.manifest.program, str(rung.candidate.point), [judged])
+    return LadderJudgement(opened.manifest.program, str(rung.candidate.point), [judged])
 
 
 def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
@@ -414,7 +412,7 @@ def _named(reference: Trace) -> str:
     return "a single device" if alone else str(reference.point)
 
 
-def _summary(judgement: Judgement, seconds: dict[str, float]) -> PointSummary:
+def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
     judged, verdict = judgement.rungs, judgement.verdict
     doubts = [finding for entry in judged for finding in entry.doubts]
     summary: PointSummary = {

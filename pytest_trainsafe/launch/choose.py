@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_trainsafe.core.locks import wait_lock
 from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
 from pytest_trainsafe.launch.forkserver.start import WarmServer
 from pytest_trainsafe.launch.protocol import Launcher
+from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 

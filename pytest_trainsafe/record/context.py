@@ -21,8 +21,8 @@ from pytest_trainsafe.record.microbatches import SPLIT, Order, numbers_of
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.record.pipelining import follow
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import before_clip
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -37,13 +37,13 @@ AnnotationSource = str | os.PathLike[str] | Mapping[str, Any] | None
 class Context:
     """One rank's view of a Run: its position, what to train on, and the recording methods."""
 
-    def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded) -> None:
-        self.point = AskedPoint(spec.at)
+    def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded, device: str = "cpu") -> None:
+        self.point = AskedPoint(spec.point)
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.coordinates: dict[str, int] = self.point.coordinates(self.rank)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
-        self.device = _device(spec.device)
+        self.device = _device(device)
         self.seed = spec.seed
         self._spec = spec
         self._recorder = recorder

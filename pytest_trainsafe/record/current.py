@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.model.initialize import Filled
 from pytest_trainsafe.record.model.parts import Model
-from pytest_trainsafe.record.spec import RunSpec
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 _current: Context | None = None
 _alone: Context | None = None
@@ -81,10 +82,7 @@ class Unrecorded:
 def _unrecorded() -> Context:
     spec = RunSpec(
         program="",
-        point={"dp": int(os.environ.get("WORLD_SIZE", "1"))},
+        point=Point.of(dp=int(os.environ.get("WORLD_SIZE", "1"))),
         dtype="float32",
-        device="cuda" if torch.cuda.is_available() else "cpu",
-        seed=0,
-        trace="",
     )
-    return Context(spec, Unrecorded())
+    return Context(spec, Unrecorded(), "cuda" if torch.cuda.is_available() else "cpu")

@@ -17,6 +17,7 @@ from pytest_trainsafe.core.code_files import loaded_files
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.adapter import activate
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
@@ -24,45 +25,47 @@ from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.recorder import Recorder
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import listening
+from pytest_trainsafe.trace.facts import Cast
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
-def run(spec_data: dict[str, Any]) -> dict[str, Any]:
-    """Records one Run into `spec.trace`; returns the seconds it took and the files it imported.
+def run(assigned: dict[str, Any]) -> dict[str, Any]:
+    """Records one Run; returns the seconds it took and the files it imported.
 
-    Only rank 0 returns the files.  Raises ProgramError if the program recorded no step, because
-    there is then nothing to compare.
+    `assigned` is an Assignment as plain data.  Only rank 0 returns the files.  Raises ProgramError
+    if the program recorded no step, because there is then nothing to compare.
     """
-    spec = msgspec.convert(spec_data, RunSpec, strict=False)
-    seconds = record(spec, lambda ctx: _train(spec, ctx))
+    assignment = msgspec.convert(assigned, Assignment, strict=False)
+    seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx))
     if dist.is_initialized():
         dist.destroy_process_group()
     first = os.environ.get("RANK", "0") == "0"
     return {"seconds": seconds, "loaded": loaded_files() if first else []}
 
 
-def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
+def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     """Records what `train` does with a Context; returns the seconds it took.
 
     An exception of `train` propagates; the trace then has what was recorded before, without an
     End.
     """
+    spec = assignment.spec
     activate(spec.adapters)
     torch.manual_seed(spec.seed)
-    writer = _writer(spec, int(os.environ.get("RANK", "0")))
-    recorder = Recorder(spec, writer)
+    writer = _writer(assignment, int(os.environ.get("RANK", "0")))
+    recorder = Recorder(assignment, writer)
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
     began, compiled = time.perf_counter(), compiled_regions()
-    ctx = Context(spec, recorder)
+    ctx = Context(spec, recorder, assignment.device)
     try:
         with contextlib.ExitStack() as around:
-            around.enter_context(eager() if spec.eager else contextlib.nullcontext())
+            around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
             around.enter_context(_default_dtype(getattr(torch, spec.dtype)))
             around.enter_context(listening(recorder.before_clip))
             around.enter_context(watch or contextlib.nullcontext())
@@ -85,27 +88,29 @@ def record(spec: RunSpec, train: Callable[[Context], object]) -> float:
         )
     if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")
-        writer.add(NoteEvent("narrowed", f"{dtype} {watch.where}"))
+        narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}
+        writer.add(msgspec.convert(narrowed, Cast))
     if watch is not None and watch.quantised:
-        writer.add(NoteEvent("quantised", f"float8 {watch.quantised}"))
+        writer.add(Cast("float8", watch.quantised))
     for consequence in consequences(recorder.clock, compiled):
         writer.add(NoteEvent("ran", consequence))
-    for axis in sorted({*ctx.point.asked, *spec.arguments}):
+    for axis in sorted({*ctx.point.asked, *spec.keywords}):
         writer.add(NoteEvent("asked", axis))
     writer.close()
     return seconds
 
 
-def _writer(spec: RunSpec, rank: int) -> RankWriter:
+def _writer(assignment: Assignment, rank: int) -> RankWriter:
+    spec, folder = assignment.spec, Path(assignment.trace)
     if spec.record == "full":
-        return RankWriter(Path(spec.trace), rank)
-    sketcher = Sketcher(spec.at.coordinates(rank), spec.at.sizes)
-    return RankWriter(Path(spec.trace), rank, sketcher, frozenset(spec.keep))
+        return RankWriter(folder, rank)
+    sketcher = Sketcher(spec.point.coordinates(rank), spec.point.sizes)
+    return RankWriter(folder, rank, sketcher, frozenset(spec.keep))
 
 
 def _train(spec: RunSpec, ctx: Context) -> None:
     if not spec.script:
-        load_function(Function(spec.program, spec.file))(ctx, **spec.arguments)
+        load_function(Function(spec.program, spec.file))(ctx, **spec.keywords)
         return
     set_context(ctx)
     try:

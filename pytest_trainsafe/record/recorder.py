@@ -17,6 +17,7 @@ from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.launch.collectives.ledger import listen
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
@@ -36,7 +37,6 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unwrapped,
 )
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
@@ -60,8 +60,9 @@ LEVELS: tuple[Level, ...] = ("microbatch", "step")
 class Recorder:
     """Owns one rank's clock and writer; created by `record.program`, used through the Context."""
 
-    def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
-        self.spec = spec
+    def __init__(self, assignment: Assignment, writer: RankWriter) -> None:
+        self.assignment = assignment
+        self.spec = assignment.spec
         self.writer = writer
         self.clock = Clock()
         self.annotations = Annotations.empty()
@@ -113,7 +114,7 @@ class Recorder:
             optimizer = engine.optimizer if optimizer is None else optimizer
             model = engine.module
         parts = parts_of(model)
-        rename = renaming(parts, self.spec.at, self.spec.at.coordinates(self.writer.rank))
+        rename = renaming(parts, self.spec.point, self.spec.point.coordinates(self.writer.rank))
         parameters = unique_parameters((rename(n), p) for n, p in named_parameters(parts))
         unmade = [name for name, parameter in parameters.items() if parameter.is_meta]
         if unmade:
@@ -127,7 +128,7 @@ class Recorder:
             self.writer.add(NoteEvent("reduces_in", engine.reduces_in()))
         self.annotations = annotations
         if engine is None:
-            watched = Watched(parts, self.spec.at, annotations, self.writer, self.hooks)
+            watched = Watched(parts, self.spec.point, annotations, self.writer, self.hooks)
             for adapter in adapters():
                 adapter.find_wrappers(watched)
         self._cuts = annotations.cuts_batches()
@@ -141,8 +142,8 @@ class Recorder:
         for pattern in self.spec.modules:
             if not any(fnmatchcase(name, pattern) for name in names.values()):
                 self.writer.add(NoteEvent("unmatched_pattern", pattern))
-        self.writer.add(NoteEvent("annotations", annotations.told()))
-        for text in contradictions(parameters, self.spec.at, annotations):
+        self.writer.add(annotations.fact())
+        for text in contradictions(parameters, self.spec.point, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
         noise = (
             Noise(self.spec.perturbation, self.spec.noise_seed) if self.spec.perturbation else None
@@ -151,12 +152,12 @@ class Recorder:
             self.noisy, noise = OperationNoise(noise), None
         rewriter = None
         if self.spec.rewrite:
-            where = self.spec.at.coordinates(self.writer.rank)
-            if not self.spec.at.get("compile", False):  # torch.compile is disabled in such a mode
+            where = self.spec.point.coordinates(self.writer.rank)
+            if not self.spec.point.get("compile", False):  # it would disable torch.compile
                 self.written = Writes(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
-            self.spec,
+            self.assignment,
             self.clock,
             self.writer,
             annotations,
@@ -188,7 +189,7 @@ class Recorder:
         for number, (name, part) in enumerate(parts):
             self.hooks.before(part, name, self._on_input(part, f"{number} {name}"))
             self.hooks.after(part, name, self._on_return())
-        holdings = (adapter.holdings(optimizer, self.spec.at) for adapter in adapters())
+        holdings = (adapter.holdings(optimizer, self.spec.point) for adapter in adapters())
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -202,7 +203,7 @@ class Recorder:
         )
         if engine is None:  # an engine that splits parameters itself does so only now
             layouts = self.parameters.layouts
-            require_filled_as_watched(filled or {}, parameters, layouts, self.spec.at)
+            require_filled_as_watched(filled or {}, parameters, layouts, self.spec.point)
         if engine is not None:
             self.activations.unscaled = self.parameters.unscaled = engine.unscaled
         self.parameters.attach()
@@ -213,7 +214,7 @@ class Recorder:
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
-        reductions = Reductions(self.clock, self.writer, self.spec.at, parameters.values())
+        reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         listen(reductions.heard)
         dtype = getattr(torch, self.spec.dtype)
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
@@ -268,7 +269,7 @@ class Recorder:
                 f"ctx.microbatch({index}) was entered in a program whose ctx.watch has "
                 "level='step', which compares whole steps only; remove one of the two"
             )
-        if self._cuts and not self.clock.split and self.spec.at.size("dp") > 1:
+        if self._cuts and not self.clock.split and self.spec.point.size("dp") > 1:
             raise ProgramError(
                 f"the annotation {self._cuts} has a dp_dim, so every dp rank should compute "
                 "a slice of each micro-batch, but the program does not declare that; call "
@@ -349,7 +350,7 @@ class Recorder:
                 raise ProgramError(
                     f"ctx.{kind} was given {value!r}; it takes a tensor or a number"
                 ) from None
-        at = self.spec.at
+        at = self.spec.point
         annotated = self.annotations.loss(at) if kind == "loss" else None
         default = self._mean_over_dp(microbatch) if kind == "loss" else ()
         layout, source = own_layout(value, at.sizes) or annotated or (default, "default")
@@ -361,7 +362,7 @@ class Recorder:
         This also holds if the ranks have already averaged it: the mean of equal values is equal.
         """
         shared = microbatch is None or self.clock.split
-        return (Partial("dp", "avg"),) if shared and self.spec.at.size("dp") > 1 else ()
+        return (Partial("dp", "avg"),) if shared and self.spec.point.size("dp") > 1 else ()
 
     def _note_compiled(self) -> None:
         """Notes the modules that run inside compiled regions, each once."""
@@ -428,14 +429,14 @@ class Recorder:
         On a later stage of a pipeline only integer inputs are the program's (tokens, labels); the
         others come from the previous stage.
         """
-        first = self.spec.at.coordinates(self.writer.rank)["pp"] == 0
+        first = self.spec.point.coordinates(self.writer.rank)["pp"] == 0
         for place, tensor in tensors_in(given, "input"):
             if not first and (tensor.is_floating_point() or tensor.is_complex()):
                 continue
             call = self._given[microbatch, place]
             self._given[microbatch, place] += 1
             where = TensorId(step, microbatch, "input", "", place, call)
-            layout, source = own_layout(tensor, self.spec.at.sizes) or ((), "default")
+            layout, source = own_layout(tensor, self.spec.point.sizes) or ((), "default")
             self.writer.add_tensor(where, local_values(tensor), layout, source)
 
 

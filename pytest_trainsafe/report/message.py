@@ -7,7 +7,6 @@ themselves go beyond.  Called by the assertions.
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Sequence
 
 from pytest_trainsafe.config.settings import Settings
@@ -15,11 +14,10 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
-from pytest_trainsafe.judge.judgement import Judged, Judgement, lead_of
+from pytest_trainsafe.judge.judgement import Judged, LadderJudgement, lead_of
 from pytest_trainsafe.report.proposal import advice_rows
+from pytest_trainsafe.report.rows import head, row
 
-WIDTH = 100
-LABEL = 14
 MOST_THEN = 3
 MOST_ALSO = 4
 
@@ -36,8 +34,8 @@ _GROUPS = {
 }
 
 
-def message_of(judgement: Judgement) -> str:
-    """The report of a Judgement; "" for a pass."""
+def message_of(judgement: LadderJudgement) -> str:
+    """The report of a comparison; "" for a pass."""
     if judgement.verdict == "pass":
         return ""
     case = judgement.case
@@ -83,19 +81,30 @@ def failure_message(
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
-        lines = [*_head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
+        lines = [*head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
         lines += _difference(failing, last, located)
         for label, text, wrap in advice_rows(last.advice):
-            lines += _row(label, text, wrap)
+            lines += row(label, text, wrap)
     else:
-        lines = [*_head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
+        lines = [*head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
         lines += _doubts(judged)
     lines += _context(judged)
     for text in left_out:
-        lines += _row("precision", text)
-    if nodeid:
-        lines += _row("rerun", f"pytest {shlex.quote(nodeid)}{options}", wrap=False)
+        lines += row("precision", text)
+    lines += _rerun(nodeid, options)
     return "\n".join(lines)
+
+
+def rerun(judgement: LadderJudgement) -> list[str]:
+    """The command that runs the test again."""
+    case = judgement.case
+    return [] if case is None else _rerun(case.nodeid, _options(case.settings))
+
+
+def _rerun(nodeid: str, options: str) -> list[str]:
+    if not nodeid:
+        return []
+    return row("rerun", f"pytest {shlex.quote(nodeid)}{options}", wrapped=False)
 
 
 def _whom(judged: Judged) -> str:
@@ -107,27 +116,27 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
     lead = lead_of(failing)
     lines = []
     if lead.where is None:
-        lines += _row("what", lead.message)
+        lines += row("what", lead.message)
     else:
-        lines += _row("starts at", f"{lead.where} · {judged.dtype}")
-        lines += _row("", _size(lead), wrap=False)
-        lines += _row("detail", lead.message)
+        lines += row("starts at", f"{lead.where} · {judged.dtype}")
+        lines += row("", _size(lead), wrapped=False)
+        lines += row("detail", lead.message)
     if lead.pattern is not None:
-        lines += _row(_label(lead), lead.pattern.text)
-        lines += _row("so", lead.pattern.cause)
+        lines += row(_label(lead), lead.pattern.text)
+        lines += row("so", lead.pattern.cause)
     lines += _also(failing, lead)
     for hint in judged.hints:
-        lines += _row("also", hint.message)
+        lines += row("also", hint.message)
     lines += _then(failing, lead, judged.comparison.factor)
-    lines += _row("not affected", _unaffected(judged.comparison))
+    lines += row("not affected", _unaffected(judged.comparison))
     source, what = lead.source, f"module class {lead.module_class}"
     if located is not None:
         for label, text in located.rows:
-            lines += _row(label, text)
+            lines += row(label, text)
         if located.source:
             source, what = located.source, located.what
     if source and not judged.explained:
-        lines += _row("look at", f"{relative(source)} ({what})")
+        lines += row("look at", f"{relative(source)} ({what})")
     return lines
 
 
@@ -163,11 +172,11 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
     lines: list[str] = []
     here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
     for finding in here[:MOST_ALSO]:
-        lines += _row("also", finding.message)
+        lines += row("also", finding.message)
         if finding.pattern is not None and lead.pattern is None:
-            lines += _row(_label(finding), finding.pattern.text)
+            lines += row(_label(finding), finding.pattern.text)
     if len(here) > MOST_ALSO:
-        lines += _row("", f"and {len(here) - MOST_ALSO} more")
+        lines += row("", f"and {len(here) - MOST_ALSO} more")
     return lines
 
 
@@ -177,21 +186,21 @@ def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> l
     lines: list[str] = []
     reduced = lead.where is not None and lead.where.kind == "main_grad"
     if factor is not None and reduced and not _is_factor(lead):
-        lines += _row("scaled", factor_text(factor))
+        lines += row("scaled", factor_text(factor))
     if factor is not None and factor.clips:
         told |= {*factor.scaled}
     later = {f.where: f for f in reversed(failing) if f.where not in told}
     for where, finding in list(reversed(later.items()))[:MOST_THEN]:
-        lines += _row("then", str(where))
+        lines += row("then", str(where))
         if finding.pattern is not None:
-            lines += _row("", finding.pattern.text)
+            lines += row("", finding.pattern.text)
         elif finding.error is not None:
-            lines += _row("", _size(finding), wrap=False)
+            lines += row("", _size(finding), wrapped=False)
         else:
-            lines += _row("", finding.message)
+            lines += row("", finding.message)
     if len(later) > MOST_THEN:
         more = len(later) - MOST_THEN
-        lines += _row("", f"and {more} more tensor{'s' if more > 1 else ''}")
+        lines += row("", f"and {more} more tensor{'s' if more > 1 else ''}")
     return lines
 
 
@@ -218,37 +227,37 @@ def _doubts(judged: Sequence[Judged]) -> list[str]:
         dtypes = [dtype for dtype, findings in found.items() if findings]
         first, *others = found[dtypes[0]]
         where = f"{first.where}: " if first.where is not None else ""
-        lines += _row(check, f"{where}{first.message} ({', '.join(dtypes)})")
+        lines += row(check, f"{where}{first.message} ({', '.join(dtypes)})")
         for other in others[:MOST_THEN]:
-            lines += _row("", f"and {other.where or other.message}")
+            lines += row("", f"and {other.where or other.message}")
         if len(others) > MOST_THEN:
-            lines += _row("", f"and {len(others) - MOST_THEN} more like it")
+            lines += row("", f"and {len(others) - MOST_THEN} more like it")
     if checks:
-        lines += _row("to accept", f"accept={list(checks)} in the marker, if this is meant")
+        lines += row("to accept", f"accept={list(checks)} in the marker, if this is meant")
     return lines
 
 
 def _context(judged: Sequence[Judged]) -> list[str]:
-    lines = _row("compared", _compared(judged))
+    lines = row("compared", _compared(judged))
     for entry in judged:
         if entry.rounding != entry.dtype:
             where = entry.cast.partition(" ")[2]
-            lines += _row(
+            lines += row(
                 "precision",
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
                 f"narrows at {relative(where) or 'a place unknown'}",
             )
         if entry.samples > 1:
             text = f"in {entry.dtype} measured by {entry.samples} samples of noise"
-            lines += _row("rounding", text)
+            lines += row("rounding", text)
     for text in dict.fromkeys(text for entry in judged for text in entry.unseen):
-        lines += _row("unseen", text)
+        lines += row("unseen", text)
     accepted = {f.check: f for entry in judged for f in entry.accepted}
     for finding in accepted.values():
-        lines += _row("accepted", f"{finding.check}: {finding.message}")
+        lines += row("accepted", f"{finding.check}: {finding.message}")
     loosened = {entry: id for each in judged for id, entry in each.comparison.loosened}
     for entry_loosen, id in loosened.items():
-        lines += _row(
+        lines += row(
             "loosened",
             f"{entry_loosen.tensors} by {entry_loosen.factor:g} ({id.path} for one): "
             f"{entry_loosen.reason}",
@@ -262,23 +271,3 @@ def _compared(judged: Sequence[Judged]) -> str:
     told = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
     told += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
     return f"{', '.join(told)}, with {judged[-1].reference}"
-
-
-def _head(text: str) -> list[str]:
-    return _wrap(text, WIDTH, indent="  ")
-
-
-def _row(label: str, text: str, wrap: bool = True) -> list[str]:
-    if not text:
-        return []
-    pieces = _wrap(text, WIDTH - LABEL - 2) if wrap else [text]
-    pad = " " * (2 + LABEL)
-    if len(label) >= LABEL:  # a long label stands above its text
-        return [f"  {label}", *(pad + piece for piece in pieces)]
-    return [f"  {label:<{LABEL}}{pieces[0]}", *(pad + piece for piece in pieces[1:])]
-
-
-def _wrap(text: str, width: int, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
-    )

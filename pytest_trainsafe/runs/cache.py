@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from pytest_trainsafe.core.locks import Lock, try_lock, wait_lock
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
+from pytest_trainsafe.launch.resources.locks import Lock, try_lock, wait_lock
 from pytest_trainsafe.runs.fingerprint import Key
 from pytest_trainsafe.runs.sources import content_hash
 from pytest_trainsafe.trace.reader import Trace, TraceError

@@ -31,7 +31,7 @@ def warn_if_idle(item: pytest.Item) -> None:
         return
     given = item.stash.get(_GIVEN, [])
     # With its Point alone a test may do as it likes.
-    if any(each.looked_at for each in given) or (not given and "trainsafe" in names):
+    if any(each.runs.waited for each in given) or (not given and "trainsafe" in names):
         return
     item.warn(
         pytest.PytestWarning(

@@ -6,6 +6,7 @@ Called by the session, which makes noise of that size, and by the ladder.
 from __future__ import annotations
 
 from pytest_trainsafe.record.inject.perturb import EPSILON
+from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 
 
@@ -22,16 +23,14 @@ def rounding_of(reference: Trace) -> str:
 
 def deciding_cast(reference: Trace) -> str:
     """The cast that decides, "dtype file:line"; "" where the program makes none that matters."""
-    narrowed = max(_notes(reference, "narrowed"), key=_rounding, default="")
-    if narrowed or reference.manifest.dtype != "float64":
-        return next(iter(_notes(reference, "quantised")), narrowed)
-    return ""
-
-
-def _notes(reference: Trace, key: str) -> list[str]:
-    """What the ranks noted: a pipeline's stages each what they saw."""
-    return [note for rank in reference.ranks for note in rank.note(key)]
-
-
-def _rounding(cast: str) -> float:
-    return EPSILON[cast.split()[0]]
+    casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
+    narrowed = max(
+        (cast for cast in casts if cast.dtype != "float8"),
+        key=lambda cast: EPSILON[cast.dtype],
+        default=None,
+    )
+    if narrowed is None and reference.manifest.dtype == "float64":
+        return ""
+    quantised = next((cast for cast in casts if cast.dtype == "float8"), None)
+    decides = quantised or narrowed
+    return str(decides) if decides is not None else ""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -27,17 +26,22 @@ from pytest_trainsafe.launch.forkserver.early import Early
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
-from pytest_trainsafe.record.spec import RunSpec, decode_rewrite
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.runs.ahead import Next
+from pytest_trainsafe.runs.asked import AskedRuns, Run
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
-from pytest_trainsafe.runs.run_key import RunKey, adapter_files, code_of, manifest_of
 from pytest_trainsafe.runs.sources import sources
-from pytest_trainsafe.runs.traces import Run, Traces
+from pytest_trainsafe.runs.specs import Role, adapter_files, code_of
+from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.writer import write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
+
+#: In the order in which their Runs are launched ahead.
+ROLES: tuple[Role, ...] = ("reference", "candidate")
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +52,7 @@ class _Order:
     it stands there, or needs no room.
     """
 
-    key: RunKey
+    spec: RunSpec
     surroundings: Surroundings
     behind: tuple[threading.Event, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
@@ -93,13 +97,13 @@ class Session:
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None
-        self._orders: dict[RunKey, _Order] = {}
+        self._orders: dict[RunSpec, _Order] = {}
         #: Those that no test has asked for yet, and those that the current test has asked for.
-        self._ahead: set[RunKey] = set()
-        self._asked: set[RunKey] = set()
+        self._ahead: set[RunSpec] = set()
+        self._asked: set[RunSpec] = set()
         self._last: tuple[threading.Event, ...] = ()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
-        self._retired: set[RunKey] = set()
+        self._retired: set[RunSpec] = set()
         self._parsed: set[tuple[str, str, tuple[str, ...]]] = set()
         self._count = 0
         self._lock = threading.Lock()
@@ -107,14 +111,14 @@ class Session:
     def reference(self, case: Case) -> Traces:
         """The trusted Runs of a test."""
         self._asked.clear()
-        return Traces(case, "reference", self, case.settings.record)
+        return Traces(case, "reference", AskedRuns(self), case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
         """The Runs under test."""
         self._asked.clear()
-        traces = Traces(case, "candidate", self, case.settings.record)
+        traces = Traces(case, "candidate", AskedRuns(self), case.settings.record)
         self._retired |= self._ahead
-        self._drop_retired(keep=traces.keys())
+        self._drop_retired(keep=traces.specs())
         return traces
 
     def look_ahead(self) -> None:
@@ -126,15 +130,15 @@ class Session:
         if following is None or following.surroundings != Surroundings.now():
             return
         record = following.case.settings.record
-        roles = [Traces(following.case, role, self, record) for role in ("reference", "candidate")]
+        roles = [Traces(following.case, role, AskedRuns(self), record) for role in ROLES]
         orders = list(self._orders.values())
         own = [order.joined for order in orders if not order.joined.is_set()]
         for dtype in following.case.rungs:
-            for key in (key for role in roles for key in role.needed(dtype)):
+            for spec in (spec for role in roles for spec in role.needed(dtype)):
                 with self._lock:
-                    if key not in self._orders:
-                        self._ahead.add(key)
-                        self._order(key, following.surroundings, behind=own)
+                    if spec not in self._orders:
+                        self._ahead.add(spec)
+                        self._order(spec, following.surroundings, behind=own)
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -152,43 +156,43 @@ class Session:
         if self.cache is not None:
             self.cache.close()
 
-    def run(self, key: RunKey) -> Future[Run]:
-        """The Run of a key, launched unless it was before in the surroundings of now.
+    def run(self, spec: RunSpec) -> Future[Run]:
+        """The Run of a spec: the one launched in this environment, or a new one.
 
         A test that changes the environment gets Runs of that environment; what it has asked for
         once stays as it is.
         """
         now = Surroundings.now()
         with self._lock:
-            self._ahead.discard(key)
-            order = self._orders.get(key)
-            if key not in self._asked:
-                self._asked.add(key)
+            self._ahead.discard(spec)
+            order = self._orders.get(spec)
+            if spec not in self._asked:
+                self._asked.add(spec)
                 if order is not None and order.surroundings != now:
-                    self._give_up(key)
+                    self._give_up(spec)
                     order = None
-            return (order or self._order(key, now)).run
+            return (order or self._order(spec, now)).run
 
     def _order(
-        self, key: RunKey, around: Surroundings, behind: Sequence[threading.Event] = ()
+        self, spec: RunSpec, around: Surroundings, behind: Sequence[threading.Event] = ()
     ) -> _Order:
-        if self._is_filed(key) and (code := code_of(key, around)) not in self._parsed:
+        if self._is_filed(spec) and (code := code_of(spec, around)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        order = self._orders[key] = _Order(key, around)
-        if not key.trusted:  # a reference may be waited for by another process: it waits for none
+        order = self._orders[spec] = _Order(spec, around)
+        if not spec.trusted:  # a reference may be waited for by another process: it waits for none
             # In the order in which they are judged: threads would overtake each other.
             order.behind, self._last = (*self._last, *behind), (order.joined,)
         order.run = self._pool.submit(self._execute, order)
         order.run.add_done_callback(lambda _: order.joined.set())
         return order
 
-    def _give_up(self, key: RunKey) -> None:
+    def _give_up(self, spec: RunSpec) -> None:
         """Cancel a Run, or stop it, or delete what it wrote."""
-        self._ahead.discard(key)
-        order = self._orders.pop(key, None)
+        self._ahead.discard(spec)
+        order = self._orders.pop(spec, None)
         if order is None:
             return
         order.stop.set()
@@ -207,16 +211,16 @@ class Session:
 
         Tests that differ in the recipe's dtype alone share the upper rungs of their ladders.
         """
-        self._retired |= traces.keys()
+        self._retired |= traces.specs()
 
-    def _drop_retired(self, keep: set[RunKey]) -> None:
+    def _drop_retired(self, keep: set[RunSpec]) -> None:
         """End the given-up Runs that still wait or run, delete what the others wrote."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
-            drop = {key for key in self._retired - keep if not key.trusted}
+            drop = {spec for spec in self._retired - keep if not spec.trusted}
             self._retired &= keep
-            for key in drop:
-                self._give_up(key)
+            for spec in drop:
+                self._give_up(spec)
 
     def directory(self, name: str) -> Path:
         """A new directory for one Run's trace and logs."""
@@ -259,10 +263,10 @@ class Session:
         return "cuda" if wanted == "cuda" else "cpu"
 
     def _execute(self, order: _Order) -> Run:
-        key = order.key
-        role = "rewritten" if key.rewrite else "perturbed" if key.perturbation else "run"
-        workdir = self.directory(f"{key.point.id}-{key.dtype}-{role}")
-        device = self.device(key.device, key.point.world_size)
+        spec = order.spec
+        role = "rewritten" if spec.rewrite else "perturbed" if spec.perturbation else "run"
+        workdir = self.directory(f"{spec.point.id}-{spec.dtype}-{role}")
+        device = self.device(spec.device, spec.point.world_size)
         try:
             return self._make(order, device, workdir)
         except BaseException:
@@ -294,22 +298,19 @@ class Session:
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
         return Run(trace, seconds, filed.digest, entry.reused)
 
-    def _is_filed(self, key: RunKey) -> bool:
+    def _is_filed(self, spec: RunSpec) -> bool:
         """Whether later pytest runs may find this Run."""
-        return self.cache is not None and not key.keep and key.trusted
+        return self.cache is not None and not spec.keep and spec.trusted and not spec.repeat
 
     def _filing_key(self, order: _Order, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
-        key = order.key
-        if not self._is_filed(key):
+        spec = order.spec
+        if not self._is_filed(spec):
             return None
-        run = {name: value for name, value in asdict(key).items() if name != "timeout"}
-        if run["replay"]:
-            del run["replay"]["timeout"]
-        own = (*key.inputs, *adapter_files(key))
-        file, module, search = code_of(key, order.surroundings)
+        own = (*spec.inputs, *adapter_files(spec))
+        file, module, search = code_of(spec, order.surroundings)
         return make_key(
-            run,
+            spec.identity(),
             file=file,
             module=module,
             device=device,
@@ -318,41 +319,24 @@ class Session:
             search=search,
         )
 
-    def _replayed(self, key: RunKey) -> Path:
+    def _replayed(self, spec: RunSpec) -> Path:
         """The trace of a Run that has finished: its decisions were looked for before."""
-        order = self._orders.get(key)
-        return (order.run if order else self.run(key)).result().trace.path
+        order = self._orders.get(spec)
+        return (order.run if order else self.run(spec)).result().trace.path
 
     def _record(self, order: _Order, device: Device, workdir: Path, trace: Path) -> Recorded:
-        key = order.key
-        spec = RunSpec(
-            program=key.program,
-            file=key.file,
-            script=key.script,
-            script_args=key.script_args,
-            arguments=json.loads(key.arguments),
-            point=dict(key.point.values),
-            dtype=key.dtype,
-            device=device,
-            seed=key.seed,
+        spec = order.spec
+        write_manifest(trace, manifest_of(spec, device))
+        assignment = Assignment(
+            spec=spec,
             trace=str(trace),
-            kinds=key.record_kinds,
-            modules=key.record_modules,
-            perturbation=key.perturbation,
-            sample=key.sample,
-            watch_casts=key.watch_casts,
-            record=key.record,
-            keep=key.keep,
-            rewrite=decode_rewrite(key.rewrite),
-            replay=str(self._replayed(key.replay)) if key.replay else "",
-            eager=key.trusted,
-            adapters=key.adapters,
+            device=device,
+            replayed=str(self._replayed(spec.replay)) if spec.replay is not None else "",
         )
-        write_manifest(trace, manifest_of(spec, key))
         task = Task.of(
             "pytest_trainsafe.record.program:run",
-            msgspec.to_builtins(spec),
-            world_size=key.point.world_size,
+            msgspec.to_builtins(assignment),
+            world_size=spec.point.world_size,
             device=device,
             surroundings=order.surroundings,
         )
@@ -360,14 +344,14 @@ class Session:
             joined.wait()
         result = self.launch(
             task,
-            key.timeout,
+            spec.timeout,
             workdir,
-            script=bool(key.script),
+            script=bool(spec.script),
             stop=order.stop,
             environ=order.surroundings.environ,
             joined=order.joined.set,
         )
-        result.raise_for_failure(key.told)
+        result.raise_for_failure(spec.title)
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])

@@ -7,7 +7,6 @@ allocate memory for the declared shapes and look up the declared axes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -24,9 +23,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
-from pytest_trainsafe.core.untrusted import MALFORMED
-from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
-from pytest_trainsafe.trace.sites import fault_of_sites
+from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Every dtype that torch has, by the name it has in a trace.
 DTYPES: Mapping[str, torch.dtype] = {
@@ -48,29 +45,6 @@ MOST_PLACEMENTS = 16
 
 #: Maximum number of cached layouts.
 _MOST_KNOWN = 4096
-
-_DTYPE = "(float64|float32|float16|bfloat16|float8)"
-
-#: The notes whose values are parsed later, with their formats.
-_NOTES = {
-    "narrowed": re.compile(rf"{_DTYPE} .*", re.DOTALL),
-    "quantised": re.compile(r"float8 .*", re.DOTALL),
-    "caller": re.compile(r"[^=]+=.*", re.DOTALL),
-    "altered": re.compile(r"\d{1,18} \d{1,18} .*", re.DOTALL | re.ASCII),
-}
-
-
-def fault_of_note(event: NoteEvent) -> str | None:
-    """What is wrong with a note; None if it is valid, or if its value is free text."""
-    form = _NOTES.get(event.key)
-    if form is not None and not form.fullmatch(event.value):
-        return f"the note {event.key!r} is malformed: {event.value[:80]!r}"
-    if event.key == "annotations":
-        try:
-            msgspec.json.decode(event.value, type=dict[str, str])
-        except MALFORMED as error:
-            return f"the note {event.key!r} is malformed: {error}"
-    return fault_of_sites(event.key, event.value)
 
 
 class TensorCheck:

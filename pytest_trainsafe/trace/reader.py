@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar, cast
 
 import msgspec
 import torch
@@ -25,26 +26,26 @@ from pytest_trainsafe.trace.check import (
     FEW_ELEMENTS,
     MOST_TIMES,
     TensorCheck,
-    fault_of_note,
 )
-from pytest_trainsafe.trace.payload import Payload, PayloadError
+from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     MOST_RANKS,
     SCHEMA_VERSION,
     End,
-    Event,
     InputEvent,
     Manifest,
     ModuleEvent,
     NoteEvent,
+    NoteKey,
     StepEvent,
     TensorEvent,
     manifest_hash,
     seal,
 )
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Values
 from pytest_trainsafe.trace.stand_ins import stand_ins
+from pytest_trainsafe.trace.tensors.payload import Payload, PayloadError
+from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Values
 
 FORMAT = "pytest-trainsafe trace"
 
@@ -64,6 +65,9 @@ _FLOWS = frozenset({"activation", "activation_grad"})
 MOST_LISTED = 20
 
 
+_Fact = TypeVar("_Fact", bound=msgspec.Struct)
+
+
 class TraceError(Exception):
     """A trace cannot be used; the message names the file, what is wrong, and what to do."""
 
@@ -78,19 +82,23 @@ class RankTrace:
 
     rank: int
     coordinates: dict[str, int]
-    events: list[Event] = field(default_factory=list)
+    events: list[msgspec.Struct] = field(default_factory=list)
     tensors: dict[TensorId, TensorEvent] = field(default_factory=dict)
     modules: dict[str, ModuleEvent] = field(default_factory=dict)
     inputs: list[InputEvent] = field(default_factory=list)
     steps: list[StepEvent] = field(default_factory=list)
-    notes: list[NoteEvent] = field(default_factory=list)
+    facts: dict[type[msgspec.Struct], list[msgspec.Struct]] = field(default_factory=dict)
     sketches: dict[str, str] = field(default_factory=dict)
     manifest: str | None = None
     complete: bool = False
 
-    def note(self, key: str) -> list[str]:
+    def note(self, key: NoteKey) -> list[str]:
         """The values noted under `key`, in order."""
-        return [event.value for event in self.notes if event.key == key]
+        return [event.value for event in self.events_of(NoteEvent) if event.key == key]
+
+    def events_of(self, kind: type[_Fact]) -> list[_Fact]:
+        """The events of one type, in order; of a type that describes no tensor, module or step."""
+        return cast(list[_Fact], self.facts.get(kind, []))
 
 
 @dataclass(slots=True)
@@ -120,7 +128,7 @@ class Trace:
     _sketches: dict[tuple[int, str], Values] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.point = Point.of(self.manifest.point)
+        self.point = self.manifest.point
         self.sizes = self.point.sizes
 
     @classmethod
@@ -286,7 +294,7 @@ def _point_of(path: Path, manifest: Manifest) -> Point:
                 f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
                 "Record the run again."
             )
-    point = Point.of(manifest.point)
+    point = manifest.point
     if point.world_size != manifest.world_size:
         raise TraceError(
             f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "
@@ -350,7 +358,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
         descriptor = open_file(file, below=path, most=MOST_EVENTS)
     except OSError as error:
         return f"{file} cannot be read ({error.strerror}): rank {rank.rank} left no events"
-    decoder = msgspec.json.Decoder(Event)
+    events = decoder()
     before = xxhash.xxh3_128()
     number = 0
     with os.fdopen(descriptor, "rb") as lines:
@@ -364,7 +372,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                     "the rank died or the disk filled"
                 )
             try:
-                event = decoder.decode(line)
+                event = events.decode(line)
             except MALFORMED as error:
                 return f"{file} line {number} is damaged: {shown(error)}"
             if isinstance(event, End):
@@ -382,7 +390,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
     return f"{file} has no end: rank {rank.rank} did not finish (it died, or is still running)"
 
 
-def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
+def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | None:
     match event:
         case TensorEvent():
             if event.seq != len(rank.events):
@@ -400,12 +408,10 @@ def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
             rank.inputs.append(event)
         case StepEvent():
             rank.steps.append(event)
-        case NoteEvent():
-            if fault := fault_of_note(event):
-                return fault
-            rank.notes.append(event)
         case _:
-            raise AssertionError(event)
+            if fault := fault_of(event):
+                return f"the event {event.__struct_config__.tag!r} is malformed: {fault}"
+            rank.facts.setdefault(type(event), []).append(event)
     rank.events.append(event)
     return None
 

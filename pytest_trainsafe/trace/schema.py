@@ -20,15 +20,17 @@ compute them again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
+from pytest_trainsafe.trace.run_spec import RunSpec
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
@@ -91,27 +93,47 @@ class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
     seconds: float
 
 
-class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
-    """A fact about the run, by key.
+NoteKey = Literal[
+    "asked",
+    "autocast",
+    "averages",
+    "clipped",
+    "compiled",
+    "dropout",
+    "level",
+    "local",
+    "ran",
+    "reduces_in",
+    "skipped",
+    "unmatched_annotation",
+    "unmatched_pattern",
+    "unseen",
+    "unused_annotation",
+]
 
-    "autocast", "dropout", "narrowed", "quantised", "unmatched_annotation", "unused_annotation",
-    "unmatched_pattern": one of the modules to record that matches none on this rank;
-    "annotations": their file and cp_order, as JSON; "unseen": what a program has and no tensor
-    of the trace shows, in words; "skipped": a step that the optimizer was not given, and why;
-    "local": by kind and path, what has no logical counterpart at the Point; "reduction" and
-    "norm_reduction": a collective that may reduce gradients, or their norm, over which axes, and
-    its line; "site": another line of the program (`trace/sites.py`); "evaluated": a module that
-    ran in evaluation mode, and the line that put it there; "altered": the step, the micro-batch
-    and the name of a module whose parameters were not those that the step began with; "clipped":
-    the function by which the program clips gradients; "averages": the wrapper that is taken to
-    average them; "reduces_in": the dtype in which a framework is configured to reduce them;
-    "compiled": a module that ran inside a compiled region, where it is not recorded; "ran": an
-    axis of which this rank had the consequence, "recompute" (a backward ran a forward) or
-    "compile" (a region); "level":
-    "step", where the program marks no micro-batches.
+
+class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
+    """A fact of one word or sentence, by key.
+
+    asked                 an axis or argument that the program read
+    autocast              the dtype of an autocast region
+    averages              the wrapper that averages gradients over dp
+    clipped               the function by which the program clips gradients
+    compiled              a module inside a compiled region, where it is not recorded
+    dropout               the rate of a dropout that is on
+    level                 "step" where the program marks no micro-batches
+    local                 a kind and path that has no logical counterpart at the Point
+    ran                   an axis whose consequence the rank had: "recompute" (a backward ran a
+                          forward again) or "compile" (a region was compiled)
+    reduces_in            the dtype in which a framework is configured to reduce gradients
+    skipped               a step in which the optimizer did nothing, and why
+    unmatched_annotation  an annotation pattern that matches nothing
+    unmatched_pattern     a pattern of modules to record that matches none on this rank
+    unseen                what the program has and the trace does not, as a sentence
+    unused_annotation     an annotation that contradicts a stronger source of the layout
     """
 
-    key: str
+    key: NoteKey
     value: str
 
 
@@ -145,20 +167,28 @@ def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manif
 MOST_RANKS = 2**14
 MOST_MANIFEST = 2**20
 
-Event = TensorEvent | ModuleEvent | InputEvent | StepEvent | NoteEvent | End
-
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran.  `format` and `schema` come first so that a foreign file is recognised."""
+    """What ran: the Run, the device it ran on ("cpu", "cuda"), and the versions of what ran it.
+
+    `format` and `schema` come first so that a foreign file is recognised.
+    """
 
     format: str = "pytest-trainsafe trace"
     schema: int = SCHEMA_VERSION
-    program: str
-    point: dict[str, int | bool | str]
-    arguments: str = "{}"
+    spec: RunSpec
     world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
-    dtype: str
     device: str
-    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-    perturbation: float = 0.0
     versions: dict[str, str] = {}
+
+    @property
+    def program(self) -> str:
+        return self.spec.program
+
+    @property
+    def point(self) -> Point:
+        return self.spec.point
+
+    @property
+    def dtype(self) -> str:
+        return self.spec.dtype

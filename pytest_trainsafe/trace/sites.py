@@ -1,4 +1,4 @@
-"""Notes in a trace that name lines of the program: where it reduces gradients, steps, and so on.
+"""Lines of the program: where it reduces gradients, steps its optimizer, and so on.
 
 Written by the recorder, read by `localize`.
 """
@@ -9,8 +9,6 @@ import re
 from typing import Annotated, Literal
 
 import msgspec
-
-from pytest_trainsafe.core.untrusted import MALFORMED
 
 What = Literal[
     "model",
@@ -25,14 +23,16 @@ What = Literal[
     "mode",
 ]
 
+Of = Literal["gradients", "norm"]
+
 #: A name, or "file:line".
 _Text = Annotated[str, msgspec.Meta(max_length=4096)]
 
 _LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
 
 
-class Reduction(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A collective such as "all_reduce(SUM)", the axes of its group, and its line.
+class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True):
+    """A collective that may reduce gradients or their norm: "all_reduce(SUM)", its axes, its line.
 
     `caller` is the nearest line of another file on the call stack, "" for none: frameworks call
     their collectives in functions of their own.  `numel` counts the input elements; it is None
@@ -44,13 +44,18 @@ class Reduction(msgspec.Struct, frozen=True, omit_defaults=True):
     site: _Text
     caller: _Text
     numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
+    of: Of = "gradients"
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return _fault_of_lines(self.site, self.caller)
 
     def __str__(self) -> str:
         of = " of one number" if self.numel == 1 else ""
         return f"{self.call}{of} over {' and '.join(self.axes)}"
 
 
-class Site(msgspec.Struct, frozen=True, omit_defaults=True):
+class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     """A line of the program, by what it does.
 
     `model` calls the model; `loss` and `norm` report (ctx.loss, ctx.grad_norm); `backward` starts
@@ -68,17 +73,11 @@ class Site(msgspec.Struct, frozen=True, omit_defaults=True):
     user: _Text = ""
     name: _Text = ""
 
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return _fault_of_lines(self.at, self.user)
 
-def fault_of_sites(key: str, value: str) -> str | None:
-    """What is wrong with a note of lines; None if it is valid, or has another key."""
-    types = {"reduction": Reduction, "norm_reduction": Reduction, "site": Site, "evaluated": Site}
-    if key not in types:
-        return None
-    try:
-        found = msgspec.json.decode(value, type=types[key])
-    except MALFORMED as error:
-        return f"the note {key!r} is malformed: {error}"
-    lines = (found.site, found.caller) if isinstance(found, Reduction) else (found.at, found.user)
-    if any(line and not _LINE.fullmatch(line) for line in lines):
-        return f"the note {key!r} names no line: {value[:80]!r}"
-    return None
+
+def _fault_of_lines(*lines: str) -> str:
+    wrong = next((line for line in lines if line and not _LINE.fullmatch(line)), "")
+    return f"{wrong[:80]!r} is not a line of a file" if wrong else ""

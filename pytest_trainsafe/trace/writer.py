@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib.metadata
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,17 +23,17 @@ import xxhash
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
-from pytest_trainsafe.trace.payload import SKETCHES, Held, encode
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
-    Event,
     Manifest,
     TensorEvent,
     manifest_hash,
     seal,
 )
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, SIZE, Sketcher
-from pytest_trainsafe.trace.taken import Shape, Taken, as_array, of_bytes
+from pytest_trainsafe.trace.tensors.payload import SKETCHES, Held, encode
+from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, SIZE, Sketcher
+from pytest_trainsafe.trace.tensors.taken import Shape, Taken, as_array, of_bytes
 
 #: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once
 #: more, and a small copy reuses memory that the allocator already has: with 16 MiB, recording a
@@ -65,7 +67,7 @@ class RankWriter:
         self.rank = rank
         self._events = self.directory / "events.jsonl"
         self._encoder = msgspec.json.Encoder()
-        self._unwritten: list[Event] = []
+        self._unwritten: list[msgspec.Struct] = []
         self._count = 0
         self._files = 0
         self._pending: list[Held] = []
@@ -88,7 +90,7 @@ class RankWriter:
                 "remove this one or choose another."
             )
 
-    def add(self, event: Event) -> None:
+    def add(self, event: msgspec.Struct) -> None:
         """Appends an event that carries no tensor."""
         self._check()
         self._unwritten.append(event)
@@ -233,6 +235,20 @@ def _manifest_of(directory: Path) -> bytes:
         return b""
     except OSError as error:
         raise TraceWriteError(f"cannot read {path}: {error.strerror}") from error
+
+
+def manifest_of(spec: RunSpec, device: str) -> Manifest:
+    """The manifest of a Run that this process starts."""
+    return Manifest(
+        spec=spec,
+        world_size=spec.point.world_size,
+        device=device,
+        versions={
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "pytest-trainsafe": importlib.metadata.version("pytest-trainsafe"),
+        },
+    )
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:

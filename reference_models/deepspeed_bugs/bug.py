@@ -37,7 +37,7 @@ class DeepSpeedBug:
     tensor: str
     step: int = 0
     planted: bool = False
-    program: str = "program"
+    program: str = "small"
     arguments: Where = field(default_factory=dict)
 
     @property

@@ -16,7 +16,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from pytest_trainsafe.fixtures.deepspeed_engine import gather_without_history
+from pytest_trainsafe.fixtures.deepspeed.engine import gather_without_history
 
 #: Modules of Intel's that releases before 0.14.1 import to believe in CPUs.
 _INTELS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from pytest_trainsafe.reference_models import plain_fp8
+from pytest_trainsafe.reference_models.blocks.mlp import MLP
 from pytest_trainsafe.reference_models.config import (
     AnyConfig,
     GPTConfig,
@@ -16,29 +16,29 @@ from pytest_trainsafe.reference_models.config import (
     fc1_blocks,
     qkv_blocks,
 )
-from pytest_trainsafe.reference_models.decoder import TransformerLayer
-from pytest_trainsafe.reference_models.llama_model import Llama
-from pytest_trainsafe.reference_models.mlp import MLP
-from pytest_trainsafe.reference_models.model import GPT, tie
-from pytest_trainsafe.reference_models.parallel.attention import ContextParallelAttention
+from pytest_trainsafe.reference_models.networks.decoder import TransformerLayer
+from pytest_trainsafe.reference_models.networks.gpt import GPT, tie
+from pytest_trainsafe.reference_models.networks.llama import Llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes
-from pytest_trainsafe.reference_models.parallel.embedding import (
-    SequenceParallelEmbedding,
-    SequenceParallelTokenEmbedding,
-    VocabParallelEmbedding,
-)
+from pytest_trainsafe.reference_models.parallel.context.attention import ContextParallelAttention
+from pytest_trainsafe.reference_models.parallel.context.ring import RingAttention
 from pytest_trainsafe.reference_models.parallel.fp8 import use_fp8
-from pytest_trainsafe.reference_models.parallel.linear import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-)
-from pytest_trainsafe.reference_models.parallel.loss import VocabParallelCrossEntropy
-from pytest_trainsafe.reference_models.parallel.norm import mark_norms, sequence_parallel
 from pytest_trainsafe.reference_models.parallel.recompute import (
     recompute_in_backward,
     run_in_chunks,
 )
-from pytest_trainsafe.reference_models.parallel.ring import RingAttention
+from pytest_trainsafe.reference_models.parallel.tensor.embedding import (
+    SequenceParallelEmbedding,
+    SequenceParallelTokenEmbedding,
+    VocabParallelEmbedding,
+)
+from pytest_trainsafe.reference_models.parallel.tensor.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+)
+from pytest_trainsafe.reference_models.parallel.tensor.loss import VocabParallelCrossEntropy
+from pytest_trainsafe.reference_models.parallel.tensor.norm import mark_norms, sequence_parallel
+from pytest_trainsafe.reference_models.plain import fp8 as plain_fp8
 
 
 def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:

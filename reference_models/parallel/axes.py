@@ -38,11 +38,11 @@ class Axes:
     """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty.
 
     `vpp` is the number of chunks of layers on each rank of pp.  `embedding` joins the first and
-    the last stage where both hold a copy of one embedding (`tied.py` makes it).  `dp_cp` is dp and
-    cp as one, dp the slower: gradients are averaged over it in buckets, and `zero` (1) shares
-    the optimizer out.  Experts are shared out over `ep` and held in common over `edp`; together
-    these two are dp and cp (see `expert_axes.py`).  `techniques` says what is done beside sharing
-    work out.
+    the last stage where both hold a copy of one embedding (`pipeline/tied.py` makes it).  `dp_cp`
+    is dp and cp as one, dp the slower: gradients are averaged over it in buckets, and `zero` (1)
+    shares the optimizer out.  Experts are shared out over `ep` and held in common over `edp`;
+    together these two are dp and cp (see `experts/expert_axes.py`).  `techniques` says what is done
+    beside sharing work out.
     """
 
     dp: Axis = Axis()

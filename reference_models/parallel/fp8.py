@@ -18,11 +18,6 @@ from pytest_trainsafe.reference_models.parallel.collectives import (
     all_reduce,
     reduce_scatter,
 )
-from pytest_trainsafe.reference_models.parallel.linear import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-)
-from pytest_trainsafe.reference_models.parallel.overlap import overlapped_linear
 from pytest_trainsafe.reference_models.parallel.scaling import (
     BACKWARD,
     FORWARD,
@@ -30,6 +25,11 @@ from pytest_trainsafe.reference_models.parallel.scaling import (
     finish_step,
     values_of,
 )
+from pytest_trainsafe.reference_models.parallel.tensor.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+)
+from pytest_trainsafe.reference_models.parallel.tensor.overlap import overlapped_linear
 
 Linear = nn.Linear | ColumnParallelLinear | RowParallelLinear
 

@@ -10,10 +10,12 @@ import torch
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import ModuleEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 #: What a rank runs in a micro-batch: modules, with the value that each returns.
 Calls = Sequence[tuple[str, float]]
@@ -33,9 +35,7 @@ def record(tmp_path: Path) -> Record:
         world = len(stages) * tp
         write_manifest(
             path,
-            Manifest(
-                program="p", point=point, world_size=world, dtype="float32", device="cpu", seed=0
-            ),
+            manifest_of(RunSpec(program="p", point=Point.of(point), dtype="float32"), "cpu"),
         )
         for rank in range(world):
             calls = stages[rank // tp]

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 #: What a rank writes of one step of two micro-batches, as it happens under 1F1B.
 KINDS: tuple[tuple[int | None, Kind], ...] = (
@@ -31,8 +32,8 @@ LATE = (*KINDS[:2], *KINDS[6:9], *KINDS[2:6])
 
 
 def record(path: Path, stages: int, kinds: tuple[tuple[int | None, Kind], ...] = KINDS) -> Trace:
-    manifest = Manifest(
-        program="p", point={"pp": stages}, world_size=stages, dtype="float32", device="cpu", seed=0
+    manifest = manifest_of(
+        RunSpec(program="p", point=Point.of({"pp": stages}), dtype="float32"), "cpu"
     )
     write_manifest(path, manifest)
     for rank in range(stages):

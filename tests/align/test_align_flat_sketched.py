@@ -14,9 +14,9 @@ from pytest_trainsafe.core.layout import Flat, Layout, Partial, Scaled, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.sketch import Sketcher
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 FULL = torch.randn(64, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 ID = TensorId(0, None, "main_grad", "fc", "weight")
@@ -25,10 +25,7 @@ SHARD = Shard(0, "tp")
 
 
 def record(path: Path, point: Point, parts: dict[int, tuple[Layout, torch.Tensor]]) -> Trace:
-    manifest = Manifest(
-        program="p", point=dict(point), world_size=point.world_size, dtype="float64",
-        device="cpu", seed=0,
-    )  # fmt: skip
+    manifest = manifest_of(RunSpec(program='p', point=point, dtype='float64'), 'cpu')  # fmt: skip
     write_manifest(path, manifest)
     for rank in range(point.world_size):
         writer = RankWriter(path, rank, Sketcher(point.coordinates(rank), point.sizes))

@@ -12,8 +12,8 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 POINT = Point.of(tp=2, dp=2)
 FULL = torch.arange(12.0).view(4, 3)
@@ -26,14 +26,7 @@ def record(path: Path) -> Trace:
     """Micro-batch 1 ran on dp coordinate 1; dp coordinate 1 lost its main gradient."""
     write_manifest(
         path,
-        Manifest(
-            program="p",
-            point=dict(POINT),
-            world_size=4,
-            dtype="float32",
-            device="cpu",
-            seed=0,
-        ),
+        manifest_of(RunSpec(program="p", point=POINT, dtype="float32"), "cpu"),
     )
     for rank in range(4):
         where = POINT.coordinates(rank)

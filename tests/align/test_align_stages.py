@@ -12,8 +12,9 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import ModuleEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 #: Three stages of a model: what each holds.
 STAGES = (
@@ -34,9 +35,7 @@ TERM = TensorId(0, 0, "param_grad", "embedding", "weight")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """Every module was called on every stage that holds it, but the last stage's embedding."""
     path = tmp_path_factory.mktemp("stages") / "trace"
-    manifest = Manifest(
-        program="p", point={"pp": 3}, world_size=3, dtype="float32", device="cpu", seed=0
-    )
+    manifest = manifest_of(RunSpec(program="p", point=Point.of({"pp": 3}), dtype="float32"), "cpu")
     write_manifest(path, manifest)
     over_pp: Layout = (Partial("pp"),)
     for rank, modules in enumerate(STAGES):

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, ModuleEvent
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import ModuleEvent
 from pytest_trainsafe.trace.stand_ins import stand_ins
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 OUTPUT = TensorId(0, 0, "activation", "embedding", "output")
 
@@ -25,8 +27,8 @@ def write(tmp_path: Path) -> Write:
     """Writes a trace of two stages; each is given the module `embedding` and what it returned."""
 
     def make(*stages: tuple[ModuleEvent, torch.Tensor], axis: str = "pp") -> Trace:
-        manifest = Manifest(
-            program="p", point={axis: 2}, world_size=2, dtype="float32", device="cpu", seed=0
+        manifest = manifest_of(
+            RunSpec(program="p", point=Point.of({axis: 2}), dtype="float32"), "cpu"
         )
         write_manifest(tmp_path, manifest)
         for rank, (module, value) in enumerate(stages):

@@ -129,20 +129,20 @@ def test_a_longer_sample_of_a_seed_has_the_shorter_one_in_it(tmp_path: Path) -> 
 
 
 def test_a_copy_of_the_models_imports_nothing_of_the_originals() -> None:
-    from _mutant_packages import MODELS, MUTATED, relative
+    from _mutant_packages import MODELS, relative, sources
 
     texts = [
-        relative(file.read_text(encoding="utf-8"), folder)
-        for folder in ("", MUTATED)
-        for file in (MODELS / folder).glob("*.py")
-        if not file.name.startswith("deepspeed")
+        relative(file.read_text(encoding="utf-8"), file.relative_to(MODELS).parent)
+        for file in sources()
+        if file.suffix == ".py" and not file.name.startswith("deepspeed")
     ]
 
     assert len(texts) > 50
     lines = [line for text in texts for line in text.splitlines() if " import " in line]
     assert [line for line in lines if "pytest_trainsafe.reference_models" in line] == []
     assert "from .parallel.axes import Axes" in "\n".join(lines)
-    assert "from ..config import MoEConfig, fc1_blocks" in "\n".join(lines)
+    assert "from ..config import AnyConfig, fc1_blocks" in "\n".join(lines)
+    assert "from ...config import MoEConfig, fc1_blocks" in "\n".join(lines)
 
 
 REPORT = """trainsafe: gpt.train at tp=2 differs from its single-device reference
@@ -157,7 +157,7 @@ REPORT = """trainsafe: gpt.train at tp=2 differs from its single-device referenc
 
 @pytest.mark.parametrize(
     ("looked", "word"),
-    [("regions.py:1 (module class Copy)", "file"), ("caller.py:3", "caller")],
+    [("tensor/linear.py:1 (module class Copy)", "file"), ("caller.py:3", "caller")],
 )
 def test_a_report_names_the_mutated_file_or_its_caller(
     tmp_path: Path, looked: str, word: str
@@ -168,7 +168,7 @@ def test_a_report_names_the_mutated_file_or_its_caller(
     (tmp_path / "parallel").mkdir()
     (tmp_path / "parallel" / "caller.py").write_text("\n\ndef run():\n    copy_into(1)\n")
     (tmp_path / "parallel" / "alone.py").write_text("\n\ndef run():\n    return 1\n")
-    mutation = Mutation("regions.py", "copy_into", "constant", "1", "2", 0, 1, range(1, 2))
+    mutation = Mutation("tensor/linear.py", "copy_into", "constant", "1", "2", 0, 1, range(1, 2))
     report = REPORT.format(folder=tmp_path, looked=looked)
 
     assert len(places(report)) == 2
@@ -177,3 +177,16 @@ def test_a_report_names_the_mutated_file_or_its_caller(
         "file" if word == "file" else "other"
     )
     assert named("  starts at  x.py:1", tmp_path, mutation) == "nothing"
+
+
+def test_a_mutation_has_the_same_name_in_whatever_folder_its_file_is(tmp_path: Path) -> None:
+    from _mutants import mutations
+
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "a.py").write_text(SOURCE)
+    (tmp_path / "deep" / "below").mkdir(parents=True)
+    (tmp_path / "deep" / "below" / "a.py").write_text(SOURCE)
+    flat, deep = mutations(tmp_path / "flat"), mutations(tmp_path / "deep")
+
+    assert [each.id for each in flat] == [each.id for each in deep]
+    assert {each.file for each in deep} == {"below/a.py"}

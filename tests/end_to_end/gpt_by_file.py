@@ -10,7 +10,7 @@ def train(ctx: Any, annotations: str = "", bug: str = "", layers: int = 2) -> No
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes
-    from pytest_trainsafe.reference_models.training import Recipe, train_language_model
+    from pytest_trainsafe.reference_models.training.language import Recipe, train_language_model
 
     axes = Axes.of(ctx, bug)
     model = parallel_gpt(GPTConfig(layers, 64, 4, 32), axes)

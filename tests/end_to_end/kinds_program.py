@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.reference_models.parallel.embedding import VocabParallelEmbedding
+from pytest_trainsafe.reference_models.parallel.tensor.embedding import VocabParallelEmbedding
 
 WIDTH, TOTAL, STEPS = 6, 4, 2
 MEAN = {"gradients": {"mean": ["dp"]}}

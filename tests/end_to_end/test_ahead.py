@@ -17,7 +17,7 @@ from pytest_trainsafe import assert_trainsafe
 LOG = {log!r}
 
 def launched(traces):
-    return traces.session._orders.keys() & traces.keys()
+    return traces.runs.session._orders.keys() & traces.specs()
 
 def marked(**arguments):
     return pytest.mark.trainsafe(train, dp=2, args={{"log": LOG, **arguments}})
@@ -83,7 +83,8 @@ def test_second(candidate_trace, reference_trace):
 
 @marked(tag="third")
 def test_third(candidate_trace, reference_trace):
-    known = [key for key in candidate_trace.session._orders if "something else" in key.arguments]
+    launched = candidate_trace.runs.session._orders
+    known = [key for key in launched if "something else" in key.arguments]
     assert not [key for key in known if key.point.world_size > 1]
     assert_trainsafe(candidate_trace, reference_trace)
 """,
@@ -173,7 +174,7 @@ here = os.getcwd()
 
 @marked(tag="holding")
 def test_holding(candidate_trace, reference_trace, tmp_path):
-    session = candidate_trace.session
+    session = candidate_trace.runs.session
     with session.leases.take(1000):  # the next test's Runs stand in the queue
         session.look_ahead()
         os.environ["WANTED"] = "b"

@@ -7,6 +7,7 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.trace.facts import Cast
 
 SMALL = {"layers": 3, "hidden": 32, "batch_size": 1, "tied": True}
 PIPELINE = {"pp": 2, "schedule": "torch-gpipe"}
@@ -18,7 +19,7 @@ def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace)
 
     reference = reference_trace.at("float32")
     assert reference.sizes["pp"] == len(reference.ranks) == 2
-    assert reference_trace.at("float64").ranks[1].note("narrowed") == []
+    assert reference_trace.at("float64").ranks[1].events_of(Cast) == []
 
 
 @pytest.mark.trainsafe(

@@ -67,13 +67,3 @@ def test_an_import_that_points_up_is_found(
 
     assert result.returncode == 1, result.stdout + result.stderr
     assert found in " ".join(result.stdout.split())
-
-
-@pytest.mark.parametrize("folder", ["pytest_trainsafe", "invariants"])
-def test_a_folder_has_at_most_twelve_files_of_at_most_450_lines(root: Path, folder: str) -> None:
-    for package in {file.parent for file in (root / folder).rglob("*.py")}:
-        files = list(package.glob("*.py"))
-        if package != root / "pytest_trainsafe":
-            assert len(files) <= 12, package
-        for file in files:
-            assert len(file.read_text().splitlines()) <= 450, file

@@ -7,6 +7,7 @@ RECORDER = """
     class Traces:
         def __init__(self, session, role, case):
             self.session, self.role, self.case = session, role, case
+            self.runs = types.SimpleNamespace(waited=False, publish=None)
 
     class Session:
         def __init__(self, settings, basetemp, cache_folder, shared, controller):
@@ -43,7 +44,7 @@ TESTS = """
         asked = [reference_trace, candidate_trace, torchrun_group]
         assert [entry.role for entry in asked] == ["reference", "candidate", "group"]
         assert all(entry.case is trainsafe for entry in asked)
-        candidate_trace.publish({"point": trainsafe.point.id, "verdict": "pass"})
+        candidate_trace.runs.publish({"point": trainsafe.point.id, "verdict": "pass"})
 
     def test_a_group_without_a_marker_has_no_case(torchrun_group):
         assert (torchrun_group.role, torchrun_group.case) == ("group", None)

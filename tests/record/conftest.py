@@ -10,14 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record import program
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.writer import write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 
 class Recorded:
@@ -58,47 +59,40 @@ Record = Callable[..., Recorded]
 
 
 @pytest.fixture
-def make_spec(tmp_path: Path) -> Callable[..., RunSpec]:
-    """Build a spec of a run with a directory of its own."""
+def assign(tmp_path: Path) -> Callable[..., Assignment]:
+    """Build the assignment of a Run with a directory of its own; keywords change its spec."""
     made = []
 
-    def make(**changes: Any) -> RunSpec:
+    def make(*, replayed: str = "", **changes: Any) -> Assignment:
         made.append(changes)
         defaults: dict[str, Any] = {
             "program": "a_program:train",
-            "point": {},
             "dtype": "float32",
-            "device": "cpu",
             "adapters": BUILT_IN,
-            "seed": 0,
-            "trace": str(tmp_path / f"trace{len(made)}"),
         }
+        changes["point"] = Point.of(changes.get("point", {}))
+        changes["arguments"] = arguments_of(changes.get("arguments", {}))
+        changes["rewrite"] = tuple(sorted(changes.get("rewrite", {}).items()))
         spec = RunSpec(**{**defaults, **changes})
-        manifest = Manifest(
-            program=spec.program,
-            point=spec.point,
-            world_size=spec.at.world_size,
-            dtype=spec.dtype,
-            device=spec.device,
-            seed=spec.seed,
-        )
-        write_manifest(Path(spec.trace), manifest)
-        return spec
+        trace = tmp_path / f"trace{len(made)}"
+        write_manifest(trace, manifest_of(spec, "cpu"))
+        return Assignment(spec=spec, trace=str(trace), replayed=replayed)
 
     return make
 
 
 @pytest.fixture
-def record(make_spec: Callable[..., RunSpec]) -> Record:
+def record(assign: Callable[..., Assignment]) -> Record:
     """Record `train(ctx)` and open its trace; keywords change the spec.
 
     At a Point of several ranks this is rank 0, and the others are missing.
     """
 
     def run(train: Callable[[Context], object], **changes: Any) -> Recorded:
-        spec = make_spec(**changes)
-        program.record(spec, train)
-        return Recorded(Trace.open(spec.trace, allow_incomplete=spec.at.world_size > 1))
+        assignment = assign(**changes)
+        program.record(assignment, train)
+        several = assignment.spec.point.world_size > 1
+        return Recorded(Trace.open(assignment.trace, allow_incomplete=several))
 
     return run
 

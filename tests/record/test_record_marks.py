@@ -130,8 +130,8 @@ def test_misuse_is_an_error_that_says_what_to_do(
         record(train)
 
 
-def test_an_exception_in_an_open_step_is_the_programs_own(make_spec: Any) -> None:
-    spec = make_spec()
+def test_an_exception_in_an_open_step_is_the_programs_own(assign: Any) -> None:
+    assignment = assign()
 
     def train(ctx: Context) -> None:
         model = nn.Linear(3, 2)
@@ -146,7 +146,7 @@ def test_an_exception_in_an_open_step_is_the_programs_own(make_spec: Any) -> Non
             ctx.end_step()
 
     with pytest.raises(ValueError, match="my own"):
-        program.record(spec, train)
-    rank = Trace.open(spec.trace, allow_incomplete=True).ranks[0]
+        program.record(assignment, train)
+    rank = Trace.open(assignment.trace, allow_incomplete=True).ranks[0]
     assert [event.step for event in rank.steps] == [0]
     assert [id.kind for id in rank.tensors if id.step == 1] == ["input", "activation"]

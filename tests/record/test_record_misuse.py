@@ -12,8 +12,8 @@ from torch import nn
 
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.record import program
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.context import Context, ProgramError
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -197,9 +197,9 @@ def test_annotations_are_a_path_or_a_mapping(record: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("my own"), KeyboardInterrupt(), SystemExit(3)])
 def test_an_exception_passes_through_and_leaves_what_was_recorded(
-    make_spec: Any, error: BaseException
+    assign: Any, error: BaseException
 ) -> None:
-    spec = make_spec()
+    assignment = assign()
 
     def train(ctx: Context) -> None:
         model = nn.Linear(3, 2)
@@ -211,26 +211,26 @@ def test_an_exception_passes_through_and_leaves_what_was_recorded(
                     raise error
 
     with pytest.raises(type(error)) as raised:
-        program.record(spec, train)
+        program.record(assignment, train)
     assert raised.value is error
     with pytest.raises(TraceError, match="has no end"):
-        Trace.open(spec.trace)
-    rank = Trace.open(spec.trace, allow_incomplete=True).ranks[0]
+        Trace.open(assignment.trace)
+    rank = Trace.open(assignment.trace, allow_incomplete=True).ranks[0]
     assert [event.step for event in rank.steps] == [0]
     assert [id.kind for id in rank.tensors if id.step == 1] == ["input", "activation"]
 
 
-def test_a_program_that_cannot_write_hears_its_own_error(make_spec: Any, tmp_path: Path) -> None:
-    spec = make_spec()
+def test_a_program_that_cannot_write_hears_its_own_error(assign: Any, tmp_path: Path) -> None:
+    assignment = assign()
 
     def train(ctx: Context) -> None:
         watched(ctx)
-        events = Path(spec.trace) / "rank0" / "events.jsonl"
+        events = Path(assignment.trace) / "rank0" / "events.jsonl"
         events.mkdir()  # nothing can be appended to a folder
         raise ValueError("my own")
 
     with pytest.raises(ValueError, match="my own"):
-        program.record(spec, train)
+        program.record(assignment, train)
 
 
 def test_a_program_may_catch_what_ends_a_step(record: Any) -> None:
@@ -276,16 +276,16 @@ def test_the_global_state_of_torch_is_given_back(record: Any) -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_a_run_needs_a_directory_of_its_own(make_spec: Callable[..., RunSpec]) -> None:
+def test_a_run_needs_a_directory_of_its_own(assign: Callable[..., Assignment]) -> None:
     from pytest_trainsafe.trace.writer import TraceWriteError
 
-    spec = make_spec()
+    assignment = assign()
 
     def train(ctx: Context) -> None:
         watched(ctx)
         with ctx.step():
             pass
 
-    program.record(spec, train)
+    program.record(assignment, train)
     with pytest.raises(TraceWriteError, match="already holds a trace"):
-        program.record(spec, train)
+        program.record(assignment, train)

@@ -63,12 +63,12 @@ def _arguments_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_script_is_recorded(
-    make_spec: Any, script: Path, capsys: pytest.CaptureFixture[str]
+    assign: Any, script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = make_spec(script=str(script), script_args=("2",), dtype="float64")
-    result = program.run(msgspec.to_builtins(spec))
+    assignment = assign(script=str(script), script_args=("2",), dtype="float64")
+    result = program.run(msgspec.to_builtins(assignment))
     assert result["seconds"] > 0
-    trace = Trace.open(spec.trace)
+    trace = Trace.open(assignment.trace)
     assert len(trace.ranks[0].steps) == 2
     where = "{'tp': 0, 'cp': 0, 'dp': 0, 'pp': 0}"
     assert capsys.readouterr().out == f"__main__ [0, 1] 0 1 {where} torch.float64\n"
@@ -86,20 +86,20 @@ def test_a_script_runs_by_itself(
     assert [path.name for path in script.parent.iterdir()] == ["train_it.py"]
 
 
-def test_a_script_that_fails_is_no_context_for_the_next(make_spec: Any, tmp_path: Path) -> None:
+def test_a_script_that_fails_is_no_context_for_the_next(assign: Any, tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("raise ValueError('my own')\n")
     with pytest.raises(ValueError, match="my own"):
-        program.run(msgspec.to_builtins(make_spec(script=str(path))))
+        program.run(msgspec.to_builtins(assign(script=str(path))))
     assert context().point.world_size == 1
     assert type(context()._recorder).__name__ == "Unrecorded"
 
 
-def test_a_script_without_steps_is_named(make_spec: Any, tmp_path: Path) -> None:
+def test_a_script_without_steps_is_named(assign: Any, tmp_path: Path) -> None:
     path = tmp_path / "idle.py"
     path.write_text("pass\n")
     with pytest.raises(ProgramError, match=r"idle\.py never called ctx\.step"):
-        program.run(msgspec.to_builtins(make_spec(script=str(path))))
+        program.run(msgspec.to_builtins(assign(script=str(path))))
 
 
 def trains(ctx: Context, scale: float = 1.0) -> None:
@@ -114,14 +114,14 @@ def trains(ctx: Context, scale: float = 1.0) -> None:
     assert dist.get_world_size(group) == 1
 
 
-def test_a_function_is_found_by_name_and_gets_its_arguments(make_spec: Any) -> None:
+def test_a_function_is_found_by_name_and_gets_its_arguments(assign: Any) -> None:
     losses = []
     for scale in (1.0, 4.0):
-        spec = make_spec(
+        assignment = assign(
             program=f"{__name__}:trains", file=__file__, arguments={"scale": scale}, seed=3
         )
-        program.run(msgspec.to_builtins(spec))
-        trace = Trace.open(spec.trace)
+        program.run(msgspec.to_builtins(assignment))
+        trace = Trace.open(assignment.trace)
         [(id, event)] = [i for i in trace.ranks[0].tensors.items() if i[0].kind == "loss"]
         assert id.microbatch == 5
         losses.append(trace.load(0, event))
@@ -140,12 +140,12 @@ def test_a_script_alone_is_told_of_misuse_too() -> None:
         ctx.loss(torch.ones(()))
 
 
-def test_dp_ranks_share_the_microbatches(make_spec: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dp_ranks_share_the_microbatches(assign: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_trainsafe.record.current import Unrecorded
 
     shares = []
     for rank in range(4):
         monkeypatch.setenv("RANK", str(rank))
-        ctx = Context(make_spec(point={"tp": 2, "dp": 2}), Unrecorded())
+        ctx = Context(assign(point={"tp": 2, "dp": 2}).spec, Unrecorded())
         shares.append(list(ctx.microbatches(6)))
     assert shares == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]

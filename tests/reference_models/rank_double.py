@@ -27,8 +27,8 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, Owned, Partial
-from pytest_trainsafe.core.locks import wait_lock
 from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_run
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout

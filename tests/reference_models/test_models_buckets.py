@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.reference_models import main_gradients
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
-from pytest_trainsafe.reference_models.parallel.buckets import Bucket, fill_buckets
-from pytest_trainsafe.reference_models.parallel.reduction import BucketedReduction
+from pytest_trainsafe.reference_models.parallel.data.buckets import Bucket, fill_buckets
+from pytest_trainsafe.reference_models.parallel.data.reduction import BucketedReduction
+from pytest_trainsafe.reference_models.parallel.data.zero import ShardedAdamW
 from pytest_trainsafe.reference_models.parallel.techniques import Techniques
-from pytest_trainsafe.reference_models.parallel.zero import ShardedAdamW
+from pytest_trainsafe.reference_models.training import main_gradients
 
 
 def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Parameter]:

@@ -13,7 +13,7 @@ from rank_double import Double, Job, run_here
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.reference_models.config import GPTConfig
-from pytest_trainsafe.reference_models.model import GPT
+from pytest_trainsafe.reference_models.networks.gpt import GPT
 from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 

@@ -7,13 +7,13 @@ import torch
 from rank_double import Double, Job, run_here
 
 from pytest_trainsafe.reference_models import llama
-from pytest_trainsafe.reference_models.attention import attend
+from pytest_trainsafe.reference_models.blocks.attention import attend
+from pytest_trainsafe.reference_models.blocks.norm import EPSILON, RMSNorm
+from pytest_trainsafe.reference_models.blocks.rotary import RotaryTables, turn
 from pytest_trainsafe.reference_models.config import LlamaConfig
-from pytest_trainsafe.reference_models.llama_model import Llama
-from pytest_trainsafe.reference_models.norm import EPSILON, RMSNorm
+from pytest_trainsafe.reference_models.networks.llama import Llama
 from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
-from pytest_trainsafe.reference_models.rotary import RotaryTables, turn
 
 
 def test_it_learns() -> None:

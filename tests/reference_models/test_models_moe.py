@@ -10,12 +10,12 @@ from rank_double import Double, Job, run_here
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import moe
+from pytest_trainsafe.reference_models.blocks.experts import Experts
+from pytest_trainsafe.reference_models.blocks.routing import Balance, Capacity, Selection
 from pytest_trainsafe.reference_models.config import MoEConfig
-from pytest_trainsafe.reference_models.experts import Experts
-from pytest_trainsafe.reference_models.moe_model import MoE
-from pytest_trainsafe.reference_models.parallel.apply_moe import parallel_moe
+from pytest_trainsafe.reference_models.networks.moe import MoE
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
-from pytest_trainsafe.reference_models.routing import Balance, Capacity, Selection
+from pytest_trainsafe.reference_models.parallel.experts.apply_moe import parallel_moe
 
 
 def test_it_learns() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_trainsafe.reference_models import main_gradients
-from pytest_trainsafe.reference_models.optimizer import adamw
+from pytest_trainsafe.reference_models.training import main_gradients
+from pytest_trainsafe.reference_models.training.optimizer import adamw
 
 
 def test_updates_below_a_bfloat16_step_add_up() -> None:

@@ -9,8 +9,12 @@ from rank_double import CUT_BY_PP
 from test_models_parallel import ROUNDING, key_bias_drifts
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
-from pytest_trainsafe.reference_models.parallel.schedules import OURS, actions, require_known
-from pytest_trainsafe.reference_models.parallel.stages import stage_layers
+from pytest_trainsafe.reference_models.parallel.pipeline.schedules import (
+    OURS,
+    actions,
+    require_known,
+)
+from pytest_trainsafe.reference_models.parallel.pipeline.stages import stage_layers
 
 
 def of_the_whole(key: str) -> bool:

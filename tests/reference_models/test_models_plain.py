@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_trainsafe.reference_models.parallel import fp8, gradients, loss, scaling
+from pytest_trainsafe.reference_models.parallel import fp8, scaling
 from pytest_trainsafe.reference_models.parallel.axes import Axes
-from pytest_trainsafe.reference_models.parallel.update import Update
-from pytest_trainsafe.reference_models.plain_fp8 import finish_step, use_fp8
-from pytest_trainsafe.reference_models.plain_update import PlainUpdate, plain_loss
+from pytest_trainsafe.reference_models.parallel.data import gradients
+from pytest_trainsafe.reference_models.parallel.data.update import Update
+from pytest_trainsafe.reference_models.parallel.tensor import loss
+from pytest_trainsafe.reference_models.plain.fp8 import finish_step, use_fp8
+from pytest_trainsafe.reference_models.plain.update import PlainUpdate, plain_loss
 
 CLIP = 0.25
 
@@ -160,7 +162,7 @@ def test_an_error_of_the_parallel_models_is_not_in_the_plain_ones(
     monkeypatch.setattr(owner, name, wrong)
     if name == "clip_gradients":
         monkeypatch.setattr(
-            "pytest_trainsafe.reference_models.parallel.update.clip_gradients", wrong
+            "pytest_trainsafe.reference_models.parallel.data.update.clip_gradients", wrong
         )
 
     assert agree(shows("plain"), right)

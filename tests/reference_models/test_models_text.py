@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytest_trainsafe.reference_models import text
+from pytest_trainsafe.reference_models.datasets import text
 
 
 def test_targets_are_the_next_tokens() -> None:

@@ -8,7 +8,7 @@ import torch
 from pytest_trainsafe.core.indices import index_arrays
 from pytest_trainsafe.core.layout import ZigZag
 from pytest_trainsafe.reference_models.parallel.axes import Axis
-from pytest_trainsafe.reference_models.parallel.zigzag import put_in_order, take_part
+from pytest_trainsafe.reference_models.parallel.context.zigzag import put_in_order, take_part
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

@@ -14,20 +14,21 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.layout import Shard, Slices
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.trace.facts import Annotations, Cast
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     InputEvent,
-    Manifest,
     ModuleEvent,
-    NoteEvent,
     StepEvent,
     manifest_hash,
     seal,
 )
-from pytest_trainsafe.trace.sketch import Sketcher
-from pytest_trainsafe.trace.taken import as_bytes
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.tensors.sketch import Sketcher
+from pytest_trainsafe.trace.tensors.taken import as_bytes
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 SIZES = {"tp": 2, "cp": 1, "dp": 1, "pp": 1}
 WEIGHT = TensorId(0, None, "param", "layer", "weight")
@@ -42,13 +43,13 @@ def record(path: Path) -> Path:
     """Record a trace of two ranks."""
     write_manifest(
         path,
-        Manifest(program="p", point={"tp": 2}, world_size=2, dtype="float32", device="cpu", seed=0),
+        manifest_of(RunSpec(program="p", point=Point.of({"tp": 2}), dtype="float32"), "cpu"),
     )
     for rank in range(2):
         writer = RankWriter(path, rank, Sketcher({**dict.fromkeys(SIZES, 0), "tp": rank}, SIZES))
         writer.add(ModuleEvent("layer", "Linear", "model.py:3", ("weight",)))
-        writer.add(NoteEvent("annotations", '{"file": "", "cp_order": ""}'))
-        writer.add(NoteEvent("narrowed", "float32 model.py:3"))
+        writer.add(Annotations("", "zigzag"))
+        writer.add(Cast("float32", "model.py:3"))
         writer.add(InputEvent(0, 0, ("ab",)))
         writer.add_tensor(WEIGHT, torch.arange(8.0) + rank, (Shard(0, "tp"),))
         writer.add_tensor(SKETCHED, torch.arange(600.0).view(2, 300) + rank, (Shard(0, "tp"),))
@@ -57,6 +58,16 @@ def record(path: Path) -> Path:
         writer.add(StepEvent(0, 1, "x", "y", True, 0.5))
         writer.close()
     return path
+
+
+def with_changes(manifest: dict[str, Any], **changes: object) -> dict[str, Any]:
+    """A manifest with other fields, its own or those of its spec; a Point is given as a dict."""
+    point = changes.get("point")
+    if isinstance(point, dict):
+        changes["point"] = {"values": list(point.items())}
+    own = {key: value for key, value in changes.items() if key in manifest}
+    spec = {key: value for key, value in changes.items() if key not in manifest}
+    return {**manifest, **own, "spec": {**manifest["spec"], **spec}}
 
 
 def content(path: Path) -> object:

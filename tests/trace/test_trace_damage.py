@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from forged_traces import with_changes
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
-from pytest_trainsafe.trace.schema import Manifest, NoteEvent
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 EVENTS = "rank1/events.jsonl"
 WEIGHT = TensorId(0, None, "param", "layer", "weight")
@@ -25,11 +28,11 @@ def whole(tmp_path: Path) -> Path:
     path = tmp_path / "trace"
     write_manifest(
         path,
-        Manifest(program="p", point={"tp": 2}, world_size=2, dtype="float32", device="cpu", seed=0),
+        manifest_of(RunSpec(program="p", point=Point.of({"tp": 2}), dtype="float32"), "cpu"),
     )
     for rank in range(2):
         writer = RankWriter(path, rank)
-        writer.add(NoteEvent("rank", str(rank)))
+        writer.add(NoteEvent("ran", str(rank)))
         writer.add_tensor(WEIGHT, torch.arange(8.0) + rank)
         writer.close()
     return path
@@ -106,7 +109,7 @@ def test_damaged_trace_can_be_read_as_far_as_it_is_good(whole: Path, damage: str
 def test_events_before_the_cut_are_readable(whole: Path) -> None:
     drop_last_line(whole / "rank1/events.jsonl")
     trace = Trace.open(whole, allow_incomplete=True)
-    assert trace.ranks[1].note("rank") == ["1"]
+    assert trace.ranks[1].note("ran") == ["1"]
     assert trace.load(1, trace.ranks[1].tensors[WEIGHT])[0] == 1
 
 
@@ -129,12 +132,12 @@ def test_payload_outside_the_trace_is_refused(whole: Path) -> None:
 
 def edit(path: Path, **changes: object) -> None:
     manifest = path / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **changes}))
+    manifest.write_text(json.dumps(with_changes(json.loads(manifest.read_text()), **changes)))
 
 
 def test_other_schema_version_says_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
-    with pytest.raises(TraceError, match=r"schema version 99.*reads version 5"):
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 6"):
         Trace.open(whole)
 
 

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.schema import Manifest, NoteEvent
-from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, manifest_of, write_manifest
 
 WEIGHT = TensorId(0, None, "param", "layer", "weight")
 
@@ -51,7 +53,7 @@ def test_full_disk_is_named_and_the_writer_stays_closed(tmp_path: Path) -> None:
 def test_payload_that_does_not_fit_leaves_no_file_and_no_event(tmp_path: Path) -> None:
     write_manifest(
         tmp_path,
-        Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0),
+        manifest_of(RunSpec(program="p", point=Point(), dtype="float32"), "cpu"),
     )
     writer = RankWriter(tmp_path, 0)
     writer.add(NoteEvent("dropout", "none"))

@@ -10,8 +10,8 @@ import torch
 import xxhash
 from safetensors.torch import load_file
 
-from pytest_trainsafe.trace.payload import NAMES, Held, Payload, PayloadError, encode
-from pytest_trainsafe.trace.taken import as_bytes
+from pytest_trainsafe.trace.tensors.payload import NAMES, Held, Payload, PayloadError, encode
+from pytest_trainsafe.trace.tensors.taken import as_bytes
 
 
 def held(tensor: torch.Tensor) -> Held:

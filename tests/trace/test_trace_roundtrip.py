@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.layout import Shard, ZigZag
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace import writer as writer_module
 from pytest_trainsafe.trace.reader import MAPPED, Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent, Manifest, ModuleEvent, NoteEvent, StepEvent
-from pytest_trainsafe.trace.taken import as_bytes
-from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, write_manifest
+from pytest_trainsafe.trace.tensors.taken import as_bytes
+from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, manifest_of, write_manifest
 
 
 def named(name: str) -> TensorId:
@@ -22,16 +24,8 @@ def named(name: str) -> TensorId:
 
 
 def manifest(**axes: int) -> Manifest:
-    world = 1
-    for size in axes.values():
-        world *= size
-    return Manifest(
-        program="tests:train",
-        point=dict(axes),
-        world_size=world,
-        dtype="float32",
-        device="cpu",
-        seed=3,
+    return manifest_of(
+        RunSpec(program="tests:train", point=Point.of(axes), dtype="float32", seed=3), "cpu"
     )
 
 
@@ -160,7 +154,7 @@ def test_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0)
     writer.close()
     with pytest.raises(TraceWriteError, match="was closed"):
-        writer.add(NoteEvent("a", "b"))
+        writer.add(NoteEvent("ran", "b"))
 
 
 def test_a_long_trace_is_read_whole_with_few_files_mapped(

@@ -11,8 +11,8 @@ import torch
 
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag
-from pytest_trainsafe.trace.signs import signs
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS, Sketcher
+from pytest_trainsafe.trace.tensors.signs import signs
+from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Sketcher
 
 SIZES = {"tp": 2, "cp": 2, "dp": 1, "pp": 1}
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.layout import Flat, Shard
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
-from pytest_trainsafe.trace.schema import Manifest
-from pytest_trainsafe.trace.sketch import SIZE, Sketcher
-from pytest_trainsafe.trace.taken import of_bytes
-from pytest_trainsafe.trace.writer import RankWriter, write_manifest
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.tensors.sketch import SIZE, Sketcher
+from pytest_trainsafe.trace.tensors.taken import of_bytes
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}
 SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
@@ -26,9 +27,7 @@ def named(name: str, step: int = 0) -> TensorId:
 
 
 def recorded(path: Path, tensors: dict[TensorId, torch.Tensor], *keep: TensorId) -> Trace:
-    write_manifest(
-        path, Manifest(program="p", point={}, world_size=1, dtype="float32", device="cpu", seed=0)
-    )
+    write_manifest(path, manifest_of(RunSpec(program="p", point=Point(), dtype="float32"), "cpu"))
     writer = RankWriter(path, 0, Sketcher(ALONE, SIZES), frozenset(keep))
     for id, tensor in tensors.items():
         writer.add_tensor(id, tensor)

@@ -24,10 +24,11 @@ from forged_traces import (
     forge_manifest,
     lines,
     record,
+    with_changes,
 )
 
-from pytest_trainsafe.trace.payload import MOST_HEADER
 from pytest_trainsafe.trace.reader import MOST_LINE, Trace, TraceError
+from pytest_trainsafe.trace.tensors.payload import MOST_HEADER
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 
@@ -76,7 +77,7 @@ CHANGES: dict[str, tuple[str, object]] = {
 def test_a_changed_manifest_is_not_the_one_that_ranks_sealed(whole: Path, change: str) -> None:
     manifest = json.loads((whole / MANIFEST).read_text())
     key, value = CHANGES[change]
-    (whole / MANIFEST).write_text(json.dumps({**manifest, key: value}))
+    (whole / MANIFEST).write_text(json.dumps(with_changes(manifest, **{key: value})))
     assert "manifest.json does not have the hash that rank 0 recorded" in refused(whole)
     crashed = Trace.open(whole, allow_incomplete=True)
     assert not crashed.complete
@@ -86,7 +87,7 @@ def test_a_changed_manifest_is_not_the_one_that_ranks_sealed(whole: Path, change
 def test_a_rank_of_another_run_is_found(whole: Path, tmp_path: Path) -> None:
     other = record(tmp_path / "other")
     manifest = json.loads((other / MANIFEST).read_text())
-    forge_manifest(other, {**manifest, "seed": 1})
+    forge_manifest(other, with_changes(manifest, seed=1))
     (whole / "rank1").rename(tmp_path / "aside")
     (other / "rank1").rename(whole / "rank1")
     assert "does not have the hash that rank 1 recorded" in refused(whole)
@@ -111,7 +112,7 @@ MANIFESTS: dict[str, tuple[dict[str, object], str]] = {
 def test_a_manifest_that_declares_nonsense_is_refused(whole: Path, what: str) -> None:
     changes, words = MANIFESTS[what]
     manifest = json.loads((whole / MANIFEST).read_text())
-    (whole / MANIFEST).write_text(json.dumps({**manifest, **changes}))
+    (whole / MANIFEST).write_text(json.dumps(with_changes(manifest, **changes)))
     message = refused(whole)
     assert f"{whole}/manifest.json" in message
     assert words in message
@@ -178,8 +179,10 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "huge blocks": (4, {"layout": [{"type": "shard", "dim": 0, "axis": "tp",
                                     "blocks": [2**40]}]}, "declared to have"),
     "no owners": (4, {"layout": [{"type": "owned", "axes": ["dp"], "parts": 0}]}, "parts"),
-    "notes without JSON": (1, {"value": "["}, "'annotations' is malformed"),
-    "unknown cast": (2, {"value": "float99 here"}, "'narrowed' is malformed"),
+    "no order": (1, {"cp_order": 7}, "cp_order"),
+    "unknown cast": (2, {"dtype": "float99"}, "float99"),
+    "unknown event": (2, {"type": "cake"}, "cake"),
+    "unknown note": (2, {"type": "note", "key": "cake", "value": ""}, "cake"),
     "step of -7": (7, {"step": -7}, "step"),
 }  # fmt: skip
 
@@ -295,7 +298,7 @@ def test_opening_takes_little_memory_whatever_is_declared(whole: Path, tmp_path:
         return tmp_path / name
 
     manifest = json.loads((whole / MANIFEST).read_text())
-    large = {**manifest, "point": {"tp": 10**9}, "world_size": 10**9}
+    large = with_changes(manifest, point={"tp": 10**9}, world_size=10**9)
     (one("world") / MANIFEST).write_text(json.dumps(large))
     for name in FILES:
         path = one(f"sparse-{name.replace('/', '-')}") / name

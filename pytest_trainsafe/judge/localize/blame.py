@@ -23,9 +23,10 @@ from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
 from pytest_trainsafe.judge.localize.inputs import Inputs
 from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
-from pytest_trainsafe.record.spec import Rewrite
+from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_places import is_local
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import Rewrite
 
 Phase = Literal[
     "data",
@@ -102,8 +103,7 @@ class _Blame:
         self.rewrite = rewrite
         failing = (f.where for f in comparison.findings if f.verdict == "fail")
         self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
-        notes = [note for rank in rung.reference.ranks for note in rank.note("caller")]
-        self.callers = dict(note.split("=", 1) for note in reversed(notes))
+        self.callers = _callers(rung.reference)
         self.conditions = Conditions(rung)
         self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
         for id in rung.reference.ids():
@@ -362,6 +362,12 @@ def _parameter(id: TensorId) -> str:
     return msgspec.structs.replace(id, name=name).path
 
 
+def _callers(trace: Trace) -> dict[str, str]:
+    """The module that first runs each module."""
+    found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
+    return {fact.module: fact.by for fact in reversed(found)}
+
+
 def _paths(id: TensorId) -> set[str]:
     return {id.path, _parameter(id)}
 
@@ -411,8 +417,7 @@ class Compared:
 
     def caller(self, module: str) -> str | None:
         """The module that runs another in the reference, None for the program itself."""
-        notes = [note for rank in self.rung.reference.ranks for note in rank.note("caller")]
-        return dict(note.split("=", 1) for note in reversed(notes)).get(module)
+        return _callers(self.rung.reference).get(module)
 
     def _having(self, kind: str, ids: Iterable[TensorId]) -> dict[str, None]:
         return dict.fromkeys(id.module for id in ids if id.kind == kind and not is_input(id))

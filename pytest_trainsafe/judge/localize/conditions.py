@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec.json import decode
-
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.facts import Altered
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.sites import Site
 
@@ -29,7 +28,7 @@ class Conditions:
 
     def of(self, module: str, at: TensorId) -> Condition:
         """The condition under which a module runs in the micro-batch of a tensor."""
-        if f"{at.step} {at.microbatch} {module}" in self._altered:
+        if (at.step, at.microbatch, module) in self._altered:
             return "altered"
         if module in self._evaluated:
             return "evaluated"
@@ -38,10 +37,10 @@ class Conditions:
 
 def evaluations(trace: Trace) -> dict[str, Site]:
     """The modules that ran in evaluation mode on some rank, with the lines that put them there."""
-    noted = (text for rank in trace.ranks for text in rank.note("evaluated"))
-    sites = (decode(text, type=Site) for text in dict.fromkeys(noted))
-    return {site.name: site for site in sites}
+    sites = dict.fromkeys(site for rank in trace.ranks for site in rank.events_of(Site))
+    return {site.name: site for site in sites if site.what == "mode"}
 
 
-def _altered(trace: Trace) -> set[str]:
-    return {text for rank in trace.ranks for text in rank.note("altered")}
+def _altered(trace: Trace) -> set[tuple[int, int | None, str]]:
+    altered = (fact for rank in trace.ranks for fact in rank.events_of(Altered))
+    return {(fact.step, fact.microbatch, fact.module) for fact in altered}

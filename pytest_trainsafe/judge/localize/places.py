@@ -10,8 +10,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from msgspec.json import decode
-
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -60,10 +58,10 @@ class Places:
     def __init__(self, candidate: Trace, program: Program) -> None:
         self.candidate = candidate
         self.program = program
-        self.reductions = self._noted("reduction")
-        self.norms = self._noted("norm_reduction")
-        sites = dict.fromkeys(text for rank in candidate.ranks for text in rank.note("site"))
-        self.sites = [decode(text, type=Site) for text in sites]
+        self.reductions = self._reductions("gradients")
+        self.norms = self._reductions("norm")
+        found = dict.fromkeys(site for rank in candidate.ranks for site in rank.events_of(Site))
+        self.sites = [site for site in found if site.what != "mode"]
 
     def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
         """The line of a fault in the program's own code; `targets` are parameters' paths."""
@@ -122,9 +120,10 @@ class Places:
             return _once(self.norms)
         return _once(self._fitting(targets) or self.reductions)
 
-    def _noted(self, key: str) -> list[Reduction]:
-        texts = dict.fromkeys(text for rank in self.candidate.ranks for text in rank.note(key))
-        return [decode(text, type=Reduction) for text in texts]
+    def _reductions(self, of: str) -> list[Reduction]:
+        ranks = self.candidate.ranks
+        made = dict.fromkeys(each for rank in ranks for each in rank.events_of(Reduction))
+        return [each for each in made if each.of == of]
 
     def _does(self, *kinds: What) -> Place:
         for what in kinds:

@@ -12,8 +12,8 @@ import torch
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
-from pytest_trainsafe.record.spec import Rewrite
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import Rewrite
 
 #: An output with a larger share of exact zeros than this has a meaning in them (a mask, dropout,
 #: a choice of experts), and stays as it is.

@@ -30,13 +30,13 @@ from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.record.spec import encode_rewrite
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
-    from pytest_trainsafe.runs.traces import Run, Traces
+    from pytest_trainsafe.runs.asked import Run
+    from pytest_trainsafe.runs.traces import Traces
 
 
 def localize(
@@ -157,6 +157,7 @@ class Search:
         self.dtype = self.rung.candidate.manifest.dtype
         whole = self.reference.in_full().at(self.dtype)
         self.rewrite = scales(whole, self.rung.candidate)
+        self.rewrites = tuple(sorted(self.rewrite.items()))
 
     def run(self) -> Located:
         """The report's rows."""
@@ -175,12 +176,12 @@ class Search:
     def rewritten(self) -> Rung:
         """The rung again, with what flows between modules rewritten."""
         runs = [
-            self.candidate.rewritten(self.dtype, encode_rewrite(self.rewrite)),
-            self.reference.rewritten(self.dtype, encode_rewrite(self.rewrite)),
-            self.reference.rewritten(self.dtype, encode_rewrite(self.rewrite), noise=True),
+            self.candidate.rewritten(self.dtype, self.rewrites),
+            self.reference.rewritten(self.dtype, self.rewrites),
+            self.reference.rewritten(self.dtype, self.rewrites, noise=True),
         ]
         if self.rung.shadow is not None:
-            runs.append(self.reference.rewritten("float64", encode_rewrite(self.rewrite)))
+            runs.append(self.reference.rewritten("float64", self.rewrites))
         candidate, reference, perturbed, *shadow = map(self._wait, runs)
         return Rung(
             dtype=self.rung.dtype,
@@ -211,7 +212,7 @@ class Search:
             if time.monotonic() >= self.until:
                 late = True
                 return None
-            run = self.candidate.rewritten(self.dtype, encode_rewrite(self.rewrite), point=point)
+            run = self.candidate.rewritten(self.dtype, self.rewrites, point=point)
             try:
                 trace = self._wait(run)
             except TimeoutError:

@@ -1,1 +1,1 @@
-"""How groups share a machine: leases of ranks, GPUs, private networks, temporary folders."""
+"""How groups share a machine: leases, file locks, GPUs, private networks, temporary folders."""

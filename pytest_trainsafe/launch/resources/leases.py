@@ -24,9 +24,16 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_trainsafe.core.locks import POLL, Lock, Stopped, is_locked, try_lock, wait_lock
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.launch.resources import gpus
+from pytest_trainsafe.launch.resources.locks import (
+    POLL,
+    Lock,
+    Stopped,
+    is_locked,
+    try_lock,
+    wait_lock,
+)
 from pytest_trainsafe.launch.task import Device
 
 #: Set for ranks.  A pytest run inside a rank uses the rank's lease: if it waited for room that its

@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -29,7 +30,6 @@ from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.unseen import unseen
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import (
     local_values,
     on_output_gradient,
@@ -38,7 +38,7 @@ from pytest_trainsafe.record.training.tensors import (
 )
 from pytest_trainsafe.trace.local_places import covers, note_of
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
 Held = tuple[Taken, Layout, str]
@@ -53,7 +53,7 @@ class ActivationRecorder:
 
     def __init__(
         self,
-        spec: RunSpec,
+        assignment: Assignment,
         clock: Clock,
         writer: RankWriter,
         annotations: Annotations,
@@ -62,9 +62,9 @@ class ActivationRecorder:
         sites: Sites | None = None,
         hooks: ModuleHooks | None = None,
     ) -> None:
-        self.spec = spec
+        self.spec = spec = assignment.spec
         self.hooks = hooks or ModuleHooks()
-        self.point = spec.at
+        self.point = spec.point
         self.sizes = self.point.sizes
         self.clock = clock
         self.writer = writer
@@ -73,7 +73,9 @@ class ActivationRecorder:
         self.rewriter = rewriter
         self.sites = sites
         coordinates = self.point.coordinates(writer.rank)
-        self.replayed = Replayed(spec.replay, coordinates, self.sizes) if spec.replay else None
+        self.replayed = None
+        if assignment.replayed:
+            self.replayed = Replayed(assignment.replayed, coordinates, self.sizes)
         self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
@@ -81,7 +83,7 @@ class ActivationRecorder:
         self._looked_at: set[str] = set()
         #: The decisions that this step replayed, by module, call number and hash of the scores.
         self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
-        self._device = torch.device(spec.device).type
+        self._device = assignment.device
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
         #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad

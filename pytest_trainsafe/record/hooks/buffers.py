@@ -21,10 +21,10 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.attributes import attribute_layout
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Buffers of at least this many elements are not hashed after every forward.
@@ -63,7 +63,7 @@ class BufferRecorder:
             return
         for module, name in self.names.items():
             for leaf, _ in _buffers(module):
-                if self.annotations.local_buffer(_path(name, leaf), self.spec.at):
+                if self.annotations.local_buffer(_path(name, leaf), self.spec.point):
                     self.writer.add(NoteEvent("local", f"buffer {_path(name, leaf)}"))
             if next(_buffers(module), None) is not None:
                 hook: Any = torch.compiler.disable(self._on_forward(module, name))  # type: ignore[no-untyped-call]
@@ -106,7 +106,7 @@ class BufferRecorder:
 
     def _write(self, where: TensorId, buffer: torch.Tensor) -> None:
         name = where.module, where.name
-        if self.annotations.local_buffer(where.path, self.spec.at):
+        if self.annotations.local_buffer(where.path, self.spec.point):
             return
         layout, source = self._layout(where.path, buffer)
         digest, last = tensor_hash(buffer), self._last.get(name)
@@ -128,12 +128,12 @@ class BufferRecorder:
         return same
 
     def _layout(self, path: str, buffer: torch.Tensor) -> tuple[Layout, str]:
-        own = own_layout(buffer, self.spec.at.sizes)
+        own = own_layout(buffer, self.spec.point.sizes)
         if own is not None:
             return own
         if getattr(buffer, "tensor_model_parallel", False):
-            return attribute_layout(path, buffer, self.spec.at.sizes) or (), "attribute"
-        annotated = self.annotations.buffer(path, self.spec.at, buffer.ndim)
+            return attribute_layout(path, buffer, self.spec.point.sizes) or (), "attribute"
+        annotated = self.annotations.buffer(path, self.spec.point, buffer.ndim)
         return annotated or ((), "default")
 
 

@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import torch
 from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.code_files import TORCH, passes_on
 from pytest_trainsafe.launch.collectives.ledger import calling_lines
-from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.sites import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -101,4 +99,4 @@ class Sites:
             return
         self._noted.add(site)
         self._counts[site.what] += 1
-        self._writer.add(NoteEvent("site", msgspec.json.encode(site).decode()))
+        self._writer.add(site)

@@ -32,14 +32,14 @@ from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.model.consistent import consistent_tensor
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.tensors import (
     is_pending,
     local_values,
     on_gradient,
     own_layout,
 )
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.facts import Caller
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attribute that marks a tensor as the output of a module: its `Origin`.
@@ -85,8 +85,9 @@ class Rewriter:
         annotations: Annotations,
         noise: Noise | None,
     ) -> None:
-        self.spec = spec
-        self.point = spec.at
+        self.wanted = dict(spec.rewrite)
+        self.seed = spec.seed
+        self.point = spec.point
         self.coordinates = coordinates
         self.clock = clock
         self.writer = writer
@@ -150,7 +151,7 @@ class Rewriter:
         origin = Origin(where.module, *layouts)
         values = self._values(where, tensor, origin.layout, order)
         gradient = msgspec.structs.replace(where, kind="activation_grad")
-        if tensor.requires_grad and rewrite_key(gradient) in self.spec.rewrite:
+        if tensor.requires_grad and rewrite_key(gradient) in self.wanted:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
@@ -190,7 +191,7 @@ class Rewriter:
             values = self._values(where, like.permute(order), layout)
             back = sorted(range(len(order)), key=order.__getitem__)
             return None if values is None else values.permute(back).contiguous()
-        wanted = self.spec.rewrite.get(rewrite_key(where))
+        wanted = self.wanted.get(rewrite_key(where))
         if wanted is None:
             return None
         local, sizes = local_values(like), self.point.sizes
@@ -207,7 +208,7 @@ class Rewriter:
             std=wanted.std,
             dtype=local.dtype,
             device=local.device,
-            seed=self.spec.seed,
+            seed=self.seed,
             layout=layout,
             coordinates=self.coordinates,
             sizes=sizes,
@@ -255,7 +256,7 @@ class Rewriter:
     def _note_caller(self, name: str) -> None:
         if self._running and name not in self._callers:
             self._callers.add(name)
-            self.writer.add(NoteEvent("caller", f"{name}={self._running[-1].name}"))
+            self.writer.add(Caller(name, self._running[-1].name))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Keeps the inputs' values, and observes the gradient of each input separately.

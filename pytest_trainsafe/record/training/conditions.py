@@ -24,7 +24,7 @@ from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.training.tensors import local_values, tensor_hash
 from pytest_trainsafe.record.training.written import Writes
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.facts import Altered
 from pytest_trainsafe.trace.sites import Site
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -96,7 +96,7 @@ class Conditions:
         self._watched = {id(parameter) for parameter in parameters}
         self._held: dict[str, list[nn.Parameter]] = {}
         self._known: dict[str, list[_Value]] = {}
-        self._noted: set[NoteEvent] = set()
+        self._noted: set[Altered | Site] = set()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
         """Checks each module before each of its forwards."""
@@ -122,9 +122,9 @@ class Conditions:
                 return
             if not module.training and _has_modes(module):
                 line = self._modes.line(module) or Site("mode", "")
-                self._note("evaluated", _json(msgspec.structs.replace(line, name=name)))
+                self._note(msgspec.structs.replace(line, name=name))
             if self._has_changed(name):
-                self._note("altered", f"{step} {microbatch} {name}")
+                self._note(Altered(step, microbatch, name))
                 for site in self._writes.found() if self._writes is not None else ():
                     self._sites.add(site)
 
@@ -141,8 +141,7 @@ class Conditions:
             for known, parameter in pairs
         )
 
-    def _note(self, key: str, value: str) -> None:
-        note = NoteEvent(key, value)
+    def _note(self, note: Altered | Site) -> None:
         if note not in self._noted:
             self._noted.add(note)
             self._writer.add(note)
@@ -156,7 +155,3 @@ def _has_modes(module: nn.Module) -> bool:
 def _value(parameter: nn.Parameter) -> _Value:
     local = local_values(parameter)
     return _Value(tuple(local.shape), tensor_hash(local))
-
-
-def _json(site: Site) -> str:
-    return msgspec.json.encode(site).decode()

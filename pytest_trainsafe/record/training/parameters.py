@@ -18,7 +18,6 @@ from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.names import split
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.holdings import AttributeHoldings, Held, Holdings
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
@@ -29,6 +28,7 @@ from pytest_trainsafe.record.training.tensors import (
     tell_ledger,
 )
 from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -49,7 +49,7 @@ class ParameterRecorder:
         sites: Sites | None = None,
     ) -> None:
         self.spec = spec
-        self.sizes = spec.at.sizes
+        self.sizes = spec.point.sizes
         self.clock = clock
         self.writer = writer
         self.parameters = parameters
@@ -58,11 +58,11 @@ class ParameterRecorder:
         self.sites = sites
         self.holdings = holdings or AttributeHoldings(self.sizes, optimizer)
         self.layouts = {
-            name: parameter_layout(name, parameter, spec.at, annotations)
+            name: parameter_layout(name, parameter, spec.point, annotations)
             for name, parameter in parameters.items()
         }
         self.partial_axes = {
-            name: gradient_partial_axes(name, parameter, spec.at, annotations)
+            name: gradient_partial_axes(name, parameter, spec.point, annotations)
             for name, parameter in parameters.items()
         }
         self._names = {name: split(name) for name in parameters}
@@ -185,7 +185,7 @@ class ParameterRecorder:
             where = self._where("param_grad", name, microbatch=microbatch)
             terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
             layout, source = self._layout(name, grad, terms, whole=unsharded)
-            layout += self.annotations.unreduced(self.spec.at)
+            layout += self.annotations.unreduced(self.spec.point)
             part = self.writer.take(where, local_values(self.unscaled(grad)), layout)
             parts = self._contributions[microbatch]
             if name in parts:

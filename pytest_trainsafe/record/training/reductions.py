@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable
 from types import FrameType
 
-import msgspec
 import torch
 
 from pytest_trainsafe.core.code_files import TORCH, is_stdlib, passes_on
@@ -19,8 +18,7 @@ from pytest_trainsafe.core.point import MESH_AXES, Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.tensors import local_values
-from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.sites import Reduction
+from pytest_trainsafe.trace.sites import Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Operations that sum over ranks.
@@ -73,13 +71,13 @@ class Reductions:
             return
         how = f"({call.reduce})" if call.reduce else ""
         name, caller = f"{call.op}{how}", _called_at(call.site)
-        made = Reduction(name, tuple(axes), call.site, caller, call.numel)
-        key = "norm_reduction" if of_norm else "reduction"
-        line = f"{key} {name} {axes}", f"{call.site} {caller}"
+        of: Of = "norm" if of_norm else "gradients"
+        made = Reduction(name, tuple(axes), call.site, caller, call.numel, of)
+        line = f"{of} {name} {axes}", f"{call.site} {caller}"
         if made not in self._noted and self._lines[line] < MOST_SIZES:
             self._noted.add(made)
             self._lines[line] += 1
-            self._writer.add(NoteEvent(key, msgspec.json.encode(made).decode()))
+            self._writer.add(made)
 
     def _of_gradients(self, call: Collective) -> bool:
         if call.numel is None:  # several tensors at once

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
 from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
-from pytest_trainsafe.trace.taken import as_array
+from pytest_trainsafe.trace.tensors.taken import as_array
 
 
 def local_values(tensor: Any) -> torch.Tensor:

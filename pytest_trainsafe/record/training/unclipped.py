@@ -16,11 +16,11 @@ from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.taken import Taken
+from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: A snapshot that has yet to be written, with its id, its layout and the layout's source.

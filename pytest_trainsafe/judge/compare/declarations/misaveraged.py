@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from pytest_trainsafe.judge.compare.declarations.averaged import BEFORE
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 
 #: The axes over which a reduction may average.
@@ -60,8 +60,8 @@ def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
     for means in _others(rung.candidate, gradients, loss):
         tried = replace_means(rung.candidate, *means)
         if not compare(dataclasses.replace(rung, candidate=tried), loosen).failed:
-            notes = rung.candidate.ranks[0].note("annotations")
-            file = json.loads(notes[0]).get("file", "") if notes else ""
+            used = rung.candidate.ranks[0].events_of(Annotations)
+            file = used[0].file if used else ""
             return Misaveraged(gradients, loss, *means, count, file)
     return None
 

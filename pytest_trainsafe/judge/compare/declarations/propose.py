@@ -8,7 +8,6 @@ left unsaid from a reduction that was forgotten: what follows of the latter is w
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_tensor
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.yardstick import FEW
+from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 
 #: Findings that a missing annotation causes.
@@ -106,8 +106,8 @@ def propose(
     """
     if comparison.suspects:
         return None
-    noted = _noted(rung.candidate)
-    order = noted.get("cp_order", "")
+    used = _used(rung.candidate)
+    order = used.cp_order
     needs: dict[tuple[str, str, str], Need] = {}
     unexplained = ""
     trace, first = rung.candidate, comparison
@@ -151,7 +151,7 @@ def propose(
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
     sp = bool(candidate.point.get("sp", False))
     result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
-    if noted.get("cp_order"):
+    if used.cp_order:
         result.pop("cp_order", None)
     if averaged is not None:
         _declare(result, averaged)
@@ -161,10 +161,10 @@ def propose(
         left,
         len(needs) - len(kept),
         unexplained,
-        noted.get("file", ""),
+        used.file,
         averaged,
         len(shaped),
-        noted.get("model", ""),
+        used.model,
     )
 
 
@@ -189,10 +189,9 @@ def _hidden(averaged: Means) -> str:
     )
 
 
-def _noted(candidate: Trace) -> dict[str, str]:
-    notes = candidate.ranks[0].note("annotations")
-    found: dict[str, str] = json.loads(notes[0]) if notes else {}
-    return found
+def _used(candidate: Trace) -> Annotations:
+    """The annotations that the candidate was recorded with."""
+    return next(iter(candidate.ranks[0].events_of(Annotations)), Annotations())
 
 
 def _sources(candidate: Trace) -> dict[str, str]:

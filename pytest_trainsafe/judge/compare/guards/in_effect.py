@@ -15,9 +15,6 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: The key of the notes that name the axes of which a rank had the consequence.
-RAN = "ran"
-
 
 def idle(rung: Rung, axis: str) -> str | None:
     """Why an axis had no effect on the candidate; None where it had one, or nothing can tell."""
@@ -100,7 +97,7 @@ def _chunks(rung: Rung) -> str | None:
 
 def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
     def judge(rung: Rung) -> str | None:
-        return None if any(axis in rank.note(RAN) for rank in rung.candidate.ranks) else why
+        return None if any(axis in rank.note("ran") for rank in rung.candidate.ranks) else why
 
     return judge
 

@@ -24,9 +24,6 @@ KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 #: The dtypes in which they are kept.
 WIDE = frozenset({"float32", "float64"})
 
-#: The key of the notes of a framework that is configured to reduce gradients in a dtype.
-REDUCES_IN = "reduces_in"
-
 #: A value of 24 bits fits 8 of them by chance once in 65 536 times; so many do not.
 LEAST = 4
 
@@ -53,7 +50,7 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
         return None
     if unfit(reference, dtype) < LEAST or not _added_up(rung.candidate, id, dtype):
         return None
-    chosen = any(recipe in rank.note(REDUCES_IN) for rank in rung.candidate.ranks)
+    chosen = any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks)
     return None if chosen else recipe
 
 

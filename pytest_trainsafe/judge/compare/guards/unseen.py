@@ -16,6 +16,7 @@ from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
 from pytest_trainsafe.judge.compare.rung import OTHER_DRAWS, Rung
 from pytest_trainsafe.trace.local_places import is_local
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import NoteKey
 
 #: Names given of a kind, and things told of a trace.
 MOST_NAMED = 3
@@ -147,7 +148,7 @@ def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
     return [text]
 
 
-def _noted(traces: Sequence[Trace], key: str, head: str) -> list[str]:
+def _noted(traces: Sequence[Trace], key: NoteKey, head: str) -> list[str]:
     found = list(dict.fromkeys(v for t in traces for rank in t.ranks for v in rank.note(key)))
     told = [head + text for text in found[:MOST_TOLD]]
     if len(found) > MOST_TOLD:

@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.compare.tolerance.allowance import (
     SAFETY,
     least_response,
 )
-from pytest_trainsafe.trace.sketch import COLUMNS, ROWS
+from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
 #: A tensor is cleared when its estimated error is at most this share of its allowance: the
 #: estimates of both may be wrong by such a factor.

@@ -7,7 +7,7 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.values import Memory
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.sketch import SIZE
+from pytest_trainsafe.trace.tensors.sketch import SIZE
 
 #: What is kept of all traces of this process, in bytes.
 KEPT = 32 * 2**20

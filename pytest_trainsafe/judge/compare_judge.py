@@ -1,0 +1,38 @@
+"""The compare judge, as the registry knows it; `ladder` does its work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.judgement import LadderJudgement
+from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.runs.traces import Runs
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+class CompareJudge:
+    """The judge that compares a candidate with its reference, rung by rung."""
+
+    name = "compare"
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """The first rung; further rungs, noise and second looks are asked for as it is judged.
+
+        Below float64 the candidate may have to replay decisions of the reference.
+        """
+        first = case.rungs[0]
+        roles: tuple[Role, ...] = ("candidate", "reference")
+        return [
+            spec_of(case, role, first)
+            for role in roles
+            if role != "candidate" or first == "float64"
+        ]
+
+    def judge(
+        self, case: Case, runs: Runs, *, loosen: Sequence[Loosen] = (), accept: Sequence[str] = ()
+    ) -> LadderJudgement:
+        """Climb the ladder."""
+        return climb(runs.candidate, runs.reference, loosen, accept)

@@ -1,0 +1,85 @@
+"""One verdict of all judges.  Called by the assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.finding import Finding, Verdict
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.contract import Judgement, worst
+from pytest_trainsafe.judge.judgement import LadderJudgement
+from pytest_trainsafe.judge.registry import judges
+from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.point_summary import PointSummary
+
+
+@dataclass(frozen=True, slots=True)
+class JointJudgement:
+    """What all judges say of one test, in the order in which they judged."""
+
+    judgements: Sequence[Judgement]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of the judges' verdicts."""
+        return worst(each.verdict for each in self.judgements)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Every finding: each judge's in its own order, failing judges first."""
+        order: list[Verdict] = ["fail", "inconclusive", "pass"]
+        ranked = sorted(self.judgements, key=lambda each: order.index(each.verdict))
+        return tuple(finding for each in ranked for finding in each.findings)
+
+    @property
+    def comparison(self) -> LadderJudgement | None:
+        """The comparison's part; None where it was not asked."""
+        return next((j for j in self.judgements if isinstance(j, LadderJudgement)), None)
+
+
+def judge_case(
+    candidate: Traces,
+    reference: Traces,
+    loosen: Sequence[Loosen] = (),
+    accept: Sequence[str] = (),
+) -> JointJudgement:
+    """Ask every judge, and publish the Point's summary.
+
+    Raises GroupFailure where the ranks of a Run did not finish.
+    """
+    case = candidate.case
+    asked = judges(case.settings.judges)
+    runs = Runs(candidate, reference)
+    for judge in asked:
+        runs.start(judge.required_runs(case))
+    joint = JointJudgement(
+        [judge.judge(case, runs, loosen=loosen, accept=accept) for judge in asked]
+    )
+    if candidate.runs.publish is not None:
+        candidate.runs.publish(_summary(joint))
+    return joint
+
+
+def _summary(joint: JointJudgement) -> PointSummary:
+    """The comparison's summary with the verdict, the notes and the first finding of all."""
+    compared = joint.comparison
+    assert compared is not None  # the registry always has it
+    summary = compared.summary
+    others = [each for each in joint.judgements if each is not compared]
+    summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]
+    if joint.verdict == compared.verdict:
+        return summary
+    summary["verdict"] = joint.verdict
+    lead = next(f for j in others if j.verdict == joint.verdict for f in j.findings)
+    if joint.verdict == "fail":
+        summary.pop("reason", None)
+        summary["first"] = {
+            "judge": lead.judge,
+            "check": lead.check,
+            "where": str(lead.about or ""),
+            "pattern": lead.pattern.text if lead.pattern is not None else "",
+        }
+    else:
+        summary["reason"] = lead.message
+    return summary

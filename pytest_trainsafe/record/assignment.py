@@ -1,0 +1,22 @@
+"""An Assignment: the Run that a group of ranks is to make, on which device, and where to write."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """Sent to every rank of a group.
+
+    `trace` is the folder that the ranks record into, and `replayed` the trace of `spec.replay`,
+    "" for none.
+    """
+
+    spec: RunSpec
+    trace: str
+    device: Literal["cpu", "cuda"] = "cpu"
+    replayed: str = ""

@@ -1,0 +1,66 @@
+"""The report of all judges of a test: the comparison's, and what each other judge found.
+
+Called by `assert_trainsafe`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.contract import Judgement
+from pytest_trainsafe.judge.joint import JointJudgement
+from pytest_trainsafe.report.message import message_of, rerun
+from pytest_trainsafe.report.rows import head, row
+
+#: Findings of one judge that a report has in full.
+MOST_FINDINGS = 4
+
+
+def report_of(joint: JointJudgement) -> str:
+    """The report of a test; "" for a pass.
+
+    The comparison leads if it fails, and other judges stand beside it; else the judge that fails.
+    """
+    if joint.verdict == "pass":
+        return ""
+    compared = joint.comparison
+    assert compared is not None
+    others = [each for each in joint.judgements if each is not compared and each.findings]
+    if compared.verdict == "fail" or not any(each.verdict == "fail" for each in others):
+        lines = [message_of(compared)] if compared.verdict != "pass" else []
+    else:
+        lines = []
+    if not lines:
+        word = "fails" if joint.verdict == "fail" else "is inconclusive, so not a pass"
+        lines = [*head(f"trainsafe: {compared.program} at {compared.point} {word}"), ""]
+        for each in others:
+            lines += findings_of(each)
+        lines += row("compare", f"the comparison is a {compared.verdict}")
+        lines += rerun(compared)
+        return "\n".join(lines)
+    for each in others:
+        lines += ["", *findings_of(each)]
+    return "\n".join(lines)
+
+
+def findings_of(judgement: Judgement) -> list[str]:
+    """The rows of a judge's findings: the first in full, the number of the others."""
+    lines: list[str] = []
+    shown = judgement.findings[:MOST_FINDINGS]
+    for number, finding in enumerate(shown):
+        lines += _rows(finding, judgement.judge if number == 0 else "")
+    more = len(judgement.findings) - len(shown)
+    if more:
+        lines += row("", f"and {more} more findings of {judgement.judge}")
+    return lines
+
+
+def _rows(finding: Finding, label: str) -> Sequence[str]:
+    about = f"{finding.about}: " if finding.about is not None else ""
+    lines = row(label, f"{about}{finding.message} ({finding.check})")
+    if finding.pattern is not None and finding.pattern.cause:
+        lines += row("so", finding.pattern.cause)
+    if finding.source:
+        lines += row("look at", finding.source)
+    return lines

@@ -1,0 +1,67 @@
+"""The RunSpecs of a test: what its reference and its candidate run, and where their code is."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from typing import Literal, cast
+
+from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
+
+Role = Literal["reference", "candidate"]
+
+
+def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
+    """The Run of a test in one role and dtype, as its settings have it recorded."""
+    program, settings = case.program, case.settings
+    if role == "candidate":
+        point, arguments = case.point.without("dtype"), case.candidate_arguments
+    else:
+        point, arguments = case.reference_point, case.arguments
+    # A candidate on a single device is a reference too, and need not run twice.
+    alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
+    trusted = role == "reference" or alike
+    script = program.script
+    return RunSpec(
+        program=program.path,
+        file=program.file,
+        script=script.path if script is not None else "",
+        script_args=tuple(script.args) if script is not None else (),
+        arguments=arguments_of(arguments),
+        point=point,
+        dtype=dtype,
+        seed=settings.seed,
+        device=cast(WantedDevice, settings.device),
+        timeout=settings.timeout,
+        inputs=program.traits.inputs,
+        trusted=trusted,
+        watch_casts=trusted,
+        record=settings.record,
+        kinds=settings.record_kinds,
+        modules=settings.record_modules,
+        adapters=(*BUILT_IN, *settings.adapters),
+    )
+
+
+def adapter_files(spec: RunSpec) -> Iterator[str]:
+    """The files of the adapters that are a project's own, which shape what a trace holds."""
+    for path in spec.adapters[len(BUILT_IN) :]:
+        found = None
+        with contextlib.suppress(ImportError):  # ranks report what cannot be imported
+            found = importlib.util.find_spec(path.partition(":")[0])
+        if found is not None and found.origin:
+            yield found.origin
+
+
+def code_of(spec: RunSpec, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
+    """The file of a Run's program, the module it is, and its ranks' module search path."""
+    if spec.script:
+        script = os.path.join(around.cwd, spec.script)
+        return script, "__main__", (os.path.dirname(script), *around.sys_path)
+    return spec.file, spec.program.partition(":")[0], around.sys_path

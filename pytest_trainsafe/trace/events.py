@@ -1,0 +1,84 @@
+"""The event types of a trace, and how to add one.
+
+Called by the reader, which decodes every line of a rank as one of these types.
+
+A judge that needs more than there is defines a `msgspec.Struct` with a tag of its own in a file
+of its own, and registers it before a trace is written or read:
+
+    @register
+    class GradientScale(msgspec.Struct, frozen=True, tag="gradient_scale"):
+        step: int
+        scale: float
+
+    recorder.writer.add(GradientScale(0, 65536.0))      # in a rank
+    trace.ranks[0].events_of(GradientScale)             # in the judge
+
+Fields come from an untrusted file: give numbers bounds and texts a greatest length, and define
+`fault(self) -> str` where types cannot say what is valid; it describes what is wrong, "" if
+nothing is.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, TypeVar
+
+import msgspec
+
+from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast
+from pytest_trainsafe.trace.schema import (
+    End,
+    InputEvent,
+    ModuleEvent,
+    NoteEvent,
+    StepEvent,
+    TensorEvent,
+)
+from pytest_trainsafe.trace.sites import Reduction, Site
+
+_Type = TypeVar("_Type", bound=type[msgspec.Struct])
+
+_TYPES: dict[str, type[msgspec.Struct]] = {}
+
+
+def register(event: _Type) -> _Type:
+    """Make a `msgspec.Struct` an event type of traces; usable as a decorator.
+
+    Raises ValueError for a type without a tag of its own, or with one that another type has.
+    """
+    tag = event.__struct_config__.tag
+    if not isinstance(tag, str) or event.__struct_config__.tag_field != "type":
+        raise ValueError(
+            f"{event.__qualname__} has no tag; define it as "
+            f'class {event.__name__}(msgspec.Struct, frozen=True, tag="...")'
+        )
+    known = _TYPES.setdefault(tag, event)
+    if known is not event and (known.__module__, known.__qualname__) != (
+        event.__module__,
+        event.__qualname__,
+    ):
+        raise ValueError(
+            f"the event types {known.__module__}.{known.__qualname__} and "
+            f"{event.__module__}.{event.__qualname__} both have the tag {tag!r}; choose another"
+        )
+    _TYPES[tag] = event
+    return event
+
+
+for _built_in in (
+    *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
+    *(Altered, Annotations, Caller, Cast, Reduction, Site),
+):
+    register(_built_in)
+
+
+def decoder() -> msgspec.json.Decoder[Any]:
+    """A decoder of one line of a rank's events: an instance of a registered type."""
+    return msgspec.json.Decoder(functools.reduce(operator.or_, _TYPES.values()))
+
+
+def fault_of(event: msgspec.Struct) -> str:
+    """What is wrong with an event by itself; "" for a sound one."""
+    check = getattr(event, "fault", None)
+    return str(check()) if check is not None else ""

@@ -1,0 +1,150 @@
+"""A RunSpec: the one complete description of a Run.
+
+The key under which Runs are shared and cached, the message that the ranks are sent, and part of
+the manifest of the trace that they write.  A new property of Runs is a new field here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+
+#: The noise of low-precision dtypes is larger than this.
+LOW_PRECISION = 1e-5
+
+#: Added to the seed for each further sample of noise; much larger than seeds that users choose.
+SAMPLE_STRIDE = 2**40
+
+Recording = Literal["sketch", "full"]
+WantedDevice = Literal["auto", "cpu", "cuda"]
+
+
+class Rewrite(msgspec.Struct, frozen=True, array_like=True):
+    """The values to rewrite one tensor with: a normal distribution on the logical `shape`.
+
+    Values are clamped to `low` and `high`, if given: a softmax's output stays positive, for
+    example.
+    """
+
+    shape: tuple[int, ...]
+    mean: float
+    std: float
+    low: float | None = None
+    high: float | None = None
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a Run is: a program at a Point in one dtype, and what to record.  Equal specs, one Run.
+
+    What is run:
+        program      the import path "package.module:function", or a script's name
+        file         where the program is defined, for modules that cannot be imported by name
+        script       the path of a script that runs as `__main__` with `script_args`, "" for none
+        arguments    the program's keyword arguments, as JSON with sorted keys
+        point        the Point, without the axis dtype
+        dtype        the rung's dtype
+        seed, device, timeout (in seconds)
+        inputs       files and variables ("$NAME") that the program reads
+        repeat       0, or 1, 2, ... for the same Run once more
+
+    How it is trusted and changed:
+        trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
+                      use what it records
+        perturbation  the relative size of the noise injected into every leaf module's output and
+                      gradient, 0 for none; `sample` numbers independent noise
+        rewrite       the activations and gradients to replace, by name (`record/inject/rewrite.py`)
+        replay        the Run whose decisions, such as top-k choices, are used instead of its own
+
+    What is recorded:
+        record       "full" for all values; "sketch" for sketches of all but small tensors and those
+                     in `keep`
+        kinds        the kinds of tensors, empty for all
+        modules      `fnmatch` patterns of modules whose activations are recorded
+        watch_casts  casts out of float64, and to FP8
+        adapters     import paths of the framework adapters that the recorder asks
+    """
+
+    program: str
+    file: str = ""
+    script: str = ""
+    script_args: tuple[str, ...] = ()
+    arguments: str = "{}"
+    point: Point = Point()
+    dtype: str
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
+    device: WantedDevice = "auto"
+    timeout: float = 0.0
+    inputs: tuple[str, ...] = ()
+    repeat: int = 0
+    trusted: bool = False
+    perturbation: float = 0.0
+    sample: int = 0
+    rewrite: tuple[tuple[str, Rewrite], ...] = ()
+    replay: RunSpec | None = None
+    record: Recording = "full"
+    keep: tuple[TensorId, ...] = ()
+    kinds: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ("*",)
+    watch_casts: bool = False
+    adapters: tuple[str, ...] = ()
+
+    @property
+    def keywords(self) -> dict[str, object]:
+        """The program's keyword arguments."""
+        found: dict[str, object] = json.loads(self.arguments)
+        return found
+
+    @property
+    def title(self) -> str:
+        """Which Run of a test this is, for a message: "the candidate at tp=2, in float64"."""
+        if self.trusted:
+            alone = self.point.world_size == 1
+            who = f"the reference, {'on a single device' if alone else f'at {self.point}'}"
+        else:
+            who = f"the candidate at {self.point}"
+        how = ""
+        if self.rewrite:
+            how = ", with rewritten values, to find the code at fault"
+        elif self.perturbation:
+            how = ", under noise of the size of rounding"
+        return f"{who}, in {self.dtype}{how}"
+
+    @property
+    def noisy_operations(self) -> bool:
+        """Whether noise is added to every operation instead of modules' outputs.
+
+        This is so for every other sample, except in low precision: noise on a value that is
+        rounded anyway is a whole rounding step, so noise on many operations exceeds their
+        rounding.  Runs that rewrite values between modules also get noise there only.
+        """
+        return bool(self.sample % 2 and self.perturbation < LOW_PRECISION and not self.rewrite)
+
+    @property
+    def noise_seed(self) -> int:
+        """The seed of the noise, different for every sample."""
+        return self.seed + self.sample * SAMPLE_STRIDE
+
+    def records(self, kind: str) -> bool:
+        """Whether tensors of this kind are recorded; an empty selection records all."""
+        return not self.kinds or kind in self.kinds
+
+    def identity(self) -> dict[str, object]:
+        """All that determines what the Run records, as plain data: every field but the timeout."""
+        data: dict[str, object] = msgspec.to_builtins(_without_timeout(self))
+        return data
+
+
+def arguments_of(keywords: Mapping[str, object]) -> str:
+    """Keyword arguments as a RunSpec holds them."""
+    return json.dumps(dict(keywords), sort_keys=True)
+
+
+def _without_timeout(spec: RunSpec) -> RunSpec:
+    replay = None if spec.replay is None else _without_timeout(spec.replay)
+    return msgspec.structs.replace(spec, timeout=0.0, replay=replay)

@@ -1,0 +1,56 @@
+"""Rotary positions: a query and a key are turned by angles that grow with where they stand.
+
+Then their product depends on their distance alone (Su et al. 2021, "RoFormer").
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
+from pytest_trainsafe.reference_models.config import LlamaConfig
+
+#: The slowest pair of a head turns once in about 2 pi * BASE positions.
+BASE = 10_000.0
+
+
+class RotaryTables(nn.Module):
+    """Positions [1, sequence] to the cosines and sines of their angles, each [1, sequence, pairs].
+
+    Once for all layers, and in float64 whatever the model is in: an angle of some thousands has
+    no digits left in bfloat16.
+    """
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        even = torch.arange(0, self.head_dim, 2, dtype=torch.float64, device=positions.device)
+        angles = positions[..., None] * BASE ** -(even / self.head_dim)
+        return angles.cos(), angles.sin()
+
+
+class RotaryAttention(SelfAttention):
+    """Self-attention whose queries and keys are turned before they meet."""
+
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
+        cosine, sine = tables
+        query, key, value = self.project(hidden)
+        query, key = turn(query, cosine, sine), turn(key, cosine, sine)
+        mixed: Tensor = self.linear_proj(self.core_attention(query, key, value))
+        return mixed
+
+
+def turn(tensor: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each head of [batch, sequence, heads * head_dim]; element i pairs with i + half.
+
+    Computed in float32, or in float64 where the tensor is.
+    """
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    pairs = tensor.to(wide).reshape(*tensor.shape[:2], -1, 2, cosine.shape[-1])
+    first, second = pairs.unbind(-2)
+    cosine, sine = (table[..., None, :].to(wide) for table in (cosine, sine))
+    turned = torch.stack([first * cosine - second * sine, second * cosine + first * sine], dim=-2)
+    return turned.flatten(-3).to(tensor.dtype)

@@ -1,0 +1,1 @@
+"""Training data, generated or read where the tests run: `text` for language models, `images`."""

@@ -1,0 +1,57 @@
+"""The stack of pre-norm transformer layers, whatever their norms, attention and MLP are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
+
+
+class TransformerLayer(nn.Module):
+    """Attention, then the MLP, each on a normalised input and added to the residual stream.
+
+    `tables` is what the attention needs beside the hidden states: nothing, or rotary positions.
+    """
+
+    def __init__(
+        self,
+        input_layernorm: nn.Module,
+        self_attention: SelfAttention,
+        pre_mlp_layernorm: nn.Module,
+        mlp: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.input_layernorm = input_layernorm
+        self.self_attention = self_attention
+        self.pre_mlp_layernorm = pre_mlp_layernorm
+        self.mlp = mlp
+
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
+        hidden = hidden + self.self_attention(self.input_layernorm(hidden), *tables)
+        narrowed: Tensor = self.mlp(self.pre_mlp_layernorm(hidden))
+        return hidden + narrowed
+
+
+class Decoder(nn.Module):
+    """All layers and the final norm: [batch, sequence, hidden] to the same shape."""
+
+    def __init__(self, layers: Iterable[TransformerLayer], final_layernorm: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.final_layernorm = final_layernorm
+        #: How the layers are run; recomputation puts another way in.
+        self.run_layers: Callable[..., Tensor] = one_after_another
+
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
+        hidden = self.run_layers(list(self.layers), hidden, *tables)
+        normalised: Tensor = self.final_layernorm(hidden)
+        return normalised
+
+
+def one_after_another(layers: Sequence[nn.Module], hidden: Tensor, *tables: Tensor) -> Tensor:
+    """Each layer on what the one before it yields."""
+    for layer in layers:
+        hidden = layer(hidden, *tables)
+    return hidden

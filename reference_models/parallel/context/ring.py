@@ -1,0 +1,89 @@
+"""Attention over cp with keys and values passed round a ring, so that no rank ever holds all.
+
+(Liu et al. 2023, "Ring Attention"; the softmax in pieces is that of Dao et al. 2022, "Flash
+Attention".)  Computed in float32, or in float64 where the inputs are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from pytest_trainsafe.reference_models.blocks.attention import CoreAttention, heads_of
+from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from pytest_trainsafe.reference_models.parallel.collectives import pass_on
+from pytest_trainsafe.reference_models.parallel.context.zigzag import take_part
+
+
+class RingAttention(CoreAttention):
+    """Queries, keys and values [batch, sequence / cp, heads * head_dim] to the mixed values."""
+
+    def __init__(self, head_dim: int, axes: Axes) -> None:
+        super().__init__(head_dim)
+        self.axes = axes
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        query, key, value = heads_of(query, key, value, self.head_dim)
+        mixed = cast(Tensor, _Ring.apply(query, key, value, self.axes))  # type: ignore[no-untyped-call]
+        return mixed.transpose(1, 2).flatten(2)
+
+
+class _Ring(torch.autograd.Function):
+    """Tensors are [batch, heads, sequence / cp, head_dim]."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, axes: Axes) -> Tensor:
+        wide = torch.promote_types(query.dtype, torch.float32)
+        q, visiting, cp = query.to(wide), torch.stack([key, value]), axes.cp
+        peak = q.new_full((*q.shape[:-1], 1), -math.inf)
+        total, mixed = torch.zeros_like(peak), torch.zeros_like(q)
+        for turn in range(cp.size):
+            k, v = visiting.to(wide)
+            scores = _scores(q, k, cp, turn)
+            # The first visitor is this rank's own part, where every query sees itself at least.
+            higher = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
+            powers, fading = (scores - higher).exp(), (peak - higher).exp()
+            total = total * fading + powers.sum(dim=-1, keepdim=True)
+            mixed = mixed * fading + powers @ v
+            peak = higher
+            if turn < cp.size - 1:
+                visiting = pass_on(visiting, cp)
+        mixed = mixed / total
+        ctx.save_for_backward(query, key, value, mixed, peak + total.log())
+        ctx.axes = axes
+        return mixed.to(query.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        query, key, value, mixed, log_total = ctx.saved_tensors
+        cp = ctx.axes.cp
+        if ctx.axes.planted("cp-attention-backward-layout"):
+            # As a kernel does that is told where the numbers begin and not how they lie.
+            strides = torch.empty_like(gradient, memory_format=torch.contiguous_format).stride()
+            gradient = gradient.as_strided(gradient.shape, strides)
+        gradient, q = gradient.to(mixed.dtype), query.to(mixed.dtype)
+        dot = (gradient * mixed).sum(dim=-1, keepdim=True)
+        dq = torch.zeros_like(q)
+        # Each part takes its own gradients along, and is home again after the last turn.
+        none = torch.zeros_like(key)
+        visiting = torch.stack([key, value, none, none]).to(mixed.dtype)
+        for turn in range(cp.size):
+            k, v, dk, dv = visiting
+            weights = (_scores(q, k, cp, turn) - log_total).exp()
+            into_scores = weights * (gradient @ v.mT - dot) / math.sqrt(q.shape[-1])
+            dq = dq + into_scores @ k
+            dk, dv = dk + into_scores.mT @ q, dv + weights.mT @ gradient
+            visiting = pass_on(torch.stack([k, v, dk, dv]), cp)
+        return dq.to(query.dtype), *visiting[2:].to(key.dtype), None
+
+
+def _scores(query: Tensor, key: Tensor, cp: Axis, turn: int) -> Tensor:
+    """The scores of this rank's queries for the keys that visit at `turn`, -inf where later."""
+    whole = torch.arange(query.shape[-2] * cp.size, device=query.device)
+    owner = Axis(cp.size, (cp.rank - turn) % cp.size)
+    future = take_part(whole, cp, dim=0)[:, None] < take_part(whole, owner, dim=0)
+    scores = query @ key.mT / math.sqrt(query.shape[-1])
+    return scores.masked_fill(future, -math.inf)

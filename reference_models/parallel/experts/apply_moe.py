@@ -1,0 +1,45 @@
+"""Make the single-device mixture of experts a parallel one: what it has beyond the Llama."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.reference_models.blocks.moe_layer import MoELayer
+from pytest_trainsafe.reference_models.config import MoEConfig
+from pytest_trainsafe.reference_models.networks.moe import MoE
+from pytest_trainsafe.reference_models.parallel.apply import apply_axes, check_sizes, layers_of
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.experts.experts import ParallelExperts
+from pytest_trainsafe.reference_models.parallel.experts.routing import (
+    ParallelBalance,
+    ParallelCapacity,
+    SequenceParallelRouter,
+)
+from pytest_trainsafe.reference_models.parallel.tensor.embedding import (
+    SequenceParallelTokenEmbedding,
+)
+
+
+def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
+    """The MoE of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    check_sizes(config, axes)
+    if config.experts % axes.ep.size:
+        raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
+    if axes.pp.size > 1 or axes.techniques.recompute == "full":
+        raise ValueError("pp and recompute=full would lose the balancing loss of layers")
+    model = MoE(config)
+    if axes.sp:
+        model.embedding = SequenceParallelTokenEmbedding(config, axes)
+    apply_axes(model, config, axes)
+    for layer in layers_of(model):
+        assert isinstance(layer.mlp, MoELayer)
+        _apply(layer.mlp, config, axes)
+    return model
+
+
+def _apply(mlp: MoELayer, config: MoEConfig, axes: Axes) -> None:
+    if axes.sp:
+        mlp.router = SequenceParallelRouter(config, axes)
+    if axes.sp or axes.cp.size > 1:
+        mlp.balance = ParallelBalance(config, axes)
+        mlp.capacity = ParallelCapacity(config, axes)
+    if axes.tp.size > 1 or axes.ep.size > 1:
+        mlp.experts = ParallelExperts(config, axes)

@@ -1,0 +1,120 @@
+"""Pipeline stages: which layers of a model a rank computes, and what it does with them.
+
+(GPipe, Huang et al. 2019; several chunks a rank: Narayanan et al. 2021, section 2.2.)  With vpp
+chunks a rank, the layers are cut in pp * vpp stages and stage s is on rank s modulo pp.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pytest_trainsafe.reference_models.blocks.embedding import Embedding
+from pytest_trainsafe.reference_models.networks.decoder import Decoder
+from pytest_trainsafe.reference_models.networks.gpt import GPT
+from pytest_trainsafe.reference_models.networks.llama import Llama
+from pytest_trainsafe.reference_models.parallel.axes import Axes
+from pytest_trainsafe.reference_models.parallel.marks import mark_shared_embedding
+
+
+def stage_layers(layers: int, stages: int, stage: int, axes: Axes) -> range:
+    """The numbers of the layers of one stage; the first stages have one more if need be."""
+    share, more = divmod(layers, stages)
+    if axes.planted("pp-stage-division"):
+        more = 0  # As if the layers could always be divided.
+    first = stage * share + min(stage, more)
+    return range(first, first + share + (stage < more))
+
+
+def cut_into_stages(model: GPT | Llama, axes: Axes) -> list[Stage]:
+    """This rank's stages of a whole model, in their order; the model is of no more use."""
+    layers, stages = len(model.decoder.layers), axes.pp.size * axes.vpp
+    if layers < stages:
+        raise ValueError(
+            f"layers={layers} are fewer than pp*vpp={stages} stages; give every stage a layer"
+        )
+    return [
+        Stage(model, axes, stage_layers(layers, stages, stage, axes), stage)
+        for stage in range(axes.pp.rank, stages, axes.pp.size)
+    ]
+
+
+class Stage(nn.Module):
+    """A run of a model's layers, with what comes before the first and after the last.
+
+    `stage(inputs, positions, targets)` takes tokens on the first stage and hidden states on the
+    others, and gives hidden states, or on the last stage the loss of every token.  Its modules
+    are the model's own, under the names that they have there.
+    """
+
+    def __init__(self, model: GPT | Llama, axes: Axes, layers: range, number: int) -> None:
+        super().__init__()
+        stages = axes.pp.size * axes.vpp
+        self.number, self.first, self.last = number, number == 0, number == stages - 1
+        self.shards = axes.tp.size if axes.sp else 1
+        words = model.embedding.word_embeddings
+        table = words.weight
+        assert isinstance(table, nn.Parameter)
+        self.width = table.shape[-1]
+        tied = table is model.output_layer.weight
+        if tied and self.first != self.last:
+            mark_shared_embedding(table)
+        if self.first:
+            self.embedding: nn.Module = model.embedding
+        elif self.last and tied:
+            # A copy of the table, under its name, that the output layer alone uses.
+            self.embedding = nn.ModuleDict({"word_embeddings": words})
+        if isinstance(model, Llama):
+            self.rotary_tables = model.rotary_tables
+        self.decoder = StageDecoder(model.decoder, layers, self.last)
+        if self.last:
+            self.output_layer = model.output_layer
+            self.cross_entropy = model.cross_entropy
+
+    def forward(self, inputs: Tensor, positions: Tensor, targets: Tensor) -> Tensor:
+        tables = self.rotary_tables(positions) if hasattr(self, "rotary_tables") else ()
+        hidden: Tensor = self._embedded(inputs, positions) if self.first else inputs
+        hidden = self.decoder(hidden, *tables)
+        if self.last:
+            hidden = self.cross_entropy(self.output_layer(hidden), targets)
+        return hidden
+
+    def hidden_like(self, tokens: Tensor) -> Tensor:
+        """An empty tensor of the form of the hidden states that this stage is given."""
+        batch, length = tokens.shape
+        dtype = next(self.parameters()).dtype
+        shape = (batch, length // self.shards, self.width)
+        return torch.empty(shape, dtype=dtype, device=tokens.device)
+
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        learned = (positions,) if isinstance(self.embedding, Embedding) else ()
+        hidden: Tensor = self.embedding(tokens, *learned)
+        return hidden
+
+
+class StageDecoder(nn.Module):
+    """Some layers of a decoder and, on the last stage, its final norm."""
+
+    def __init__(self, whole: Decoder, layers: range, last: bool) -> None:
+        super().__init__()
+        self.layers = NumberedLayers(whole.layers, layers)
+        self.run_layers = whole.run_layers
+        self.last = last
+        if last:
+            self.final_layernorm = whole.final_layernorm
+
+    def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
+        hidden = self.run_layers(list(self.layers), hidden, *tables)
+        if not self.last:
+            return hidden
+        normalised: Tensor = self.final_layernorm(hidden)
+        return normalised
+
+
+class NumberedLayers(nn.ModuleList):
+    """Some layers of a list, under the numbers that they have there."""
+
+    def __init__(self, layers: nn.ModuleList, numbers: range) -> None:
+        super().__init__()
+        for number in numbers:
+            self.add_module(str(number), layers[number])

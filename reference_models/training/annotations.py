@@ -1,0 +1,24 @@
+"""The annotations of a model's activations: `gpt.yaml` and its like, with its own sizes put in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks, qkv_blocks
+
+
+def activation_annotations(model: str, config: AnyConfig) -> dict[str, Any]:
+    """What to hand to `ctx.watch`: the file named after the model.
+
+    Only the blocks of the fused projections depend on a size, and a file cannot know it.
+    """
+    file = Path(__file__).parents[1] / f"{model}.yaml"
+    read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for module, blocks in (("linear_qkv", qkv_blocks(config)), ("linear_fc1", fc1_blocks(config))):
+        output = read["modules"][module]["output"]
+        if "blocks" in output:
+            output["blocks"] = list(blocks)
+    return read

@@ -1,0 +1,65 @@
+"""The grammar of --trainsafe-sweep, without pytest."""
+
+import pytest
+
+from pytest_trainsafe.config.grammar import gather, parse_words
+from pytest_trainsafe.core.usage import SweepError
+
+
+@pytest.mark.parametrize(
+    ("line", "rewritten", "taken"),
+    [
+        ("--trainsafe-sweep tp=1", "--trainsafe-sweep=tp=1", ""),
+        (
+            "a.py --trainsafe-sweep tp=1 cp=2 -x",
+            "a.py --trainsafe-sweep=tp=1 --trainsafe-sweep=cp=2 -x",
+            "cp=2",
+        ),
+        (
+            "--trainsafe-sweep tp=1 a.py cp=2",
+            "--trainsafe-sweep=tp=1 a.py --trainsafe-sweep=cp=2",
+            "cp=2",
+        ),
+        (
+            "--trainsafe-sweep=tp=1 cp=2",
+            "--trainsafe-sweep=tp=1 --trainsafe-sweep=cp=2",
+            "cp=2",
+        ),
+        (
+            "--trainsafe-sweep tp=1 -k b=1 cp=2",
+            "--trainsafe-sweep=tp=1 -k b=1 cp=2",
+            "",
+        ),
+        ("--trainsafe-sweep tp=1 -- cp=2", "--trainsafe-sweep=tp=1 -- cp=2", ""),
+        ("--trainsafe-sweep tp=1 here=1", "--trainsafe-sweep=tp=1 here=1", ""),
+        ("--trainsafe-sweep a.py", "--trainsafe-sweep=a.py", ""),
+        ("a.py --trainsafe-sweep", "a.py --trainsafe-sweep", ""),
+        ("a.py cp=2", "a.py cp=2", ""),
+    ],
+)
+def test_axis_words_get_an_option_each_and_everything_else_stays(line, rewritten, taken):
+    arguments = line.split()
+
+    words = gather(arguments, lambda word: word == "here=1")
+
+    assert (" ".join(arguments), words) == (rewritten, taken.split())
+
+
+def test_words_become_a_table_in_their_order():
+    assert parse_words(["cp=2,1", "layers=8"]) == (("cp", ("2", "1")), ("layers", ("8",)))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tests/"], "--trainsafe-sweep takes words such as tp=1,2 or .*, not 'tests/'"),
+        (["tp=1", "tp=2"], r"names axis 'tp' twice \(tp=1 and tp=2\)"),
+        (["tp="], "'tp=' has an empty value; write tp=VALUE"),
+        (["tp=1,,2"], "'tp=1,,2' has an empty value"),
+        (["tp=x"], "--trainsafe-sweep tp=x: axis 'tp' takes an integer >= 1, not 'x'"),
+        (["tp=1,1"], "axis 'tp' has duplicate values: 1, 1"),
+    ],
+)
+def test_a_bad_word_is_refused_by_name(words, message):
+    with pytest.raises(SweepError, match=message):
+        parse_words(words)

@@ -1,0 +1,186 @@
+"""A gradient that passes is doubted where all of its values fit a narrower dtype by no accident."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from compare_traces import draw, parameter
+
+from pytest_trainsafe.core.layout import Layout, Owned
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+
+Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+MICROBATCHES = 3
+
+
+def in_float32(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(terms)).float().sum(dim=0)
+
+
+def in_bfloat16(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total.float()
+
+
+def terms_of(shape: tuple[int, ...] = (8, 8)) -> list[torch.Tensor]:
+    return [draw(f"term {index}", shape).bfloat16() for index in range(MICROBATCHES)]
+
+
+def noisy(terms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [term * (1 + draw("noise", tuple(term.shape)) * 2**-8).bfloat16() for term in terms]
+
+
+def write(
+    path: Path,
+    terms: Sequence[torch.Tensor],
+    main: torch.Tensor,
+    *,
+    layout: Layout = (),
+    recorded: bool = True,
+    kind: str = "main_grad",
+    notes: Sequence[NoteEvent] = (),
+) -> Trace:
+    """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
+    manifest = manifest_of(RunSpec(program="model.train", point=Point(), dtype="bfloat16"), "cpu")
+    write_manifest(path, manifest)
+    writer = RankWriter(path, 0)
+    for note in notes:
+        writer.add(note)
+    for index, term in enumerate(terms if recorded else ()):
+        writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term, (), "default")
+    name = "fc.weight.exp_avg" if kind == "optimizer_state" else "fc.weight"
+    writer.add_tensor(parameter(kind, name, 0), main, layout, "default")
+    writer.add(StepEvent(0, MICROBATCHES, "", "", True, 0.0))
+    writer.close()
+    return Trace.open(path)
+
+
+def doubts(folder: Path, candidate: Trace, reference: Trace | None = None) -> list[str]:
+    """The messages of the check `narrowed`; nothing else is found."""
+    terms = terms_of()
+    reference = reference or write(folder / "reference", terms, in_float32(terms))
+    perturbed = write(folder / "perturbed", noisy(terms), in_float32(noisy(terms)))
+    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+    assert {finding.check for finding in found} <= {"narrowed"}, found
+    assert {finding.verdict for finding in found} <= {"inconclusive"}
+    return [finding.message for finding in found]
+
+
+def test_micro_batches_added_up_in_bfloat16_pass_and_are_doubted(tmp_path: Path) -> None:
+    terms = terms_of()
+
+    [message] = doubts(tmp_path, write(tmp_path / "candidate", terms, in_bfloat16(terms)))
+
+    assert message.startswith("every value fits bfloat16 exactly, though the tensor is stored as")
+
+
+def test_gradients_from_before_clipping_are_doubted_alike(tmp_path: Path) -> None:
+    """Clipped ones fit no narrow dtype any more: the factor of clipping does not."""
+    terms, kind = terms_of(), "unclipped_grad"
+    reference = write(tmp_path / "exact", terms, in_float32(terms), kind=kind)
+    perturbed = write(tmp_path / "noise", terms, in_float32(noisy(terms)), kind=kind)
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), kind=kind)
+
+    [finding] = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+
+    assert (finding.check, finding.verdict) == ("narrowed", "inconclusive")
+
+
+def test_micro_batches_added_up_in_float32_are_not_doubted(tmp_path: Path) -> None:
+    terms = terms_of()
+    candidate = write(tmp_path / "candidate", terms, in_float32(terms[::-1]))
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_a_reference_that_is_as_narrow_is_no_measure(tmp_path: Path) -> None:
+    terms = terms_of()
+    reference = write(tmp_path / "narrow", terms, in_bfloat16(terms))
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms[::-1]))
+
+    assert doubts(tmp_path, candidate, reference) == []
+
+
+def test_a_gradient_stored_in_bfloat16_is_narrow_by_choice(tmp_path: Path) -> None:
+    terms = terms_of()
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms).bfloat16())
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_a_framework_that_is_configured_to_reduce_in_bfloat16_is_not_doubted(
+    tmp_path: Path,
+) -> None:
+    terms, note = terms_of(), NoteEvent("reduces_in", "bfloat16")
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), notes=[note])
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_a_sum_of_few_terms_may_fit_the_other_half_precision_dtype(tmp_path: Path) -> None:
+    """Two bfloat16 numbers of a size have a sum of at most 11 bits, as float16 has."""
+    even = [(torch.arange(128, 192).view(8, 8) / 64).bfloat16(), draw("x", (8, 8)).bfloat16()]
+    even[1] = (even[0].float() + 1 / 64).bfloat16()
+    terms = [even[0], (even[1].float() / 2).bfloat16()]
+    main = in_float32(terms)
+    assert bool((main.half().float() == main).all())
+    assert not bool((main.bfloat16().float() == main).all())
+    reference = write(tmp_path / "reference", terms, main * (1 + 2**-20))
+    candidate = write(tmp_path / "candidate", terms, main)
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+@pytest.mark.parametrize("how", ["owned", "no terms", "one term"])
+def test_the_gradient_of_one_backward_is_as_narrow_as_its_parameter(
+    tmp_path: Path, how: str
+) -> None:
+    """With ep an expert's rank computes in one backward what the reference does in several."""
+    terms = terms_of()
+    main = in_float32(terms).bfloat16().float()
+    layout = (Owned(("cp", "dp"), 1),) if how == "owned" else ()
+    given = [main.bfloat16()] if how == "one term" else terms
+    candidate = write(
+        tmp_path / "candidate", given, main, layout=layout, recorded=how != "no terms"
+    )
+
+    reference = write(tmp_path / "whole", terms, in_float32(terms))
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+def test_zeros_and_a_few_elements_say_nothing(tmp_path: Path) -> None:
+    terms = [torch.zeros(8, 8).bfloat16() for _ in range(MICROBATCHES)]
+    for term in terms:
+        term[0, :3] = draw("row", (3,)).bfloat16() * 3
+    reference = write(tmp_path / "few", terms, in_float32(terms))
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms))
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+def test_a_state_that_went_through_bfloat16_is_doubted(tmp_path: Path) -> None:
+    terms = terms_of()
+    state = 0.1 * in_float32(terms)
+    reference = write(tmp_path / "reference", terms, state, kind="optimizer_state")
+    perturbed = write(tmp_path / "noise", terms, state * (1 + 2**-8), kind="optimizer_state")
+    narrow = state.bfloat16().float()
+    candidate = write(tmp_path / "candidate", terms, narrow, kind="optimizer_state")
+
+    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+
+    assert [finding.check for finding in found] == ["narrowed"]

@@ -1,0 +1,289 @@
+"""Proposals reproduce what was not declared, pass when adopted, and explain no bug away."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from compare_traces import Bench, Edit, Record, healthy, training
+
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.report.proposal import proposal_rows
+from pytest_trainsafe.trace.facts import Annotations
+from pytest_trainsafe.trace.reader import Trace
+
+POINT = Point.of(tp=2, cp=2)
+ALL = {
+    "cp_order": "contiguous",
+    "loss": {"partial": ["cp"]},
+    "parameters": {
+        "fc1.weight": {"tp_dim": 0},
+        "fc1.bias": {"tp_dim": 0},
+        "fc2.weight": {"tp_dim": 1},
+    },
+    "modules": {"*": {"output": {"cp_dim": 0}}, "fc1": {"output": {"cp_dim": 0, "tp_dim": -1}}},
+}
+
+Keep = Callable[[TensorId, Placement], bool]
+
+
+def _loss(record: Record) -> bool:
+    return record.id.kind == "loss"
+
+
+def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
+    """The rung as if nobody had declared what `keep` does not keep."""
+    ranks = []
+    for rank in rung.candidate.ranks:
+        tensors = {}
+        for id, event in rank.tensors.items():
+            raw = id.kind == "param_grad"  # the recorder knows that these are terms over cp
+            layout: Layout = tuple(
+                p for p in event.layout if keep(id, p) or (raw and isinstance(p, Partial))
+            )
+            source = "modules: *" if any(keep(id, p) for p in layout) else "default"
+            tensors[id] = msgspec.structs.replace(event, layout=layout, layout_source=source)
+        ranks.append(dataclasses.replace(rank, tensors=tensors))
+    trace = rung.candidate
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
+
+
+def proposed(rung: Rung) -> Proposal:
+    comparison = compare(rung)
+    assert comparison.failed
+    assert lacks(rung, comparison)
+    found = propose(rung, comparison, ())
+    assert found is not None
+    return found
+
+
+def split(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Losses of two unequal terms: the bench gives one rank all of a sum, which tells nothing."""
+    return record.tensor.to(part.dtype) * (0.25 if at["cp"] else 0.75) if _loss(record) else part
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_every_layout_is_proposed_and_fits(bench: Bench, dtype: str) -> None:
+    found = proposed(undeclared(bench.rung(POINT, split, dtype=dtype)))
+    assert found.wanted == ALL
+    assert (found.left, found.unexplained, found.withheld) == (None, "", 0)
+
+
+def test_only_what_is_missing_is_proposed(bench: Bench) -> None:
+    def keep(id: TensorId, placement: Placement) -> bool:
+        return not (id.module == "fc1" and id.kind.startswith("activation")) or (
+            getattr(placement, "axis", "") == "cp"
+        )
+
+    found = proposed(undeclared(bench.rung(POINT), keep))
+    assert found.wanted["modules"] == {"fc1": {"output": {"cp_dim": 0, "tp_dim": -1}}}
+    assert found.wanted.keys() <= {"modules", "cp_order"}
+
+
+def test_with_everything_declared_nothing_is_proposed(bench: Bench) -> None:
+    rung = bench.rung(POINT)
+    assert propose(rung, compare(rung), ()) is None
+
+
+def test_what_annotations_leave_is_measured_again_before_it_is_called_wrong(bench: Bench) -> None:
+    """A tensor that exceeds a small sample of noise by little is no reason to offer less."""
+
+    def slightly(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * (1 + 1e-9) if record.id.kind == "activation" else part
+
+    rung = undeclared(bench.rung(Point.of(tp=2), slightly, dtype="float64"))
+    left: list[int] = []
+
+    def again(adopted: Rung, failed: Comparison) -> tuple[Rung, Comparison]:
+        left.append(len(failed.findings))
+        failed.findings.clear()
+        return adopted, failed
+
+    once, twice = propose(rung, compare(rung), ()), propose(rung, compare(rung), (), again)
+    assert once is not None
+    assert twice is not None
+    assert once.left is not None
+    assert left[0] > 0
+    assert twice.left is None
+    assert twice.wanted == once.wanted
+
+
+def unreduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """fc2 forgets its sum over tp, and all that follows in this step is wrong."""
+    if record.id.step == INITIAL or record.id.kind != "activation" or record.id.module != "fc2":
+        later = record.id.step != INITIAL and record.id.kind == "activation_grad"
+        return part * 1.01 if later else part
+    share = torch.rand(part.shape, generator=torch.Generator().manual_seed(3)).to(part.dtype)
+    return part * (share if at["tp"] else 1 - share)
+
+
+def test_a_forgotten_reduction_is_not_offered_as_a_layout(bench: Bench) -> None:
+    rung = undeclared(bench.rung(Point.of(tp=2), unreduced, dtype="float64"))
+    found = proposed(rung)
+    assert "fc2" not in found.wanted["modules"]
+    assert found.wanted["modules"] == {"fc1": {"output": {"tp_dim": -1}}}
+    assert found.withheld == 1
+    assert found.left is not None
+    text = " ".join(text for _, text, _ in proposal_rows(found))
+    assert "most likely a reduction is missing" in text
+    assert f"{found.left.where} is still wrong then" in text
+
+
+def scaled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    wrong = record.id.kind == "activation" and record.id.module == "fc1"
+    return part * 1.5 if wrong else part
+
+
+def test_a_wrong_tensor_is_told_with_the_nearest_layout(bench: Bench) -> None:
+    found = proposed(undeclared(bench.rung(POINT, scaled)))
+    assert "fc1" not in found.wanted["modules"]
+    assert found.unexplained.startswith("fc1.output: no layout explains it; the nearest is")
+    assert "dimension 0 cut over cp, dimension 1 cut over tp" in found.unexplained
+    assert "leaves an error of 0.5 of its norm" in found.unexplained
+    assert found.left is not None
+
+
+def blank(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(part) if record.id.module == "fc1" and _output(record.id) else part
+
+
+def _output(id: TensorId) -> bool:
+    return id.kind in ("activation", "activation_grad")
+
+
+def test_zeros_are_not_explained_by_their_shape(bench: Bench, tmp_path: Any) -> None:
+    rung = bench.rung(Point.of(tp=2), blank, dtype="float64")
+    zeros = [
+        dataclasses.replace(r, tensor=r.tensor * 0) if r.id.module == "fc1" and _output(r.id) else r
+        for r in training("float64")
+    ]
+    from compare_traces import write
+
+    rung = dataclasses.replace(
+        rung, reference=write(tmp_path / "a", zeros), perturbed=write(tmp_path / "b", zeros)
+    )
+    found = proposed(undeclared(rung))
+    assert "modules" not in found.wanted
+    assert "its values confirm no layout: they are all equal, or zeros" in found.unexplained
+
+
+def test_an_order_that_the_file_denies_is_told(bench: Bench) -> None:
+    note = Annotations("/its/a.yaml", "zigzag")
+    found = proposed(undeclared(bench.rung(Point.of(cp=2), split, notes=[note])))
+    assert "modules" not in found.wanted
+    assert "it is cut in contiguous order over cp, and cp_order is zigzag" in found.unexplained
+
+
+def test_gradients_that_lie_otherwise_than_their_output_have_their_own_key(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind != "activation_grad" or record.id.module != "norm":
+            return part
+        return part * (0.25 if at["tp"] else 0.75)
+
+    def over_tp(id: TensorId, placement: Placement) -> bool:
+        return "tp" in axes_of(placement)
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64"), over_tp))
+    assert found.wanted == {"modules": {"norm": {"output_grad": {"tp_partial": True}}}}
+    assert found.left is None
+
+
+def test_the_loss_may_be_a_mean(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        # The parts of a sum of two, of which one rank has all: made a mean of unequal terms.
+        if record.id.kind != "loss":
+            return part
+        return record.tensor.to(part.dtype) * (1.5 if at["cp"] else 0.5)
+
+    found = proposed(undeclared(bench.rung(Point.of(cp=2), edit, dtype="float64")))
+    assert found.wanted["loss"] == {"mean": ["cp"]}
+
+
+def test_sums_of_gradients_under_sp_are_proposed(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind != "param_grad" or record.id.path != "norm.weight":
+            return part
+        return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
+
+    point = Point.of(tp=2, sp=True)
+    rung = undeclared(bench.rung(point, edit, dtype="float64"), lambda id, placement: True)
+    assert proposed(rung).wanted == {"parameters": {"norm.weight": {"sequence_parallel": True}}}
+
+
+def halves(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Each tp rank has a term of the gradient of norm.weight."""
+    if record.id.kind != "param_grad" or record.id.path != "norm.weight":
+        return part
+    return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
+
+
+def test_sums_of_gradients_without_sp_are_proposed_for_tp(bench: Bench) -> None:
+    """As of a norm that every tp rank applies to its own attention heads."""
+    rung = bench.rung(Point.of(tp=2), halves, dtype="float64")
+    rung = undeclared(rung, lambda id, placement: True)
+    assert proposed(rung).wanted == {"parameters": {"norm.weight": {"gradient_partial": ["tp"]}}}
+
+
+def test_sums_of_gradients_that_nobody_adds_up_are_not_offered(bench: Bench) -> None:
+    def unreduced_norm(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.kind == "main_grad" and record.id.path == "norm.weight":
+            return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
+        return halves(record, at, part)
+
+    rung = bench.rung(Point.of(tp=2), unreduced_norm, dtype="float64")
+    found = proposed(undeclared(rung, lambda id, placement: True))
+    assert (found.wanted, found.withheld) == ({}, 1)
+    assert found.left is not None
+    assert found.left.where is not None
+    assert found.left.where.kind == "main_grad"
+
+
+def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        return part * 0 + 1 if initial and record.id.path == "fc1.weight" else part
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
+    assert (found.shaped, found.unexplained) == (1, "")
+    # The others hold their own parts, and are offered as such.
+    assert found.wanted["parameters"] == ALL["parameters"]
+    rows = proposal_rows(found)
+    assert rows[0][1].startswith("by its shape 1 parameter is cut, and was filled as if every rank")
+    assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
+
+
+def test_values_that_differ_between_ranks_are_offered_by_no_shape(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        return part * 0 + at["tp"] if initial and record.id.path == "fc1.weight" else part
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
+    assert found.shaped == 0
+    assert "fc1.weight" not in found.wanted["parameters"]
+    assert "fc1.weight: no layout explains it; the nearest is dimension 0 cut" in found.unexplained
+
+
+@pytest.mark.parametrize("edit", [healthy, scaled])
+def test_the_file_that_was_read_is_known(bench: Bench, edit: Edit) -> None:
+    note = Annotations("/its/a.yaml", "contiguous")
+    found = proposed(undeclared(bench.rung(POINT, edit, notes=[note])))
+    assert found.file == "/its/a.yaml"
+    assert "cp_order" not in found.wanted
+
+
+def test_the_one_of_several_models_is_known(bench: Bench) -> None:
+    note = Annotations("/its/a.yaml", "", "gpt")
+    found = proposed(undeclared(bench.rung(Point.of(tp=2), notes=[note])))
+    assert found.model == "gpt"
+    lines = [text for label, text, _ in proposal_rows(found) if not label]
+    assert lines[:3] == ["models:", "  gpt:", "    parameters:"]

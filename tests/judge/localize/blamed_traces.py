@@ -1,0 +1,76 @@
+"""Whom the blame falls on in a rung of synthetic traces, and what a report says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
+from pytest_trainsafe.judge.localize.words import located
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Caller
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import ModuleEvent
+
+PROGRAM = Program(path="package.fit:train")
+
+
+def blamed(rung: Rung) -> list[Fault]:
+    """The faults of a rung, as if it had been rewritten."""
+    return blame(rung, with_factor(rung, compare(rung)), {}, Stages(rung.candidate))
+
+
+def said(rung: Rung) -> Located:
+    """What is said of the faults of a rung."""
+    comparison = with_factor(rung, compare(rung))
+    faults = blame(rung, comparison, {}, Stages(rung.candidate))
+    assert faults
+    return located(faults, comparison, rung, PROGRAM, "")
+
+
+def text_of(found: Located) -> str:
+    """The rows of a Located as one text."""
+    return " ".join(f"{label} {text}" for label, text in found.rows)
+
+
+def noting(rung: Rung, *facts: msgspec.Struct) -> Rung:
+    """The rung as if the candidate had noted these too."""
+    return dataclasses.replace(rung, candidate=_noting(rung.candidate, facts))
+
+
+def calling(rung: Rung, **callers: str) -> Rung:
+    """The rung as if its modules were run by others: `calling(rung, fc1="block")`."""
+    facts = tuple(Caller(name, by) for name, by in callers.items())
+    return dataclasses.replace(
+        rung,
+        candidate=_noting(rung.candidate, facts),
+        reference=_noting(rung.reference, facts),
+    )
+
+
+def _noting(trace: Trace, facts: tuple[msgspec.Struct, ...]) -> Trace:
+    ranks = [dataclasses.replace(rank, facts=with_facts(rank, *facts)) for rank in trace.ranks]
+    return Trace(trace.path, trace.manifest, ranks)
+
+
+def with_facts(rank: RankTrace, *facts: msgspec.Struct) -> dict[type, list[msgspec.Struct]]:
+    """The facts of a rank and these."""
+    found = {kind: list(events) for kind, events in rank.facts.items()}
+    for fact in facts:
+        found.setdefault(type(fact), []).append(fact)
+    return found
+
+
+def described(rung: Rung, *modules: ModuleEvent) -> Rung:
+    """The rung with other descriptions of its candidate's modules."""
+    trace = rung.candidate
+    ranks = [
+        dataclasses.replace(rank, modules={**rank.modules, **{m.module: m for m in modules}})
+        for rank in trace.ranks
+    ]
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))

@@ -1,0 +1,28 @@
+"""Looks for the fault of a test's candidate, as the ladder does after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.search import Search
+
+
+@pytest.fixture
+def search(candidate_trace, reference_trace) -> Callable[..., Search]:
+    """A localisation in one dtype, failed or not."""
+
+    def made(dtype: str = "float64") -> Search:
+        rung = Rung(
+            dtype=dtype,
+            candidate=renumbered(candidate_trace.at(dtype), reference_trace.at(dtype)),
+            reference=reference_trace.at(dtype),
+            perturbed=reference_trace.perturbed(dtype),
+            shadow=None if dtype == "float64" else reference_trace.at("float64"),
+        )
+        return Search(candidate_trace, reference_trace, rung, seconds=600)
+
+    return made

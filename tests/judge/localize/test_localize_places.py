@@ -1,0 +1,126 @@
+"""The line to look at of a reduction, a step or a batch is that of the program which makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blamed_traces import PROGRAM, noting
+from clipped_traces import rung
+from compare_traces import only
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.localize.places import Places
+from pytest_trainsafe.trace.sites import Reduction, Site
+
+REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
+LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
+OTHERS = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:14", 128)
+NORM = Reduction("all_reduce(SUM)", ("tp",), "/me/norm.py:5", "", 1, "norm")
+STEP = Site("step", "/me/fit.py:40")
+ADAM = Site("optimizer", "/me/fit.py:20", name="AdamW")
+DDP = Site("wrapper", "/me/fit.py:25", name="DistributedDataParallel")
+CLIP = Site("write", "/me/fit.py:38", name="_foreach_mul_")
+MODEL = Site("model", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30")
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory):
+    """A bias of 16 elements whose gradient is not reduced."""
+    double = only("main_grad", "fc1.bias", lambda r, at, part: part * 2)
+    return rung(tmp_path_factory.mktemp("places"), Point.of(dp=2), double, limit=0)
+
+
+def place(wrong, *lines: Reduction | Site, phase: str = "reduction", of: str = "fc1.bias"):
+    noted = noting(wrong, *lines)
+    comparison = with_factor(noted, compare(noted))
+    return Places(noted.candidate, PROGRAM).of_phase(phase, comparison, [of])
+
+
+def test_a_reduction_of_tensors_of_this_size_is_named_with_what_calls_it(wrong) -> None:
+    source, what = place(wrong, OTHERS, REDUCED)
+    assert source == "/me/grads.py:10"
+    assert what == "all_reduce(SUM) over dp at /me/talk.py:3"
+
+
+def test_what_a_package_calls_by_itself_is_named_where_it_reduces(wrong) -> None:
+    inside = Reduction(
+        "all_reduce(SUM)", ("dp",), "/env/site-packages/mega/norms.py:3",
+        "/env/site-packages/mega/loop.py:9", 16,
+    )  # fmt: skip
+    source, what = place(wrong, inside)
+    assert source == "/env/site-packages/mega/norms.py:3"
+    assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
+
+
+def test_a_reduction_that_does_not_add_up_comes_first(wrong) -> None:
+    assert place(wrong, REDUCED, LARGEST)[0] == "/me/grads.py:12"
+
+
+def test_without_one_of_its_size_any_reduction_is_named(wrong) -> None:
+    assert place(wrong, OTHERS)[0] == "/me/grads.py:14"
+
+
+def test_a_bucket_may_hold_any_parameter(wrong) -> None:
+    bucket = Reduction("reduce_scatter_tensor(SUM)", ("dp",), "/me/buckets.py:8", "", 500)
+    assert place(wrong, OTHERS, bucket)[0] == "/me/buckets.py:8"
+
+
+def test_of_a_wrapper_the_line_that_constructs_it_is_named(wrong) -> None:
+    source, what = place(wrong, STEP, DDP)
+    assert source == "/me/fit.py:25"
+    assert what == "DistributedDataParallel is applied here, and reduces the gradients"
+
+
+def test_without_any_reduction_the_line_that_changes_gradients_is_named(wrong) -> None:
+    assert place(wrong, STEP, CLIP) == ("/me/fit.py:38", "changes gradients by _foreach_mul_")
+    assert place(wrong, STEP) == ("/me/fit.py:40", "steps the optimizer")
+
+
+def test_a_norm_is_looked_for_where_it_is_summed(wrong) -> None:
+    assert place(wrong, STEP, REDUCED, NORM, phase="norm")[0] == "/me/norm.py:5"
+    assert place(wrong, STEP, CLIP, phase="norm")[0] == "/me/fit.py:38"
+
+
+def test_a_norm_that_is_wrong_by_the_size_of_dp_is_looked_for_where_gradients_are_reduced(
+    tmp_path: Path,
+) -> None:
+    """Clipping inside the optimizer's step hides the factor from the gradients."""
+    double = only("grad_norm", "grad_norm", lambda r, at, part: part * 2)
+    doubled = rung(tmp_path, Point.of(dp=2), double, limit=0)
+    assert place(doubled, STEP, REDUCED, NORM, phase="norm")[0] == REDUCED.caller
+    assert place(doubled, STEP, NORM, phase="norm")[0] == NORM.site
+
+
+def test_a_sum_over_an_axis_is_looked_for_where_others_are_taken(wrong) -> None:
+    together = Reduction("all_reduce(SUM)", ("tp",), "/me/norms.py:9", "", 48)
+    places = Places(noting(wrong, REDUCED, together).candidate, PROGRAM)
+    assert places.summing("tp")[0] == "/me/norms.py:9"
+    assert places.summing("cp") == ("", "")
+
+
+def test_an_optimizers_step_is_named_with_its_construction(wrong) -> None:
+    source, what = place(wrong, STEP, ADAM, phase="optimizer")
+    assert source == "/me/fit.py:40"
+    assert what == "steps the optimizer; AdamW is constructed at /me/fit.py:20"
+
+
+def test_a_batch_is_looked_for_where_the_model_is_called(wrong) -> None:
+    source, what = place(wrong, MODEL, phase="forward")
+    assert source == "/me/fit.py:30"
+    assert what == "calls the model, through /env/site-packages/framework/loop.py:5"
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("main_grad", REDUCED.caller), ("optimizer_state", STEP.at), ("activation", "")],
+)
+def test_without_a_localisation_the_kind_of_the_first_tensor_says_which_line(
+    wrong, kind: str, line: str
+) -> None:
+    noted = noting(wrong, REDUCED, STEP)
+    id = TensorId(0, None, kind, "fc1", "bias")  # type: ignore[arg-type]
+    assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted))[0] == line

@@ -1,0 +1,271 @@
+"""The ladder judges rungs from the widest down, and ends with the first failure."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from compare_traces import Bench, Edit, healthy, only
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
+from pytest_trainsafe.report.message import message_of
+from pytest_trainsafe.runs.asked import AskedRuns
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+POINT = Point.of(tp=2, dp=2)
+RUNGS = ("float64", "float32", "bfloat16")
+
+#: The next test's Runs are launched before the last of this one's is waited for.
+ASKED = [*RUNGS[:-1], "ahead", RUNGS[-1]]
+
+twice = only("main_grad", "norm.weight", lambda r, at, p: 2 * p)
+
+
+class Runs:
+    """Stands in for the session's Traces: hands out what the bench recorded, and notes it."""
+
+    def __init__(self, bench: Bench, candidates: dict[str, Trace], accept: tuple[str, ...]) -> None:
+        self.bench = bench
+        self.candidates = candidates
+        self.summary: PointSummary = {"point": "", "verdict": "pass"}
+        self.asked: list[str] = []
+        self.seconds = {"launch": 1.23456, "train": 2.0}
+        self.case = SimpleNamespace(
+            rungs=tuple(candidates),
+            point=POINT,
+            program=Program("model:train"),
+            nodeid="test_model.py::test_model[tp2-dp2]",
+            settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
+        )
+        self.runs = SimpleNamespace(
+            session=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
+        )
+
+    def prefetch(self, dtype: str) -> None:
+        pass
+
+    def foreseen(self) -> bool:
+        """As where Runs will be asked for that nobody knows of yet."""
+        return False
+
+    def decided(self, dtype: str) -> None:
+        """The bench's models make no decisions."""
+
+    def replaying(self, decided: None) -> Runs:
+        return self
+
+    def at(self, dtype: str) -> Trace:
+        self.asked.append(dtype)
+        return self.candidates[dtype] if self.candidates else self.bench.measures(dtype)[0]
+
+    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
+        return self.bench.measures(dtype)[1]
+
+    def prefetch_perturbed(self, dtype: str, samples: range) -> None:
+        pass
+
+    def rounding(self, dtype: str) -> str:
+        return dtype
+
+
+def climbed(
+    bench: Bench,
+    edits: dict[str, Edit],
+    accept: tuple[str, ...] = (),
+    loosen: tuple[Loosen, ...] = (),
+    **options: object,
+) -> tuple[str, Runs, PointSummary]:
+    """Climb a ladder whose candidates have these faults by dtype."""
+    found = {
+        dtype: bench.rung(POINT, edits.get(dtype, healthy), dtype, **options).candidate  # type: ignore[arg-type]
+        for dtype in RUNGS
+    }
+    candidate: Any = Runs(bench, found, accept)
+    reference: Any = Runs(bench, {}, ())
+    judgement = climb(candidate, reference, loosen, ())
+    return message_of(judgement), candidate, judgement.summary
+
+
+def test_clean_candidate_passes_every_rung_and_sums_them_up(bench: Bench) -> None:
+    report, candidate, summary = climbed(bench, {})
+    assert report == ""
+    assert candidate.asked == ASKED
+    assert (summary["verdict"], summary["point"]) == ("pass", "tp=2 dp=2")
+    assert [rung["dtype"] for rung in summary["rungs"]] == list(RUNGS)
+    assert all(rung["tensors"] == 116 for rung in summary["rungs"])
+    assert all(0 < rung["worst"] < 1 and rung["worst_name"] for rung in summary["rungs"])
+    assert summary["seconds"]["launch"] == 1.235
+    assert summary["seconds"]["compare"] > 0
+
+
+def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
+    report, candidate, summary = climbed(bench, {"float32": twice, "bfloat16": twice})
+    assert candidate.asked == ["float64", "float32"]
+    assert "starts at     norm.weight · main_grad · step 0 · float32" in report
+    assert "compared      116 tensors in float64," in report
+    assert "rerun         pytest 'test_model.py::test_model[tp2-dp2]'" in report
+    assert summary["verdict"] == "fail"
+    assert "reason" not in summary
+
+
+def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, candidate, summary = climbed(bench, {"bfloat16": twice}, **same)
+    assert candidate.asked == ASKED
+    assert "differs from its single-device reference" in report
+    assert summary["verdict"] == "fail"
+
+
+def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, _, summary = climbed(bench, {}, **same)
+    assert "(float64, float32, bfloat16)" in " ".join(report.split())
+    assert summary["verdict"] == "inconclusive"
+    assert "saw the same data" in summary["reason"]
+
+
+def test_accepted_in_the_marker_passes(bench: Bench) -> None:
+    same = {"inputs": lambda at, index: index % 2}
+    report, _, summary = climbed(bench, {}, accept=("dp-inputs",), **same)
+    assert (report, summary["verdict"]) == ("", "pass")
+
+
+def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Bench) -> None:
+    """What float64 and float32 cannot show fails in bfloat16, where only that rung is wrong."""
+    fault = only("activation", "fc2.output", lambda r, at, p: p * 1.25)
+    report, candidate, _ = climbed(bench, {"bfloat16": fault})
+    assert candidate.asked == ASKED
+    assert "fc2.output · activation · step 0 · micro-batch 0 · bfloat16" in report
+    assert "the value is 1.25 times the reference" in report
+
+
+def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
+    with pytest.raises(ValueError, match=r"accept takes some of .*, not 'typo'"):
+        climbed(bench, {}, accept=("typo",))
+
+
+def failure(text: str, status: Any = "raised") -> GroupFailure:
+    """Two ranks of which the first ended so."""
+    ranks = [
+        RankResult(
+            rank=rank,
+            status=status if rank == 0 else "stopped",
+            folder=Path(),
+            error_type="TypeError",
+            error=text,
+        )
+        for rank in range(2)
+    ]
+    result = GroupResult(
+        task="t", folder=Path(), ranks=tuple(ranks), seconds=1.0, timeout=9.0, first_failed=0
+    )
+    return GroupFailure(result)
+
+
+class Breaking(Runs):
+    """A candidate that fails in some dtypes, and may run in float64 the second time."""
+
+    def __init__(
+        self, bench: Bench, broken: dict[str, GroupFailure], again: bool, edit: Edit = healthy
+    ) -> None:
+        found = {dtype: bench.rung(POINT, edit, dtype).candidate for dtype in RUNGS}
+        super().__init__(bench, found, ())
+        self.broken, self.again = broken, again
+        self.repeated: list[str] = []
+        self.case.settings = Settings(localize=0)
+        self.case.dtype = "bfloat16"
+
+    def at(self, dtype: str) -> Trace:
+        if dtype in self.broken:
+            raise self.broken[dtype]
+        return super().at(dtype)
+
+    def ended_in(self, dtype: str, failure: BaseException) -> bool:
+        return self.broken.get(dtype) is failure
+
+    def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
+        self.repeated.append(dtype)
+        return self.again
+
+
+def climb_breaking(
+    bench: Bench, broken: dict[str, GroupFailure], again: bool = True, edit: Edit = healthy
+) -> tuple[str, Breaking]:
+    candidate = Breaking(bench, broken, again, edit)
+    either: Any = candidate
+    reference: Any = Runs(bench, {}, ())
+    judgement = climb(either, reference, (), ())
+    candidate.summary = judgement.summary
+    return message_of(judgement), candidate
+
+
+def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) -> None:
+    report, candidate = climb_breaking(bench, {"float64": failure("no kernel")})
+
+    assert report == ""
+    summary = candidate.summary
+    assert [rung["dtype"] for rung in summary["rungs"]] == ["float32", "bfloat16"]
+    note = "float64 was left out: the candidate cannot run in it"
+    assert summary["notes"] == [f"{note} (rank 0 of 2 raised TypeError: no kernel)"]
+    assert candidate.repeated == ["float64"]
+
+
+def test_a_failure_below_a_rung_that_is_left_out_is_reported_with_it(bench: Bench) -> None:
+    report, candidate = climb_breaking(bench, {"float64": failure("no kernel")}, edit=twice)
+
+    assert "norm.weight · main_grad · step 0 · float32" in report
+    assert "float64 was left out" in " ".join(report.split())
+    assert candidate.repeated == []  # it has failed in any case
+
+
+def test_what_fails_in_the_next_rung_too_is_the_test_s_failure(bench: Bench) -> None:
+    broken = {dtype: failure(f"broken for {dtype}") for dtype in ("float64", "float32")}
+    with pytest.raises(GroupFailure, match="broken for float32"):
+        climb_breaking(bench, broken)
+
+
+@pytest.mark.parametrize("status", ["died", "hung"])
+def test_ranks_that_die_or_hang_in_float64_have_failed(bench: Bench, status: str) -> None:
+    broken = {"float64": failure("", status)}
+    with pytest.raises(GroupFailure) as caught:
+        climb_breaking(bench, broken)
+    assert caught.value is broken["float64"]
+
+
+def test_what_fails_in_float64_by_chance_is_the_test_s_failure(bench: Bench) -> None:
+    broken = {"float64": failure("a race was lost")}
+    with pytest.raises(GroupFailure, match="a race was lost"):
+        climb_breaking(bench, broken, again=False)
+
+
+@pytest.mark.parametrize(
+    ("second", "again"),
+    [(failure("no kernel"), True), (failure("another"), False), (None, False)],
+)
+def test_a_run_fails_again_if_it_raises_the_same(second: GroupFailure | None, again: bool) -> None:
+    asked: list[int] = []
+
+    def run(spec: RunSpec) -> Future[object]:
+        asked.append(spec.repeat)
+        done: Future[object] = Future()
+        done.set_exception(second) if second is not None else done.set_result(None)
+        return done
+
+    session: Any = SimpleNamespace(run=run)
+    case = Case(POINT, Program("model:train"), Settings())
+    traces = Traces(case, "candidate", AskedRuns(session), "full")
+
+    assert traces.fails_again("float64", failure("no kernel")) is again
+    assert asked == [1]

@@ -1,0 +1,35 @@
+"""The dtype by whose rounding a rung is judged follows from the casts of the program."""
+
+from __future__ import annotations
+
+import pytest
+from compare_traces import Bench, training, write
+
+from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
+from pytest_trainsafe.trace.facts import Cast
+
+NARROWED = Cast("float32", "/src/loss.py:12")
+QUANTISED = Cast("float8", "/src/cast.py:7")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "notes", "rounding", "where"),
+    [
+        ("float64", [], "float64", ""),
+        ("bfloat16", [], "bfloat16", ""),
+        ("float64", [NARROWED], "float32", "/src/loss.py:12"),
+        # No value lies so near the edge between two codes that rounding decides.
+        ("float64", [QUANTISED], "float64", ""),
+        # But in float32 some do.
+        ("float64", [NARROWED, QUANTISED], "float8", "/src/cast.py:7"),
+        ("float32", [QUANTISED], "float8", "/src/cast.py:7"),
+        ("bfloat16", [QUANTISED], "float8", "/src/cast.py:7"),
+    ],
+)
+def test_casts_decide_by_which_rounding_a_rung_is_judged(
+    bench: Bench, dtype: str, notes: list[Cast], rounding: str, where: str
+) -> None:
+    reference = write(bench.path(), training(dtype), dtype=dtype, notes=notes)
+
+    assert rounding_of(reference) == rounding
+    assert deciding_cast(reference).partition(" ")[2] == where

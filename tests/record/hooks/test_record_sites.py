@@ -1,0 +1,196 @@
+"""The lines at which a program calls its model, reports, reduces and steps are noted, once each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import replaced_forward
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable_state import _State
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from pytest_trainsafe.record.hooks.source import described_class
+from pytest_trainsafe.record.hooks.source import replaced_forward as found_forward
+from pytest_trainsafe.trace.events import decoder, fault_of
+from pytest_trainsafe.trace.run_spec import Rewrite
+from pytest_trainsafe.trace.sites import Reduction, Site
+
+REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
+
+
+def sites(run: Any) -> dict[str, list[str]]:
+    """By what they do, the source of the lines that were noted; all are of this file."""
+    found: dict[str, list[str]] = {}
+    for site in run.rank.events_of(Site):
+        file, _, line = site.at.rpartition(":")
+        assert Path(file).name == Path(__file__).name
+        found.setdefault(site.what, []).append(linecache.getline(file, int(line)).strip())
+    return found
+
+
+def train(ctx: Any) -> None:
+    model = nn.Sequential(nn.Linear(3, 2)).to(ctx.dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer)
+    for _ in range(2):
+        with ctx.step():
+            for index in ctx.microbatches(2):
+                with ctx.microbatch(index):
+                    loss = model(torch.ones(4, 3, dtype=ctx.dtype)).square().sum()
+                    ctx.loss(loss)
+                    loss.backward()
+            for parameter in model.parameters():
+                parameter.grad.mul_(0.5)
+            ctx.grad_norm(1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+
+
+def test_each_line_is_noted_once(record: Any) -> None:
+    assert sites(record(train)) == {
+        "optimizer": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"],
+        "model": ["loss = model(torch.ones(4, 3, dtype=ctx.dtype)).square().sum()"],
+        "loss": ["ctx.loss(loss)"],
+        "backward": ["loss.backward()"],
+        "norm": ["ctx.grad_norm(1.0)"],
+        "step": ["optimizer.step()"],
+    }
+
+
+def test_a_model_that_marks_the_microbatch_itself_is_called_where_it_is_called(record: Any) -> None:
+    """As Lightning's modules are, whose training step has the mark."""
+
+    class Marking(nn.Sequential):
+        ctx: Any
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with self.ctx.microbatch(0):
+                return super().forward(x)
+
+    def marked(ctx: Any) -> None:
+        model = Marking(nn.Linear(3, 2)).to(ctx.dtype)
+        model.ctx = ctx
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step():
+            out = model(torch.ones(4, 3, dtype=ctx.dtype))
+            with contextlib.ExitStack() as stack:
+                stack.callback(out.sum().backward)
+
+    found = sites(record(marked))
+    assert found["model"] == ["out = model(torch.ones(4, 3, dtype=ctx.dtype))"]
+    # Not a line of contextlib.
+    assert found["backward"] == ["with contextlib.ExitStack() as stack:"]
+
+
+def test_where_a_fault_is_sought_the_lines_that_change_gradients_are_noted_too(record: Any) -> None:
+    """Not those that clear them, nor the backward that makes them."""
+    run = record(train, rewrite=REWRITE)
+    assert sites(run)["write"] == ["parameter.grad.mul_(0.5)"]
+
+
+def test_a_wrapper_that_reduces_is_noted_where_it_is_applied(record: Any, tmp_path: Path) -> None:
+    class FSDPState(_State):
+        """As what torch keeps of a module that `fully_shard` is applied to."""
+
+    def wrapped(ctx: Any) -> None:
+        store = f"file://{tmp_path}/store"
+        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        DistributedDataParallel(nn.Linear(2, 2))
+        FSDPState()
+        train(ctx)
+
+    run = record(wrapped)
+    assert sites(run)["wrapper"] == [
+        "DistributedDataParallel(nn.Linear(2, 2))",
+        "FSDPState()",
+    ]
+    names = [site.name for site in run.rank.events_of(Site) if site.what == "wrapper"]
+    assert names == ["DistributedDataParallel", "fully_shard"]
+
+
+def test_nothing_is_left_of_watching_for_constructions(record: Any) -> None:
+    before = torch.optim.Optimizer.__init__, DistributedDataParallel.__init__, _State.__init__
+    record(train)
+    after = torch.optim.Optimizer.__init__, DistributedDataParallel.__init__, _State.__init__
+    assert before == after
+    assert "__init__" not in vars(_State)
+
+
+def test_a_forward_set_on_an_instance_is_found_in_its_file() -> None:
+    linear = nn.Linear(2, 2)
+    assert found_forward(linear) == ""
+    linear.forward = replaced_forward.Doubled(linear)
+    assert found_forward(linear) == f"{replaced_forward.__file__}:8"
+    linear.forward = functools.partial(replaced_forward.doubled, linear)
+    assert found_forward(linear) == f"{replaced_forward.__file__}:18"
+
+
+def test_a_forward_set_on_a_class_by_another_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Linear(nn.Linear):
+        def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+            return super().forward(hidden)
+
+    assert found_forward(Linear(2, 2)) == ""
+
+    class Other(nn.Linear):
+        pass
+
+    monkeypatch.setattr(Other, "forward", replaced_forward.doubled)
+    assert found_forward(Other(2, 2)) == f"{replaced_forward.__file__}:18"
+
+
+def test_what_torch_itself_puts_around_a_forward_is_no_replacement() -> None:
+    linear = nn.Linear(2, 2)
+    linear.forward = functools.partial(checkpoint, linear.forward, use_reentrant=False)
+    assert found_forward(linear) == ""
+
+
+def test_the_class_that_torch_derives_is_described_by_the_one_it_derives_from() -> None:
+    linear = nn.Linear(2, 2)
+    nn.utils.parametrize.register_parametrization(linear, "weight", nn.Identity())
+    assert type(linear) is not nn.Linear
+    assert described_class(type(linear)) is nn.Linear
+
+
+def test_a_module_with_a_replaced_forward_says_so_in_the_trace(record: Any) -> None:
+    def replaced(ctx: Any) -> None:
+        model = nn.Sequential(nn.Linear(3, 2)).to(ctx.dtype)
+        model[0].forward = replaced_forward.Doubled(model[0])
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.ones(4, 3, dtype=ctx.dtype)).sum().backward()
+
+    modules = record(replaced).rank.modules
+    assert modules["0"].forward == f"{replaced_forward.__file__}:8"
+    assert modules[""].forward == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"site","what":"model","at":"no line"}',
+        '{"type":"site","what":"cake","at":"f.py:1"}',
+        '{"type":"reduction","call":"all_reduce","axes":["dp"],"site":"f.py:1\\n","caller":""}',
+        '{"type":"reduction","call":"all_reduce","axes":"dp","site":"f.py:1","caller":""}',
+    ],
+)
+def test_a_malformed_line_is_refused(line: str) -> None:
+    try:
+        fault = fault_of(decoder().decode(line))
+    except msgspec.ValidationError:
+        return
+    assert "not a line" in fault
+
+
+def test_sound_lines_are_not() -> None:
+    for line in (Site("model", "f.py:1"), Reduction("all_reduce", ("dp",), "f.py:1", "")):
+        assert fault_of(decoder().decode(msgspec.json.encode(line))) == ""

@@ -1,0 +1,141 @@
+"""The collectives that may reduce gradients are noted once each, with the line that led there."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import collective_wrapper
+import pytest
+import torch
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.training.reductions import Reduction, Reductions
+from pytest_trainsafe.trace.writer import RankWriter
+
+POINT = Point.of(tp=2, dp=2)
+#: Of 4, 6 and 20 elements.
+PARAMETERS = [torch.ones(4), torch.ones(2, 3), torch.ones(20)]
+TP, DP, WORLD = (0, 1), (0, 2), (0, 1, 2, 3)
+
+
+class Noted(RankWriter):
+    """Keeps what is noted."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 0)
+        self.found: list[Reduction] = []
+        self.of_norm: list[Reduction] = []
+
+    def add(self, event: object) -> None:
+        assert isinstance(event, Reduction)
+        (self.found if event.of == "gradients" else self.of_norm).append(event)
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Noted:
+    return Noted(tmp_path)
+
+
+def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) -> Collective:
+    known = {"reduce": "SUM", "dtype": "float32", "shape": (4,), "site": "fit.py:7", **more}
+    return Collective(group="", ranks=ranks, op=op, **known)  # type: ignore[arg-type]
+
+
+def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    for each in (call(), call(), call(WORLD), call(TP, "reduce_scatter_tensor", site="fit.py:9")):
+        reductions.heard(each)
+    assert [(str(made), made.site) for made in noted.found] == [
+        ("all_reduce(SUM) over dp", "fit.py:7"),
+        ("all_reduce(SUM) over tp and dp", "fit.py:7"),
+        ("reduce_scatter_tensor(SUM) over tp", "fit.py:9"),
+    ]
+
+
+def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions.heard(call(TP, shape=(10,)))  # of 4 and of 6 elements
+    reductions.heard(call(TP, shape=(8,)))  # twice 4, of which there is one
+    assert [made.numel for made in noted.found] == [10]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call(op="broadcast"),
+        call(op="all_gather_into_tensor"),
+        call(dtype="int64"),
+        call(shape=(1,)),
+        call(shape=(7,)),
+        call((0,)),
+    ],
+    ids=["broadcast", "gather", "counts", "a number", "no parameter's size", "alone"],
+)
+def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
+    clock = Clock()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions.heard(call())  # before the first step
+    clock.start_step()
+    reductions.heard(other)
+    assert noted.found == []
+
+
+@pytest.mark.parametrize(
+    "of",
+    [{"shape": (2, 3)}, {"shape": (31,)}, {"shape": (7,), "name": "w.grad"}, {"shape": None}],
+    ids=["a copy", "a bucket", "a gradient", "several"],
+)
+def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) -> None:
+    clock = Clock()
+    clock.start_step()
+    Reductions(clock, noted, POINT, PARAMETERS).heard(call(**of))  # type: ignore[arg-type]
+    assert len(noted.found) == 1
+
+
+def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions.heard(call(TP, shape=()))
+    clock.start_microbatch(0)
+    reductions.heard(call(DP, shape=(), site="fit.py:9"))  # a loss, or a count of tokens
+    assert [str(made) for made in noted.of_norm] == ["all_reduce(SUM) of one number over tp"]
+    assert noted.found == []
+
+
+def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    for shape in ((4,), (2, 3), (4,)):
+        reductions.heard(call(shape=shape))
+    assert [made.numel for made in noted.found] == [4, 6]
+
+
+def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
+    """As a bucket does that is full; over tp and cp the model itself communicates there."""
+    clock = Clock()
+    clock.start_step()
+    clock.start_microbatch(0)
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    for ranks in (TP, WORLD, DP):
+        reductions.heard(call(ranks))
+    assert [made.axes for made in noted.found] == [("dp",)]
+
+
+def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    line = sys._getframe().f_lineno + 1
+    collective_wrapper.reduce(lambda site: reductions.heard(call(site=site)))
+    [made] = noted.found
+    assert made.site.startswith(f"{collective_wrapper.__file__}:")
+    assert made.caller == f"{__file__}:{line}"

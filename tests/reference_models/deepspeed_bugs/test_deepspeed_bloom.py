@@ -1,0 +1,91 @@
+"""The bug that BLOOM-176B was trained with: BF16_Optimizer clips on one tp rank only.
+
+DeepSpeed #1801; Workshop et al. 2022.  The bug acts on what tp replicates: layer norms, the
+position embeddings, biases behind row-parallel layers.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import tensor_parallel
+
+pytest.importorskip("deepspeed")
+
+NORM = "decoder.final_layernorm"
+NORMS = ("decoder.layers.0.input_layernorm", "decoder.layers.0.pre_mlp_layernorm")
+
+#: What every tp rank holds whole.
+REPLICATED = {
+    "embedding.position_embeddings.weight",
+    *(f"{norm}.{name}" for norm in (*NORMS, NORM) for name in ("weight", "bias")),
+    "decoder.layers.0.self_attention.linear_proj.bias",
+    "decoder.layers.0.mlp.linear_fc2.bias",
+}
+
+
+def bloom(clip):
+    return pytest.mark.trainsafe(
+        tensor_parallel.train,
+        tp=2,
+        dtype="bfloat16",
+        clip=clip,
+        args={"steps": 1},
+        candidate_args={"bug": "ds-1801"},
+    )
+
+
+@pytest.mark.slow
+@bloom(clip=True)
+def test_one_clipped_step_tells_the_cause(candidate_trace, reference_trace):
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+    text = " ".join(str(failure.value).split())
+    assert "starts at embedding.position_embeddings.weight · param · step 0 · bfloat16" in text
+    assert "replicas over tp differ: rank 1 from rank 0" in text
+    assert "tp ranks 0 and 1 had the same gradient when it was reduced" in text
+    assert "made smaller on tp rank 0 only: clipping acts there" in text
+    assert "18 of 18 main gradients" in text
+
+
+@pytest.mark.slow
+@bloom(clip=False)
+def test_it_is_silent_where_nothing_is_clipped(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.slow
+@bloom(clip=True)
+def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_trace):
+    """The check of replicas compares the two ranks, and the other each rank with the reference."""
+    from pytest_trainsafe.align.logical import parts_of
+    from pytest_trainsafe.align.merge import merge
+    from pytest_trainsafe.judge.compare.judge import compare
+    from pytest_trainsafe.judge.compare.tensor import judge_tensor
+    from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
+    from pytest_trainsafe.judge.ladder import make_rung
+
+    rung = make_rung("bfloat16", candidate_trace, reference_trace, shadowed=True)
+    found = compare(rung)
+    failed = [finding for finding in found.findings if finding.verdict == "fail"]
+    assert failed
+    assert {finding.check for finding in failed} == {"replicas"}
+    odd = {finding.where for finding in failed}
+    assert {id.path for id in odd if id.kind == "master_param"} == REPLICATED
+
+    yardstick = Yardstick(rung)
+    norms = [id for id in odd if id.path.startswith(NORMS) and id.kind == "optimizer_state"]
+    moments = [id for id in norms if id.name.endswith(".exp_avg")]
+    assert len(moments) == 4
+    for id in moments:
+        reference = yardstick.reference.tensor(id)
+        others = [each.numpy() for each in yardstick.others(id)]
+        passed = []
+        for rank in (0, 1):
+            parts = [part for part in parts_of(rung.candidate, id) if part.rank == rank]
+            held = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            judged = judge_tensor(held.numpy(), reference.numpy(), others, rung.dtype)
+            passed.append(judged.passed)
+        assert passed == [True, False], id

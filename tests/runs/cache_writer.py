@@ -1,0 +1,60 @@
+"""Records a tiny trace; as a script, takes one from a cache or records it there."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import torch
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.runs.cache import ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+
+
+def record(folder: Path, value: float) -> None:
+    """A complete trace of one rank and one tensor."""
+    write_manifest(
+        folder,
+        manifest_of(RunSpec(program="p", point=Point(), dtype="float64"), "cpu"),
+    )
+    writer = RankWriter(folder, 0)
+    writer.add_tensor(TensorId(0, None, "loss", "", "loss"), torch.tensor(value).double())
+    writer.close()
+
+
+class Told(threading.Event):
+    """Says when it is first waited for."""
+
+    said = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Say `waiting`, once; nobody sets this event."""
+        if not self.said:
+            print("waiting", flush=True)
+        self.said = True
+        return super().wait(timeout)
+
+
+def main(directory: Path) -> None:
+    """Say `recorded` or `reused`, once told to begin, and `waiting` before that."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    key = Key("0123", {"seed": 0})
+
+    def make(folder: Path) -> list[str]:
+        record(folder, 1.0)
+        return []
+
+    own = Path(f"{directory}-own")
+    cache = ReferenceCache(directory, 2**40)
+    entry = cache.get(key, make, current=lambda: key, own=own, stop=Told())
+    print("reused" if entry.reused else "recorded", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

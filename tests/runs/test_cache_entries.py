@@ -1,0 +1,298 @@
+"""A reference is recorded once, rebuilt when anything about it is unsound, and bounded in size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from cache_writer import record
+
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
+from pytest_trainsafe.runs.cache import Entry, ReferenceCache
+from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.trace.schema import SCHEMA_VERSION
+
+KEY = Key("0123", {"seed": 0})
+OTHER = Key("4567", {"seed": 1})
+LOSS = TensorId(0, None, "loss", "", "loss")
+LARGE = 2**40
+
+
+class Maker:
+    """Records a tiny trace and counts how often."""
+
+    def __init__(self, loaded: Iterable[str] = ()) -> None:
+        self.count = 0
+        self.loaded = loaded
+
+    def __call__(self, folder: Path) -> Iterable[str]:
+        self.count += 1
+        record(folder, float(self.count))
+        return self.loaded
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+def get(cache: ReferenceCache, maker: Callable[[Path], Iterable[str]], key: Key = KEY) -> Entry:
+    return cache.get(key, maker, current=lambda: key, own=own(cache))
+
+
+def fill(folder: Path, maker: Callable[[Path], Iterable[str]]) -> Entry:
+    """What a pytest run gets that has ended since."""
+    cache = ReferenceCache(folder, LARGE)
+    entry = get(cache, maker)
+    cache.close()
+    return entry
+
+
+def own(cache: ReferenceCache) -> Path:
+    """Where the cache leaves what is its caller's alone."""
+    return Path(f"{cache.directory}-own")
+
+
+def value(entry: Entry) -> float:
+    trace = entry.trace
+    return float(trace.load(0, trace.ranks[0].tensors[LOSS]))
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def test_the_second_to_ask_gets_what_the_first_recorded(tmp_path: Path, maker: Maker) -> None:
+    first = get(ReferenceCache(tmp_path, LARGE), maker)
+    second = get(ReferenceCache(tmp_path, LARGE), maker)
+
+    assert (first.reused, second.reused, maker.count) == (False, True, 1)
+    assert value(first) == value(second) == 1.0
+    assert get(ReferenceCache(tmp_path, LARGE), maker, OTHER).reused is False
+
+
+def damage_truncated(entry: Path) -> None:
+    payload = next(entry.glob("trace/rank0/*.safetensors"))
+    payload.write_bytes(payload.read_bytes()[:-1])
+
+
+def damage_flipped(entry: Path) -> None:
+    payload = next(entry.glob("trace/rank0/*.safetensors"))
+    data = bytearray(payload.read_bytes())
+    data[-1] ^= 1
+    payload.write_bytes(data)
+
+
+def damage_schema(entry: Path) -> None:
+    manifest = entry / "trace/manifest.json"
+    own = f'"schema": {SCHEMA_VERSION}'
+    manifest.write_text(manifest.read_text().replace(own, '"schema": 999'))
+
+
+def damage_no_manifest(entry: Path) -> None:
+    (entry / "trace/manifest.json").unlink()
+
+
+def damage_no_seal(entry: Path) -> None:
+    (entry / "entry.json").unlink()
+
+
+def damage_seal(entry: Path) -> None:
+    (entry / "entry.json").write_text('{"format": "pytest-trainsafe reference 0"}')
+
+
+def damage_other_key(entry: Path) -> None:
+    seal = entry / "entry.json"
+    seal.write_text(seal.read_text().replace('"seed":0', '"seed":7'))
+
+
+def damage_extra_file(entry: Path) -> None:
+    (entry / "trace/rank1").mkdir()
+    (entry / "trace/rank1/events.jsonl").write_text("")
+
+
+def damage_no_trace(entry: Path) -> None:
+    (entry / "trace").rename(entry / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(damage_truncated, damage_flipped, damage_schema, damage_no_manifest, damage_no_seal),
+        *(damage_seal, damage_other_key, damage_extra_file, damage_no_trace),
+    ],
+)
+def test_a_damaged_entry_is_recorded_again(
+    tmp_path: Path, maker: Maker, damage: Callable[[Path], None]
+) -> None:
+    fill(tmp_path, maker)
+    damage(tmp_path / KEY.digest)
+
+    again = get(ReferenceCache(tmp_path, LARGE), maker)
+
+    assert (again.reused, value(again)) == (False, 2.0)
+    assert get(ReferenceCache(tmp_path, LARGE), maker).reused
+    assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
+
+
+def test_an_unsound_entry_that_others_read_is_left_to_them(tmp_path: Path, maker: Maker) -> None:
+    reader = ReferenceCache(tmp_path, LARGE)
+    read = get(reader, maker)
+    damage_no_seal(tmp_path / KEY.digest)
+
+    cache = ReferenceCache(tmp_path, LARGE)
+    again = get(cache, maker)
+
+    assert (again.reused, value(again), value(read)) == (False, 2.0, 1.0)
+    assert again.trace.path == own(cache)
+    reader.close()
+    assert (tmp_path / KEY.digest / "trace").exists()
+    assert value(get(ReferenceCache(tmp_path, LARGE), maker)) == 3.0
+    assert get(ReferenceCache(tmp_path, LARGE), maker).reused
+
+
+def test_an_entry_whose_maker_was_killed_counts_and_goes_first(
+    tmp_path: Path, maker: Maker
+) -> None:
+    fill(tmp_path, maker)
+    (tmp_path / KEY.digest / "pin").unlink()
+    cache = ReferenceCache(tmp_path, LARGE)
+    get(cache, maker, OTHER)
+    cache.close()
+    size = sum(path.stat().st_size for path in (tmp_path / OTHER.digest).rglob("*"))
+
+    ReferenceCache(tmp_path, int(1.5 * size))._shrink()
+
+    assert names(tmp_path) == {OTHER.digest, f"{OTHER.digest}.lock"}
+
+
+def test_a_file_in_the_entrys_place_is_replaced(tmp_path: Path, maker: Maker) -> None:
+    (tmp_path / KEY.digest).write_text("no folder")
+    assert value(get(ReferenceCache(tmp_path, LARGE), maker)) == 1.0
+
+
+def test_a_module_loaded_by_a_computed_name_is_looked_at_again(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text("x = 1\n")
+    maker = Maker(loaded=[str(plugin)])
+    folder = tmp_path / "cache"
+
+    fill(folder, maker)
+    assert fill(folder, maker).reused
+    plugin.write_text("x = 2\n")
+    assert not fill(folder, maker).reused
+    plugin.unlink()
+    assert not fill(folder, maker).reused
+
+
+def test_a_run_whose_sources_changed_meanwhile_serves_nobody_else(
+    tmp_path: Path, maker: Maker
+) -> None:
+    cache = ReferenceCache(tmp_path, LARGE)
+    mine = cache.get(KEY, maker, current=lambda: OTHER, own=own(cache))
+
+    assert value(mine) == 1.0
+    assert mine.trace.path == own(cache)
+    assert names(tmp_path) == set()
+    assert get(ReferenceCache(tmp_path, LARGE), maker).reused is False
+
+
+def test_a_run_that_fails_leaves_nothing(tmp_path: Path, maker: Maker) -> None:
+    def fail(folder: Path) -> Iterable[str]:
+        record(folder, 0.0)
+        raise RuntimeError("rank 0 failed")
+
+    cache = ReferenceCache(tmp_path, LARGE)
+    with pytest.raises(RuntimeError, match="rank 0 failed"):
+        get(cache, fail)
+
+    assert names(tmp_path) == set()
+    assert get(cache, maker).reused is False
+
+
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, maker: Maker) -> None:
+    for digest in (KEY.digest, "89ab"):
+        record(tmp_path / f"making-{digest}-x1y2" / "trace", 0.0)
+
+    get(ReferenceCache(tmp_path, LARGE), maker)
+
+    assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
+
+
+def test_a_process_that_wants_what_another_is_recording_waits_and_reuses_it(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("cache_writer.py")), str(tmp_path)]
+    with subprocess.Popen(
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        told = []
+
+        def make(folder: Path) -> Iterable[str]:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            other.stdin.write("go\n")
+            other.stdin.flush()
+            told.append(other.stdout.readline())
+            record(folder, 1.0)
+            return []
+
+        mine = get(ReferenceCache(tmp_path, LARGE), make)
+        told.append(other.stdout.readline())
+
+    assert (mine.reused, told) == (False, ["waiting\n", "reused\n"])
+    assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
+
+
+def test_waiting_for_anothers_run_can_be_stopped(tmp_path: Path, maker: Maker) -> None:
+    stop = threading.Event()
+    stop.set()
+    lock = try_lock(tmp_path / f"{KEY.digest}.lock")
+    assert lock is not None
+    cache = ReferenceCache(tmp_path, LARGE)
+    with lock, pytest.raises(Stopped):
+        cache.get(KEY, maker, current=lambda: KEY, own=own(cache), stop=stop)
+    assert maker.count == 0
+
+
+def test_the_least_recently_used_goes_first_and_none_in_use(tmp_path: Path, maker: Maker) -> None:
+    keys = [Key(f"{number:04d}", {}) for number in range(4)]
+    cache = ReferenceCache(tmp_path, LARGE)
+    for age, key in enumerate(reversed(keys)):
+        get(cache, maker, key)
+        os.utime(tmp_path / key.digest / "pin", (age + 1, age + 1))
+    cache.close()
+    reader = ReferenceCache(tmp_path, LARGE)
+    in_use = get(reader, maker, keys[3])
+    os.utime(tmp_path / keys[3].digest / "pin", (1, 1))
+    size = sum(path.stat().st_size for path in (tmp_path / keys[0].digest).rglob("*"))
+
+    small = ReferenceCache(tmp_path, int(2.5 * size))
+    get(small, maker, OTHER)
+
+    left = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert left == {keys[3].digest, OTHER.digest}
+    assert in_use.trace.load(0, in_use.trace.ranks[0].tensors[LOSS]).dtype == torch.float64
+    reader.close()
+    ReferenceCache(tmp_path, 0)._shrink()
+    assert names(tmp_path) == {OTHER.digest, f"{OTHER.digest}.lock"}
+    small.close()
+
+
+def test_a_cache_that_another_run_cleared_is_closed_in_peace(tmp_path: Path, maker: Maker) -> None:
+    cache = ReferenceCache(tmp_path / "references", LARGE)
+    get(cache, maker)
+    shutil.rmtree(tmp_path / "references")
+
+    cache.close()

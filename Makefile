@@ -83,6 +83,7 @@ $(TYPED):
 
 types: setup $(TYPED)
 	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
+	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml $(CURDIR)/tests/packaging/typing_*.py
 
 # `make bench ARGS=--quick` for a first look.
 bench: setup

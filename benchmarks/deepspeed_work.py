@@ -85,13 +85,12 @@ def group(stage: int) -> None:
     """The test in a rank that a launcher of ours has started."""
     import torch.distributed as dist
 
-    from pytest_trainsafe.core.point import Point
     from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
-    spec = RunSpec(program="", point=Point.of(dp=RANKS), dtype="bfloat16")
+    spec = RunSpec(program="", axes=(("dp", RANKS),), dtype="bfloat16")
     start(Context(spec, Unrecorded()))
     test(stage)
     dist.destroy_process_group()

@@ -87,12 +87,11 @@ def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict
     """
     import torch
 
-    from pytest_trainsafe.core.point import Point
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
-    spec = RunSpec(program="gpt.train", point=Point.of(point), dtype=dtype)
+    spec = RunSpec(program="gpt.train", axes=tuple(point.items()), dtype=dtype)
     timed = Timed(Context(spec, Unrecorded()))
     torch.manual_seed(0)
     gpt.train(timed, **arguments)  # type: ignore[arg-type]  # stands in for a Context

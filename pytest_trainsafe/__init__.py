@@ -1,7 +1,7 @@
 """Is this difference rounding or a bug, and where does it start?
 
 The public names are resolved when they are first used: importing this package, as pytest does
-at every start, imports neither torch nor numpy.
+at every start, imports neither torch nor numpy, and neither does importing a name from it.
 """
 
 from __future__ import annotations
@@ -9,54 +9,116 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.align.logical import logical_tensor
+    from pytest_trainsafe.annotations.entries import AnnotationError
     from pytest_trainsafe.assertions import (
         Loosen,
         TrainsafeFailure,
         assert_equivalent,
         assert_trainsafe,
     )
-    from pytest_trainsafe.core.finding import Finding
+    from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
+    from pytest_trainsafe.core.mesh import Mesh
     from pytest_trainsafe.core.point import Point
+    from pytest_trainsafe.core.tensor_id import TensorId
+    from pytest_trainsafe.errors import (
+        ArgumentError,
+        DeclarationError,
+        TraceError,
+        TrainsafeError,
+        TrainsafeWarning,
+    )
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.runs.group import Group
+    from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.sweep import divides, requires
+    from pytest_trainsafe.sweep.case import Case
+    from pytest_trainsafe.sweep.traits import on_mesh
+    from pytest_trainsafe.trace.reader import Trace
 
 __all__ = [
+    "AnnotationError",
+    "ArgumentError",
+    "Case",
     "Context",
+    "DeclarationError",
     "Finding",
+    "Group",
     "GroupFailure",
     "Loosen",
+    "Mesh",
+    "Mismatch",
+    "Pattern",
     "Point",
     "Script",
+    "TensorId",
+    "Trace",
+    "TraceError",
+    "Traces",
+    "TrainsafeError",
     "TrainsafeFailure",
+    "TrainsafeWarning",
     "assert_equivalent",
     "assert_trainsafe",
     "consistent_tensor",
     "context",
+    "divides",
+    "logical_tensor",
+    "on_mesh",
+    "requires",
 ]
 
+#: Public name -> the module that defines it, below this package.
 _HOME = {
-    "Context": "pytest_trainsafe.record.context",
-    "Finding": "pytest_trainsafe.core.finding",
-    "GroupFailure": "pytest_trainsafe.launch",
-    "Loosen": "pytest_trainsafe.assertions",
-    "Point": "pytest_trainsafe.core.point",
-    "Script": "pytest_trainsafe.launch",
-    "TrainsafeFailure": "pytest_trainsafe.assertions",
-    "assert_equivalent": "pytest_trainsafe.assertions",
-    "assert_trainsafe": "pytest_trainsafe.assertions",
-    "consistent_tensor": "pytest_trainsafe.record.model.consistent",
-    "context": "pytest_trainsafe.record.current",
+    "AnnotationError": "annotations.entries",
+    "ArgumentError": "errors",
+    "Case": "sweep.case",
+    "Context": "record.context",
+    "DeclarationError": "errors",
+    "Finding": "core.finding",
+    "Group": "runs.group",
+    "GroupFailure": "launch",
+    "Loosen": "assertions",
+    "Mesh": "core.mesh",
+    "Mismatch": "core.finding",
+    "Pattern": "core.finding",
+    "Point": "core.point",
+    "Script": "launch",
+    "TensorId": "core.tensor_id",
+    "Trace": "trace.reader",
+    "TraceError": "errors",
+    "Traces": "runs.traces",
+    "TrainsafeError": "errors",
+    "TrainsafeFailure": "assertions",
+    "TrainsafeWarning": "errors",
+    "assert_equivalent": "assertions",
+    "assert_trainsafe": "assertions",
+    "consistent_tensor": "record.model.consistent",
+    "context": "record.current",
+    "divides": "sweep",
+    "logical_tensor": "align.logical",
+    "on_mesh": "sweep.traits",
+    "requires": "sweep",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sys
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    from pytest_trainsafe.deferred import IMPORTS_TORCH, deferred
+
+    home = f"{__name__}.{_HOME[name]}"
+    if name in IMPORTS_TORCH and "torch" not in sys.modules:
+        value = deferred(home, name)
+    else:
+        value = getattr(import_module(home), name)
+    globals()[name] = value
     return value
 
 

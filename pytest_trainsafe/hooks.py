@@ -55,3 +55,17 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
         def pytest_trainsafe_judges(config):
             return ["our_tests.judges:LossFalls"]
     """
+
+
+@pytest.hookspec
+def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Launchers by name: other ways to start ranks, chosen by `--trainsafe-launcher NAME`.
+
+    Asked when pytest is configured.  Each value is the import path of a class or a function that
+    takes a `pytest_trainsafe.launch.LaunchSetup` and makes a `pytest_trainsafe.launch.Launcher`.
+    It is imported when a group is first to be started, in each pytest process.  A launcher that
+    has a method `close` is closed at the end of the run.
+
+        def pytest_trainsafe_launchers(config):
+            return {"slurm": "our_tests.slurm:SlurmLauncher"}
+    """

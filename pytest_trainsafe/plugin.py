@@ -15,13 +15,8 @@ import pytest
 
 from pytest_trainsafe import hooks
 from pytest_trainsafe.config.options import add_options, separate_sweep_words
-from pytest_trainsafe.config.settings import (
-    SETTINGS,
-    WORKER_SWEEP,
-    read_settings,
-    require_encodable_folders,
-    sweep_words,
-)
+from pytest_trainsafe.config.read import read_settings, require_encodable_folders, sweep_words
+from pytest_trainsafe.config.settings import SETTINGS, WORKER_SWEEP
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
     candidate_trace,
@@ -30,7 +25,7 @@ from pytest_trainsafe.fixtures.core import (
     trainsafe,
 )
 from pytest_trainsafe.report.summary import write_summary
-from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE
+from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
 
 __all__ = [
     "_trainsafe_cell",
@@ -67,10 +62,20 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.definition.get_closest_marker(MARKER):
+    if metafunc.definition.get_closest_marker(MARKER) or param_marks(metafunc.definition):
         from pytest_trainsafe.sweep.collect import parametrize
 
         parametrize(metafunc)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    made = yield
+    if isinstance(made, list) and "pytest_trainsafe.sweep.collect" in sys.modules:
+        from pytest_trainsafe.sweep.collect import choose
+
+        return choose(made)
+    return made
 
 
 def pytest_exception_interact(
@@ -110,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     return result
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
+def pytest_report_header(config: pytest.Config) -> list[str]:
     from pytest_trainsafe.config.header import header
 
     return header(config.stash[SETTINGS])

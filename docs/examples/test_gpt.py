@@ -5,10 +5,10 @@ Run it with `pytest docs/examples/test_gpt.py --trainsafe-sweep tp=1,2 cp=1,2`.
 
 import pytest
 
-from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe import Traces, assert_trainsafe
 from pytest_trainsafe.reference_models import gpt
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
-def test_gpt_trains_like_one_device(candidate_trace, reference_trace):
+def test_gpt_trains_like_one_device(candidate_trace: Traces, reference_trace: Traces) -> None:
     assert_trainsafe(candidate_trace, reference_trace)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe import Traces, assert_trainsafe
 from pytest_trainsafe.reference_models import gpt
 
 
 @pytest.mark.trainsafe(gpt.train, tp=2, sp=True, candidate_args={"bug": "sp-layernorm-grads"})
-def test_gpt_with_a_planted_bug(candidate_trace, reference_trace):
+def test_gpt_with_a_planted_bug(candidate_trace: Traces, reference_trace: Traces) -> None:
     assert_trainsafe(candidate_trace, reference_trace)

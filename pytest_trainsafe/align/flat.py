@@ -15,7 +15,8 @@ import torch
 
 from pytest_trainsafe.align.replicas import replica_message
 from pytest_trainsafe.core.indices import LayoutError, check_run, split_flat
-from pytest_trainsafe.core.layout import Flat, Layout, Part
+from pytest_trainsafe.core.layout import Flat, Layout, Part, Sizes
+from pytest_trainsafe.core.mesh import elsewhere, moved
 from pytest_trainsafe.core.usage import name_ranks
 
 
@@ -31,20 +32,19 @@ class Joined:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
-def join_runs(parts: Sequence[Part]) -> Joined:
+def join_runs(parts: Sequence[Part], sizes: Sizes) -> Joined:
     """Joins the ranges of parts that agree in their coordinates on all axes but the Flat's.
 
     Raises LayoutError for a part whose shape is not that of its range.  Elements that no rank
     holds are NaN (0 in integer tensors).
     """
-    groups: dict[tuple[int, ...], list[_Run]] = {}
+    groups: dict[tuple[tuple[str, int], ...], list[_Run]] = {}
     for part in parts:
         run = _run(part)
-        elsewhere = (at for axis, at in part.coordinates.items() if axis not in run.flat.axes)
-        groups.setdefault(tuple(elsewhere), []).append(run)
+        groups.setdefault(elsewhere(part.coordinates, run.flat.axes), []).append(run)
     joined = Joined([], next(iter(groups.values()))[0].flat.axes)
     for group in groups.values():
-        joined.parts.append(_join(group, joined.problems))
+        joined.parts.append(_join(group, sizes, joined.problems))
     return joined
 
 
@@ -67,7 +67,7 @@ def _run(part: Part) -> _Run:
     return _Run(part, flat, outer)
 
 
-def _join(group: list[_Run], problems: list[tuple[str, str]]) -> Part:
+def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> Part:
     """Joins the ranges of one set of ranks."""
     first = group[0]
     shape = first.flat.shape
@@ -98,7 +98,9 @@ def _join(group: list[_Run], problems: list[tuple[str, str]]) -> Part:
             at = [int(i) for i in np.unravel_index(int(wrong.nonzero()[0]), shape)]
             text = f"{found} of {count.numel()} elements are {verb}, the first at {at} of {shape}"
             problems.append((check, f"{text}; held by {holders}"))
-    coordinates = {**first.part.coordinates, **dict.fromkeys(first.flat.axes, 0)}
+    coordinates = first.part.coordinates
+    for axis in first.flat.axes:
+        coordinates = moved(coordinates, sizes, axis, 0)
     return Part(
         first.part.rank, coordinates, whole.view(shape), first.outer, first.part.layout_source
     )

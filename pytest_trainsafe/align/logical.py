@@ -14,6 +14,8 @@ import torch
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Sizes, Slices
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.trace.reader import Trace
 
 
@@ -40,7 +42,20 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
 
     A tensor of one micro-batch is held by the dp coordinate that computed it, any other tensor by
     all dp coordinates.  A pipeline stage holds only its own tensors.
+    Raises ArgumentError for a tensor that no rank recorded with its values.
     """
+    given: tuple[object, object] = trace, id  # from tests, which need not be type-checked
+    if not isinstance(given[0], Trace):
+        raise ArgumentTypeError(
+            f"logical_tensor takes a Trace, such as candidate_trace.at('float32'), not "
+            f"{shown(given[0])}"
+        )
+    if not isinstance(given[1], TensorId):
+        raise ArgumentTypeError(
+            f"logical_tensor takes a TensorId, such as one of trace.ids(), not {shown(given[1])}"
+        )
+    if not trace.holders(id):
+        raise ArgumentError(f"no rank of the trace {trace.path} recorded {id}; see trace.ids()")
     return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=free_axes(id), where=id)
 
 
@@ -58,7 +73,8 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
         if (event.hash, event.dtype, event.shape) != bits or _shared_out(event.layout, trace.sizes):
             return None
     stages = {tuple(rank.coordinates[axis] for axis in free_axes(id)) for rank, _ in holders}
-    bound = prod(size for axis, size in trace.sizes.items() if axis not in free_axes(id))
+    free = trace.sizes.mesh.expand(free_axes(id))
+    bound = prod(size for axis, size in trace.sizes.items() if axis not in free)
     return bits if len(holders) == len(stages) * bound else None
 
 
@@ -74,7 +90,7 @@ def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:
-    """The axes along which only some coordinates hold a tensor."""
+    """The roles of the axes along which only some coordinates hold a tensor."""
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 
 

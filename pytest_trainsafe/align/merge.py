@@ -34,7 +34,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     common_form,
 )
-from pytest_trainsafe.core.point import MESH_AXES
+from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, mesh_of, rank_at
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
 
@@ -67,7 +67,8 @@ def merge(
 
     `shape` is the logical shape if it is known (the reference's): parts that hold more or less
     than it requires are overlaps and holes.  `free_axes` are the axes along which only some
-    coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one micro-batch.
+    coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one micro-batch.  Axes,
+    here and in layouts, are mesh axes or roles that several of them share.
     Partial layouts are summed in float64, or exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
@@ -103,7 +104,7 @@ def _merge_runs(
     if not merger.consistent():
         return Merged(None, merger.findings, parts)
     try:
-        joined = join_runs(parts)
+        joined = join_runs(parts, sizes)
     except LayoutError as error:
         merger.fail("layout", f"{error}; {merger.source}")
         return Merged(None, merger.findings, parts)
@@ -130,7 +131,7 @@ def _geometry(
     each = [
         (p.rank, *p.coordinates.items(), p.layout, p.tensor.shape, p.tensor.dtype) for p in parts
     ]
-    return whole, tuple(free_axes), tuple(sizes.items()), *each
+    return whole, tuple(free_axes), mesh_of(sizes), tuple(sizes.items()), *each
 
 
 class _Merger:
@@ -246,12 +247,17 @@ class _Merger:
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):
             return  # `check_coverage` counts the coverage of rectangles
-        cut = _split_axes(layout)
-        summed = [p.axis for p in layout if isinstance(p, Partial)]
+        mesh = mesh_of(self.sizes)
+        cut = mesh.expand(_split_axes(layout))
+        summed = mesh.expand(p.axis for p in layout if isinstance(p, Partial))
         # Only the stages that hold a copy of a parameter contribute to a sum over pp, and only the
         # dp ranks that ran a micro-batch contribute to its loss.
-        terms = {"pp", "dp"} if _is_loss(self.where) else {"pp"}
-        free = [a for a in free_axes if a not in cut and (a in terms or a not in summed)]
+        terms = mesh.expand(("pp", "dp") if _is_loss(self.where) else ("pp",))
+        free = [
+            axis
+            for axis in mesh.expand(free_axes)
+            if axis not in cut and (axis in terms or axis not in summed)
+        ]
         bound = [axis for axis in self.sizes if axis not in free]
         holders = {_pick(p.coordinates, self.sizes) for p in self.parts}
         held = {_pick(p.coordinates, cut) for p in self.parts}
@@ -260,16 +266,16 @@ class _Merger:
         holes: dict[tuple[int, ...], list[Coordinates]] = {}
         for stage in dict.fromkeys(_pick(p.coordinates, free) for p in self.parts):
             for there in itertools.product(*(range(self.sizes[axis]) for axis in bound)):
-                coordinates = dict(zip([*free, *bound], [*stage, *there], strict=True))
+                coordinates = self.stand([*free, *bound], [*stage, *there])
                 region = _pick(coordinates, cut)
                 if _owners(layout, coordinates, self.sizes) not in owners:
                     continue
                 if region not in held:
                     holes.setdefault(region, []).append(coordinates)
                 elif _pick(coordinates, self.sizes) not in holders:
-                    missing.append(_rank(coordinates, self.sizes))
+                    missing.append(rank_at(coordinates, self.sizes))
         for absent in holes.values():
-            ranks = sorted(_rank(coordinates, self.sizes) for coordinates in absent)
+            ranks = sorted(rank_at(coordinates, self.sizes) for coordinates in absent)
             rows = name_rows(index_arrays(layout, absent[0], self.sizes, whole), whole)
             self.fail(
                 "hole",
@@ -283,6 +289,13 @@ class _Merger:
                 f"{name_ranks(sorted(missing))} should hold {what} and recorded none; "
                 f"held by {self.holders}; {self.source}",
             )
+
+    def stand(self, axes: Sequence[str], numbers: Sequence[int]) -> Coordinates:
+        """The coordinates of the rank that stands so on every mesh axis."""
+        at = dict(zip(axes, numbers, strict=True))
+        if isinstance(self.sizes, OverMesh):
+            return coordinates_over(self.sizes, rank_at(at, self.sizes))
+        return at
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
         """Indices of the parts, grouped into replicas: the same elements of the same terms."""
@@ -393,11 +406,3 @@ def _split_axes(layout: Layout) -> list[str]:
 
 def _pick(coordinates: Coordinates, axes: Iterator[str] | Sequence[str] | Sizes) -> tuple[int, ...]:
     return tuple(coordinates[axis] for axis in axes)
-
-
-def _rank(coordinates: Coordinates, sizes: Sizes) -> int:
-    rank, stride = 0, 1
-    for axis in MESH_AXES:
-        rank += coordinates.get(axis, 0) * stride
-        stride *= sizes.get(axis, 1)
-    return rank

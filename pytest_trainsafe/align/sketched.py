@@ -16,6 +16,7 @@ import numpy as np
 from pytest_trainsafe.align.logical import free_axes
 from pytest_trainsafe.core.indices import scale, split_flat
 from pytest_trainsafe.core.layout import Flat, Owned, Partial, Scaled, Slices, axes_of, common_form
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -90,7 +91,7 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
 def _part(trace: Trace, rank: RankTrace, event: TensorEvent) -> tuple[Values, Shape] | None:
     if event.sketch >= 0:
         return trace.sketch(rank.rank, event), event.logical
-    sketcher = _sketcher(tuple(rank.coordinates.items()), tuple(trace.sizes.items()))
+    sketcher = _sketcher(trace.point, rank.rank)
     return sketcher.sketch(trace.load(rank.rank, event), event.layout)
 
 
@@ -98,11 +99,9 @@ Shape = tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=16)
-def _sketcher(
-    coordinates: tuple[tuple[str, int], ...], sizes: tuple[tuple[str, int], ...]
-) -> Sketcher:
+def _sketcher(point: Point, rank: int) -> Sketcher:
     """A rank's sketcher, for small parts of large tensors, whose values are always kept."""
-    return Sketcher(dict(coordinates), dict(sizes))
+    return Sketcher(point.coordinates(rank), point.sizes)
 
 
 def _consistent(held: Sequence[Held]) -> bool:
@@ -143,9 +142,11 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
     _, flat = split_flat(layout)
     if flat is not None:
         return _runs_complete(trace, held, flat.axes, free_from)
-    named = {axis for p in layout for axis in axes_of(p)}
+    mesh = trace.sizes.mesh
+    named = mesh.expand(axis for p in layout for axis in axes_of(p))
     # Only the stages that hold a copy of a parameter contribute to a sum over pp.
-    free = [axis for axis in free_from if axis == "pp" or axis not in named]
+    stages_over = mesh.members("pp")
+    free = [a for a in mesh.expand(free_from) if a in stages_over or a not in named]
     bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
     stages = {tuple(rank.coordinates[axis] for axis in free) for rank, _ in held}
     expected = bound * len(stages)
@@ -159,8 +160,10 @@ def _runs_complete(
     trace: Trace, held: Sequence[Held], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
     """Whether each set of ranks that splits a tensor holds all of it, in the same ranges."""
-    named = {axis for p in held[0][1].layout for axis in axes_of(p)} - set(axes)
-    free = [axis for axis in free_from if axis not in named and axis not in axes]
+    mesh = trace.sizes.mesh
+    axes = mesh.expand(axes)
+    named = mesh.expand(axis for p in held[0][1].layout for axis in axes_of(p))
+    free = [axis for axis in mesh.expand(free_from) if axis not in named and axis not in axes]
     sets: dict[tuple[int, ...], set[tuple[int, int]]] = {}
     for rank, event in held:
         _, flat = split_flat(event.layout)

@@ -302,7 +302,7 @@ def in_use(axis: str, point: Point) -> bool:
     """Whether an axis is in use at a Point: its size is more than 1, or it is on."""
     if axis == "sp":
         return bool(point.get("sp", False)) and point.size("tp") > 1
-    return int(point.get(axis, 1)) > 1
+    return (int(point.get(axis, 1)) if axis == "vpp" else point.size(axis)) > 1
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:

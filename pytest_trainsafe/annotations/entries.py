@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_trainsafe.errors import TrainsafeError
 
-class AnnotationError(ValueError):
+
+class AnnotationError(TrainsafeError, ValueError):
     """An annotation is wrong; the message names the file, the entry, and what is allowed."""
 
 

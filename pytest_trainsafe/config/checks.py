@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import UnknownCheckError
 
 #: Every `check` of an inconclusive finding.
 CHECKS = (
@@ -39,7 +40,7 @@ def is_accepted(check: str, accepted: Collection[str]) -> bool:
 
 
 def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
-    """Returns the names; raises SweepError (a ValueError) if one is not the name of a check.
+    """Returns the names; raises UnknownCheckError if one is not the name of a check.
 
     The message starts with `source`, which says where the names come from.
     """
@@ -47,12 +48,12 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     for name in names:
         check, of_kind, kind = name.partition(":")
         if check not in CHECKS:
-            raise SweepError(
+            raise UnknownCheckError(
                 f"{source} takes some of {listing(CHECKS)}, not {shown(name)}"
                 f"{nearest(check, CHECKS)}"
             )
         if of_kind and check not in PER_KIND:
-            raise SweepError(
+            raise UnknownCheckError(
                 f"{source} takes {shown(check)} without a kind, not {shown(name)}; the checks "
                 f"made for each kind are {listing(PER_KIND)}"
             )
@@ -68,7 +69,7 @@ def _require_kind(check: str, kind: str, source: str) -> None:
 
     kinds = get_args(Kind)
     if kind not in kinds:
-        raise SweepError(
+        raise UnknownCheckError(
             f"{source} takes {check}: followed by one of {listing(kinds)}, not "
             f"{shown(f'{check}:{kind}')}{nearest(kind, kinds)}"
         )

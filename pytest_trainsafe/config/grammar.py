@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterable
 
 from pytest_trainsafe.core.axes import AXES, MOST_CHARACTERS, MOST_POINTS, check_values
-from pytest_trainsafe.core.usage import SweepError, excerpt, shown
+from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.errors import SweepError
 
 OPTION = "--trainsafe-sweep"
 

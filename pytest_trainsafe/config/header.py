@@ -1,35 +1,31 @@
-"""The line in pytest's header: the settings in force, and the network of the ranks."""
+"""The lines in pytest's header: every setting that is not its default, and the ranks' network."""
 
 from __future__ import annotations
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.usage import excerpt
 
+#: The most characters of one value, and of the words of a sweep.
+_MOST, _MOST_OF_SWEEP = 200, 1000
 
-def header(settings: Settings) -> str | None:
-    """`trainsafe: launcher torchrun, device cpu, sweep tp=1,2`; None if nothing was set."""
+
+def header(settings: Settings) -> list[str]:
+    """`trainsafe: profile ci, launcher torchrun` and `trainsafe sweep: tp=1,2 cp=1,2`.
+
+    A line is absent where it would be empty.
+    """
     default = Settings()
-    if settings == default:
-        return None
-    parts = [f"launcher {settings.launcher}", f"device {settings.device}", network(settings)]
-    if settings.dtypes:
-        parts.append(f"dtype {','.join(settings.dtypes)}")
-    if settings.sweep:
-        words = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
-        parts.append(f"sweep {excerpt(words, 1000)}")
-    if settings.max_world_size != default.max_world_size:
-        parts.append(f"world size <= {settings.max_world_size}")
-    if settings.seed != default.seed:
-        parts.append(f"seed {settings.seed}")
-    if settings.accept:
-        parts.append(f"accepting {','.join(settings.accept)}")
-    if settings.slots:
-        parts.append(f"{settings.slots} slots")
-    if settings.no_cache:
-        parts.append("no reference cache")
-    if settings.keep_traces:
-        parts.append(f"traces in {excerpt(settings.keep_traces, 1000)}")
-    return "trainsafe: " + ", ".join(parts)
+    changed = [o for o in OPTIONS if getattr(settings, o.field) != getattr(default, o.field)]
+    parts = []
+    for option in changed:
+        words = "" if option.kind == "flag" else option.shown(getattr(settings, option.field))
+        if option.kind != "words":
+            parts.append(f"{option.name} {excerpt(words, _MOST)}".rstrip())
+    parts += [f"adapters {excerpt(','.join(settings.adapters), _MOST)}"] * bool(settings.adapters)
+    sweep = "".join(option.shown(settings.sweep) for option in changed if option.kind == "words")
+    lines = [f"trainsafe: {', '.join(parts)}"] if parts else []
+    return [*lines, f"trainsafe sweep: {excerpt(sweep, _MOST_OF_SWEEP)}"] if sweep else lines
 
 
 def network(settings: Settings) -> str:

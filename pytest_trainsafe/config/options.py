@@ -1,8 +1,4 @@
-"""The command line options and their ini twins.  `settings` reads them; the command line wins.
-
-An option that takes several values takes them in one word, separated by commas.
-Help texts start with a capital and end without a full stop.
-"""
+"""Adds the options of the table and their ini twins to pytest's.  `read` reads them."""
 
 from __future__ import annotations
 
@@ -10,88 +6,33 @@ import os
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.grammar import OPTION, gather
-from pytest_trainsafe.config.settings import DEVICES, LAUNCHERS, NETWORKS, RECORDINGS, Settings
-from pytest_trainsafe.core.axes import DTYPES
-from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.config.table import OPTIONS, PROFILES_KEY
 
 if TYPE_CHECKING:
     import pytest
-
-_DEFAULT = Settings()
-
-#: Name -> metavar and help text.  Each has an ini twin: `trainsafe_seed`.
-_OPTIONS = {
-    "max-world-size": (
-        "N",
-        f"Skip points of more than N ranks (default {_DEFAULT.max_world_size})",
-    ),
-    "dtype": (
-        "DTYPES",
-        f"Dtypes to judge in, in order: auto (default) or some of {listing(DTYPES)}",
-    ),
-    "launcher": (
-        "NAME",
-        f"How rank groups are started: {listing(LAUNCHERS)} (default {_DEFAULT.launcher})",
-    ),
-    "device": ("DEVICE", f"Where ranks train: {listing(DEVICES)} (default {_DEFAULT.device})"),
-    "network": (
-        "NETWORK",
-        f"Network of the ranks: {listing(NETWORKS)}; private connects one group (default auto)",
-    ),
-    "timeout": ("SECONDS", f"Time limit of a group of ranks (default {_DEFAULT.timeout:g})"),
-    "seed": ("SEED", f"Seed of every run (default {_DEFAULT.seed})"),
-    "accept": ("CHECKS", "Checks that may be inconclusive without failing a test"),
-    "record": (
-        "WHAT",
-        f"What to keep of tensors: {listing(RECORDINGS)} (default {_DEFAULT.record})",
-    ),
-    "record-kinds": (
-        "KINDS",
-        "Kinds of tensors to record, such as activation,main_grad (default all)",
-    ),
-    "record-modules": ("PATTERNS", "Names of modules whose activations are recorded (default *)"),
-    "localize": (
-        "SECONDS",
-        f"Time limit per test to find the faulty code, or off (default {_DEFAULT.localize:g})",
-    ),
-    "keep-traces": ("DIR", "Keep every trace below this directory"),
-    "slots": ("N", "Ranks to train on this machine at once (default one per core, minimum 2)"),
-    "cache-size": ("SIZE", "Disk space for references of earlier runs (default 2GB)"),
-    "cache-inputs": (
-        "PATTERNS",
-        "Files that programs read, and $VARIABLES: a reference is run again when one changes",
-    ),
-}
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds the option group `trainsafe`; every option has an ini twin of the same meaning."""
     group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
-    sweep_help = (
-        "Values for the axes that tests declare, such as tp=1,2 cp=1,2: one or more words, "
-        "before or after paths"
-    )
-    group.addoption(
-        OPTION, action="append", metavar="AXIS=VALUES", dest="trainsafe_sweep", help=sweep_help
-    )
-    parser.addini("trainsafe_sweep", f"{sweep_help} (see {OPTION})", type="args", default=[])
-    for name, (metavar, text) in _OPTIONS.items():
-        key = "trainsafe_" + name.replace("-", "_")
-        group.addoption(f"--trainsafe-{name}", metavar=metavar, dest=key, default=None, help=text)
-        parser.addini(key, f"{text} (see --trainsafe-{name})", default="")
-    annotate = "Write missing annotations of tests: into the file the program read, or a new one"
-    group.addoption(
-        "--trainsafe-annotate", action="store_true", dest="trainsafe_annotate", help=annotate
-    )
+    for option in OPTIONS:
+        text, twin = option.full_help, f"{option.full_help} (see {option.flag})"
+        if option.kind == "flag":
+            group.addoption(option.flag, action="store_true", dest=option.key, help=option.help)
+            parser.addini(option.key, f"{option.help} (see {option.flag})", "bool", default=False)
+        elif option.kind == "words":
+            group.addoption(
+                option.flag, action="append", metavar=option.metavar, dest=option.key, help=text
+            )
+            parser.addini(option.key, twin, type="args", default=[])
+        else:
+            group.addoption(
+                option.flag, metavar=option.metavar, dest=option.key, default=None, help=text
+            )
+            parser.addini(option.key, twin, default="")
+    profiles = "Profiles of the project's own, a line each, such as mine: record=full timeout=600"
     parser.addini(
-        "trainsafe_annotate", f"{annotate} (see --trainsafe-annotate)", type="bool", default=False
-    )
-    no_cache = "Run every reference instead of reusing those of earlier runs"
-    group.addoption(
-        "--trainsafe-no-cache", action="store_true", dest="trainsafe_no_cache", help=no_cache
-    )
-    parser.addini(
-        "trainsafe_no_cache", f"{no_cache} (see --trainsafe-no-cache)", type="bool", default=False
+        PROFILES_KEY, f"{profiles} (see --trainsafe-profile)", type="linelist", default=[]
     )
 
 

@@ -1,7 +1,8 @@
 """The types that every stage shares.  Imports nothing else of this package.
 
 axes, point      the axes of a sweep, and one value for each
-usage            errors in what a user wrote, and helpers that word them
+mesh             the axes that multiply into the world size, and the positions of ranks
+usage            input, lists and near misses as error messages quote them
 tensor_id        the layout-free name of a logical tensor
 layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact, and `subject` what it is about

@@ -9,8 +9,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue
-from pytest_trainsafe.core.usage import SweepError, listing, shown
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import SweepError
 
 #: From most to least precise: the order of the precision ladder.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -122,11 +124,39 @@ AXES: dict[str, Axis] = {
 }
 
 #: Axes that say how a Run is executed, not what is trained.  A reference has none of them, except
-#: pp where a test asks for it.
+#: pp where a test asks for it.  A program's own mesh has other axes: see `parallel_axes`.
 PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
 #: Axes that say what is trained, so that the reference follows them too.
 PROBLEM_AXES = frozenset({"microbatches"})
+
+
+def parallel_axes(mesh: Mesh) -> frozenset[str]:
+    """The axes of PARALLEL_AXES, and those that a mesh declares."""
+    return PARALLEL_AXES | mesh.names
+
+
+def axes_over(mesh: Mesh) -> tuple[str, ...]:
+    """The names of all axes of a sweep over a mesh, but for the program's parameters."""
+    built_in = (name for name in AXES if name not in MESH_AXES or name in mesh.axes)
+    return tuple(dict.fromkeys((*built_in, *mesh.axes, *mesh.overlaps)))
+
+
+def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
+    """The axis `name` of a sweep over a mesh: one that the mesh declares, or a built-in one.
+
+    None for another.  SweepError for a built-in mesh axis that the mesh lacks.
+    """
+    if name in mesh.axes or (name in mesh.overlaps and name not in AXES):
+        return Axis(name, (int,), minimum=1)
+    if name in MESH_AXES:
+        members = mesh.members(name)
+        instead = f"; axes of the role {name!r}: {listing(members)}" if members else ""
+        raise SweepError(
+            f"the program's mesh has no axis {name!r}; its mesh axes are {listing(mesh.axes)}"
+            + instead
+        )
+    return AXES.get(name)
 
 
 def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:

@@ -26,6 +26,24 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
 
 
+class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a wrong tensor differs from its reference, element by element.
+
+    `differing` of `elements` differ by more than `threshold` each: an even share of the norm that
+    rounding is allowed, 0 where the values must be equal.  Of the element at `index`, which has
+    the greatest absolute difference, `value` is the candidate's value and `expected` the
+    reference's.  A difference that is not finite counts as the greatest.
+    """
+
+    elements: int
+    differing: int
+    threshold: float
+    difference: float
+    index: tuple[int, ...]
+    value: complex | float | int | bool
+    expected: complex | float | int | bool
+
+
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One judged fact: verdict, location, evidence, likely cause.
 
@@ -34,6 +52,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `order` is the finding's position in dataflow; the smallest failing one leads the report.
     `subject` is what the finding is about if not a tensor, and `evidence` its data by name.
     `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
+    `mismatch` compares the elements of a wrong tensor; None where its values were not recorded or
+    have another shape.
     """
 
     verdict: Verdict
@@ -50,6 +70,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pattern: Pattern | None = None
     module_class: str = ""
     source: str = ""
+    mismatch: Mismatch | None = None
 
     @property
     def about(self) -> TensorId | Subject | None:

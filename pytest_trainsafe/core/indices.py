@@ -28,11 +28,13 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.core.mesh import OverMesh
+from pytest_trainsafe.errors import TrainsafeError
 
 Indices = npt.NDArray[np.int64]
 
 
-class LayoutError(ValueError):
+class LayoutError(TrainsafeError, ValueError):
     """A layout does not fit the tensor or the mesh that it is applied to."""
 
 
@@ -224,7 +226,8 @@ def _positions(
     placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
 ) -> Any:
     """The positions that a placement keeps of a dimension: a slice or an index array."""
-    if placement.axis not in sizes or placement.axis not in coordinates:
+    known = sizes.mesh.of_layouts if isinstance(sizes, OverMesh) else {*sizes} & {*coordinates}
+    if placement.axis not in known:
         raise LayoutError(f"{placement} names an axis that is not one of {', '.join(sizes)}")
     ranks, rank = sizes[placement.axis], coordinates[placement.axis]
     if isinstance(placement, ZigZag):

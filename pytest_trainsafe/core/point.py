@@ -6,15 +6,24 @@ Made by the sweep, passed through launch, record and report.  Does not depend on
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from pytest_trainsafe.core.mesh import DEFAULT, ROLES, Mesh, OverMesh, coordinates_over, sizes_over
+from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
 
 AxisValue = int | bool | str
 
-#: Axes that multiply into the world size, fastest-varying rank dimension first.
-#: The order is Megatron-LM's default (`tp-cp-ep-dp-pp`): neighbouring ranks share a tensor.
-MESH_AXES = ("tp", "cp", "dp", "pp")
+#: The mesh axes of a program that declares no mesh, fastest-varying rank dimension first.
+MESH_AXES = DEFAULT.fastest_first
+
+#: The trivial value of an axis without a size, which it has where a Point does not name it.
+TRIVIAL: dict[str, AxisValue] = {
+    "zero": 0,
+    **dict.fromkeys(("sp", "recompute", "compile"), False),
+}
 
 #: Maximum length of a Point's id; a file name has at most 255.
 _LONGEST_ID = 150
@@ -24,15 +33,23 @@ _LONGEST_ID = 150
 class Point:
     """One value per axis, in the order in which the test declares them.
 
-    An absent axis has its trivial value: 1 for the mesh axes, False for `sp`.
+    An absent axis has its trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is the
+    program's mesh: which axes multiply, and how ranks are numbered.
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()
+    mesh: Mesh = field(default=DEFAULT, repr=False)
 
     @classmethod
-    def of(cls, mapping: Mapping[str, AxisValue] | None = None, **axes: AxisValue) -> Point:
+    def of(
+        cls,
+        mapping: Mapping[str, AxisValue] | None = None,
+        /,
+        mesh: Mesh = DEFAULT,
+        **axes: AxisValue,
+    ) -> Point:
         """Builds a Point from a mapping and keywords: `Point.of(tp=2, sp=True)`."""
-        return cls(tuple({**(mapping or {}), **axes}.items()))
+        return cls(tuple({**(mapping or {}), **axes}.items()), mesh)
 
     def __iter__(self) -> Iterator[tuple[str, AxisValue]]:
         return iter(self.values)
@@ -42,38 +59,80 @@ class Point:
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
-        """The number of ranks along a mesh axis (1 if the Point does not name it)."""
-        assert axis in MESH_AXES, axis
-        return int(self.get(axis, 1))
+        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default.
+
+        Of a role that several mesh axes share, such as "dp", the product of their sizes.
+        ArgumentError for an axis that has no size.
+        """
+        if axis == "vpp":
+            return int(self.get(axis, 1))
+        if axis not in self.mesh.names:
+            raise ArgumentError(
+                f"{self._name}.size({axis!r}): an axis with a size is one of "
+                f"{', '.join(self._sized)}; {self._name}.get({axis!r}, default) gives the value of "
+                "any other"
+            )
+        members = (axis,) if axis in self.mesh.overlaps else self.mesh.members(axis)
+        return math.prod(int(self.get(member, 1)) for member in members)
+
+    def __getattr__(self, axis: str) -> AxisValue:
+        """The value of an axis as an attribute: `point.recompute`.
+
+        An axis that the Point does not name has its trivial value.  UnknownAxisError for an axis
+        that neither the Point nor pytest-trainsafe knows: `get` takes a default for it.
+        """
+        if axis.startswith("_") or axis in ("values", "mesh"):
+            raise AttributeError(axis)
+        named = dict(self._plain.values)
+        if axis not in named and axis in (*self.mesh.names, "vpp"):
+            return self.size(axis)
+        if axis not in named and axis not in TRIVIAL:
+            raise UnknownAxisError(
+                f"{self._name} has no axis {axis!r}: the Point is {self._plain}, other axes are "
+                f"{', '.join((*self._sized, *TRIVIAL))}; {self._name}.get({axis!r}, default) gives "
+                "the default where the Point does not name the axis"
+            )
+        return self.get(axis, TRIVIAL.get(axis, 0))
 
     @property
-    def sizes(self) -> dict[str, int]:
+    def _sized(self) -> tuple[str, ...]:
+        """Axes that count ranks or parts of the model."""
+        roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
+        return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
+
+    @property
+    def _plain(self) -> Point:
+        """This Point, where looking at it has no effect."""
+        return self
+
+    @property
+    def _name(self) -> str:
+        """What the caller knows this Point by, for error messages."""
+        return "point"
+
+    @property
+    def sizes(self) -> OverMesh:
         """The size of every mesh axis."""
-        return {axis: self.size(axis) for axis in MESH_AXES}
+        return sizes_over(self.mesh, dict(self.values))
 
     @property
     def world_size(self) -> int:
-        """Number of ranks: `dp * tp * cp * pp`."""
-        product = 1
-        for axis in MESH_AXES:
-            product *= self.size(axis)
-        return product
+        """Number of ranks: the product of the sizes of the mesh axes, by default dp*tp*cp*pp."""
+        return math.prod(self.size(axis) for axis in self.mesh.axes)
 
-    def coordinates(self, rank: int) -> dict[str, int]:
+    def coordinates(self, rank: int) -> OverMesh:
         """The position of a rank on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
-        where = {}
-        for axis in MESH_AXES:
-            rank, where[axis] = divmod(rank, self.size(axis))
-        return where
+        return coordinates_over(self.sizes, rank)
 
     def replace(self, **axes: AxisValue) -> Point:
         """This Point with some axes changed or added."""
-        return Point.of(dict(self.values), **axes)
+        return Point.of(dict(self.values), mesh=self.mesh, **axes)
 
     def without(self, *axes: str) -> Point:
         """This Point with some axes reset to their trivial value."""
-        return Point(tuple((axis, value) for axis, value in self.values if axis not in axes))
+        left = tuple((axis, value) for axis, value in self.values if axis not in axes)
+        return Point(left, self.mesh)
 
     @property
     def id(self) -> str:

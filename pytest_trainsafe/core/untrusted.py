@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.errors import TrainsafeError
+
 #: What msgspec raises for malformed data of any kind.
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -22,7 +24,7 @@ _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK = 1 << 20
 
 
-class BadFileError(OSError):
+class BadFileError(TrainsafeError, OSError):
     """A path that must not be read; `strerror` gives the reason, without the path."""
 
     def __init__(self, reason: str, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Errors in what a user wrote about a sweep.  `plugin` passes them on to pytest.
+"""The words of error messages: input as it can be quoted, lists, and near misses.
 
 Messages quote input only through `shown` and `excerpt`: input may be huge, contain itself, or
 hold terminal control characters.
@@ -25,10 +25,6 @@ _BRACKETS: dict[type, tuple[str, str]] = {
     frozenset: ("{", "}"),
     dict: ("{", "}"),
 }
-
-
-class SweepError(ValueError):
-    """A sweep is declared wrongly; the message names the input, what is allowed, what to do."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

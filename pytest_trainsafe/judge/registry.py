@@ -9,7 +9,7 @@ import functools
 import importlib
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.judge.contract import Judge
 
 #: In the order in which they judge: what costs least first, after the comparison that leads.

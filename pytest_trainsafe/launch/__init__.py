@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch.failure import GroupFailure
     from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
     from pytest_trainsafe.launch.forkserver.start import WarmServer
-    from pytest_trainsafe.launch.protocol import Launcher
+    from pytest_trainsafe.launch.protocol import Launcher, LaunchSetup
     from pytest_trainsafe.launch.result import GroupResult, RankResult
+    from pytest_trainsafe.launch.supervise.command import rank_command, run_command
     from pytest_trainsafe.launch.task import Script, Task
-    from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
+    from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environment
 
 __all__ = [
     "GroupFailure",
     "GroupResult",
+    "LaunchSetup",
     "Launcher",
     "NotDataError",
     "RankResult",
@@ -30,11 +32,15 @@ __all__ = [
     "TorchrunLauncher",
     "WarmLauncher",
     "WarmServer",
+    "environment",
+    "rank_command",
+    "run_command",
 ]
 
 _HOME = {
     "GroupFailure": "failure",
     "GroupResult": "result",
+    "LaunchSetup": "protocol",
     "Launcher": "protocol",
     "NotDataError": "data",
     "RankResult": "result",
@@ -43,6 +49,9 @@ _HOME = {
     "TorchrunLauncher": "torchrun.launcher",
     "WarmLauncher": "forkserver.launcher",
     "WarmServer": "forkserver.start",
+    "environment": "torchrun.launcher",
+    "rank_command": "supervise.command",
+    "run_command": "supervise.command",
 }
 
 

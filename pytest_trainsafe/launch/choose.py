@@ -1,30 +1,38 @@
 """Chooses the launcher of a group: the one the user named, or the one that suits the program.
 
-Functions use the warm launcher, whose ranks are forked from a process that has already imported
-torch.  Scripts use torchrun, because a script may depend on how its process was started.
+Launchers are known by name and import path: those of the package, and those that a project adds
+with the hook `pytest_trainsafe_launchers`.  By default functions go to the warm launcher, whose
+ranks are forked from a process that has already imported torch, and scripts go to torchrun,
+because a script may depend on how its process was started.
 """
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 
-from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
-from pytest_trainsafe.launch.forkserver.start import WarmServer
-from pytest_trainsafe.launch.protocol import Launcher
-from pytest_trainsafe.launch.resources.locks import wait_lock
-from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
+from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
+
+#: The launchers of the package by name: what makes each, by import path.
+BUILT_IN = {
+    "warm": "pytest_trainsafe.launch.forkserver.launcher:make",
+    "torchrun": "pytest_trainsafe.launch.torchrun.launcher:make",
+}
+
+
+class LauncherError(ValueError):
+    """A launcher that a project added cannot be made; the message says which and why."""
 
 
 class Launchers:
     """The launchers of one pytest process, each created on first use.
 
-    `wanted` is "auto", "warm" or "torchrun"; `network` is as in `TorchrunLauncher`.  `folder` is
-    shared by the processes of one pytest run, which find their common fork server there; the
-    server ends when the process `controller` ends.
-    `tell` receives warnings for the user, such as why ranks were not forked.
+    `wanted` is "auto" or the name of a launcher; `added` are those of a project, by name and
+    import path.  `network` is as in `TorchrunLauncher`.  `folder` is shared by the processes of
+    one pytest run, which find their common fork server there; the server ends when the process
+    `controller` ends.  `tell` receives warnings for the user, such as why ranks were not forked.
     """
 
     def __init__(
@@ -34,44 +42,51 @@ class Launchers:
         controller: int,
         tell: Callable[[str], None],
         network: str = "auto",
+        added: Iterable[tuple[str, str]] = (),
     ) -> None:
         self.wanted = wanted
-        self._network = network
-        self._folder = folder
-        self._controller = controller
-        self._tell = tell
-        self._torchrun = TorchrunLauncher(network=network)
-        self._warm: WarmLauncher | None = None
-        self._server: WarmServer | None = None
+        self._paths = {**BUILT_IN, **dict(added)}
+        self._setup = LaunchSetup(network, folder, controller, tell)
+        self._made: dict[str, Launcher] = {}
         self._lock = threading.Lock()
 
     def of(self, *, script: bool, stop: threading.Event) -> Launcher:
-        """The launcher for a script, or for a function."""
-        if self.wanted == "torchrun" or (self.wanted == "auto" and script):
-            return self._torchrun
+        """The launcher for a script, or for a function.
+
+        Setting `stop` ends the wait for a launcher that another process makes ready.
+        Raises LauncherError for one that cannot be made.
+        """
+        name = self.wanted
+        if name == "auto":
+            name = "torchrun" if script else "warm"
         with self._lock:
-            if self._warm is None:
-                self._warm = WarmLauncher(
-                    self._address(stop),
-                    network=self._network,
-                    fallback=self._torchrun,
-                    warn=self._tell,
-                )
-            return self._warm
+            if name not in self._made:
+                self._made[name] = _make(name, self._paths[name], self._setup, stop)
+            return self._made[name]
 
     def close(self) -> None:
-        """Ends the fork server, if this process owns it."""
-        if self._server is not None:
-            self._server.close()
+        """Close the launchers that keep something for the whole run, such as a fork server."""
+        for launcher in self._made.values():
+            if isinstance(launcher, Closes):
+                launcher.close()
 
-    def _address(self, stop: threading.Event) -> str:
-        if self._controller == os.getpid():
-            self._server = WarmServer.start()
-            return self._server.address
-        self._folder.mkdir(parents=True, exist_ok=True)
-        address_file = self._folder / "warm-address"
-        with wait_lock(self._folder / "warm-lock", stop):
-            if not address_file.exists():
-                self._server = WarmServer.start(controller=self._controller)
-                address_file.write_text(self._server.address)
-            return address_file.read_text()
+
+def _make(name: str, path: str, setup: LaunchSetup, stop: threading.Event) -> Launcher:
+    module, _, attribute = path.partition(":")
+    if name in BUILT_IN:
+        made: Launcher = getattr(import_module(module), attribute)(setup, stop)
+        return made
+    try:
+        found = getattr(import_module(module), attribute)(setup)
+    except (ImportError, AttributeError, TypeError) as error:
+        raise LauncherError(
+            f"the launcher {name!r} cannot be made from {path!r} ({error}); "
+            'pytest_trainsafe_launchers takes "package.module:make", a class or a function that '
+            "takes a LaunchSetup and that this process can import"
+        ) from error
+    if not isinstance(found, Launcher):
+        raise LauncherError(
+            f"the launcher {name!r}, made by {path!r}, is a {type(found).__name__} without the "
+            "attribute `name` or the method `run` of pytest_trainsafe.launch.Launcher"
+        )
+    return found

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.errors import TrainsafeError
 
 _TENSOR, _ARRAY, _TUPLE, _BIG_INT, _SCALAR, _PAIRS = 1, 2, 3, 4, 5, 6
 _ALLOWED = (
@@ -22,7 +23,7 @@ _ALLOWED = (
 )
 
 
-class NotDataError(TypeError):
+class NotDataError(TrainsafeError, TypeError):
     """A value that cannot be passed between processes as data."""
 
 
@@ -31,7 +32,7 @@ def encode(value: Any, what: str = "value") -> bytes:
     return msgspec.msgpack.encode(_plain(value, what))
 
 
-class MalformedDataError(ValueError):
+class MalformedDataError(TrainsafeError, ValueError):
     """Bytes that `encode` did not produce; the message says what is wrong with them."""
 
 

@@ -8,6 +8,7 @@ import signal
 from pytest_trainsafe.core.code_files import is_installed, is_stdlib
 from pytest_trainsafe.core.cut_text import MESSAGE_LIMIT, cut, cut_lines
 from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.files import CUT
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 from pytest_trainsafe.launch.supervise.stacks import (
@@ -23,7 +24,7 @@ _INDENT = "  "
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 
 
-class GroupFailure(Exception):
+class GroupFailure(TrainsafeError):
     """A group of ranks failed; `result` holds everything that is known.
 
     `what` says which of a test's groups it is, "" if there is only one.

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.launch.task import Function, Script, Task
 
 
@@ -42,7 +43,7 @@ def load_function(target: Function) -> Callable[..., Any]:
     for part in path.split("."):
         found = getattr(found, part)
     if not callable(found):
-        raise TypeError(f"{target.name} is {found!r}, not a function")
+        raise ArgumentTypeError(f"{target.name} is {found!r}, not a function")
     return found  # type: ignore[no-any-return]
 
 

@@ -1,16 +1,36 @@
-"""Launcher: the protocol of every way to start ranks."""
+"""Launcher: the protocol of every way to start ranks, and of optional abilities.
+
+Nothing outside of a launcher's own folder asks of which class it is: it asks for these protocols.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchSetup:
+    """What a launcher is made with, once in each pytest process that needs it.
+
+    `network` is the value of `--trainsafe-network`.  `folder` and the process id `controller` are
+    shared by all processes of a pytest run, such as the workers of pytest-xdist.  `tell` takes a
+    sentence that the user should read whatever the verdict.
+    """
+
+    network: str
+    folder: Path
+    controller: int
+    tell: Callable[[str], None]
+
+
+@runtime_checkable
 class Launcher(Protocol):
     """Starts a new group of ranks for a task and returns when all of it has ended.
 
@@ -37,5 +57,41 @@ class Launcher(Protocol):
         are below `workdir`.  Setting `stop` from another thread ends the group.  `environ` is the
         environment to which the task adds its variables, by default this process's own; it is
         not written to any file.  When `run` returns or raises, no process of the group is alive.
+        `run_command` does all of this for a command that starts the ranks.
         """
+        ...
+
+
+class Begun(Protocol):
+    """Ranks that were started ahead and wait where the program begins."""
+
+    def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
+        """Let the ranks begin; see `Launcher.run`."""
+        ...
+
+    def end(self) -> None:
+        """End the ranks of a group that is not to be run after all."""
+        ...
+
+
+@runtime_checkable
+class StartsEarly(Protocol):
+    """A launcher that can start ranks before there is room for them to train."""
+
+    def begin(
+        self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
+    ) -> Begun | None:
+        """Start the ranks of a task that is about to be run; None where none can be started.
+
+        Exactly one of `run` and `end` is called on what it returns.
+        """
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A launcher that keeps something for the whole pytest run."""
+
+    def close(self) -> None:
+        """Called once, when no group runs any more."""
         ...

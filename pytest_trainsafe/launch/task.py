@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.surroundings import Surroundings
 
@@ -21,7 +22,10 @@ class Script(msgspec.Struct, frozen=True, tag="script"):
     """A training script, run untouched as `__main__` in every rank, with its arguments."""
 
     path: str
-    args: tuple[str, ...] = ()
+    if TYPE_CHECKING:
+        args: Sequence[str] = ()
+    else:  # what is decoded is a tuple; callers may give a list
+        args: tuple[str, ...] = ()
 
 
 class Function(msgspec.Struct, frozen=True, tag="function"):
@@ -68,15 +72,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         """A task from a module-level function, a "package.module:function" or a Script.
 
         `surroundings` are by default those of this process now.
-        Raises `TypeError` or `ValueError` that names the target or the argument, if the ranks
-        could not find or receive it.
+        Raises ArgumentError, naming the target or the argument, where the ranks could not find or
+        receive it.
         """
+        size: object = world_size
+        if type(size) is not int:
+            raise ArgumentTypeError(
+                f"world_size is {size!r}; it takes the number of ranks, such as 2"
+            )
         if world_size < 1:
-            raise ValueError(f"world_size is {world_size}; a group has at least one rank")
+            raise ArgumentError(f"world_size is {world_size}; a group has at least one rank")
         if device not in ("cpu", "cuda"):
-            raise ValueError(f"device is {device!r}; allowed are 'cpu' and 'cuda'")
+            raise ArgumentError(f"device is {device!r}; allowed are 'cpu' and 'cuda'")
         if isinstance(target, Script) and (args or kwargs):
-            raise TypeError(
+            raise ArgumentTypeError(
                 f"the script {target.path} takes its arguments as `Script(path, args)`; "
                 f"got {len(args) + len(kwargs)} more"
             )
@@ -115,12 +124,12 @@ def _target(target: Callable[..., Any] | str | Script) -> Function | Script:
     if isinstance(target, Script):
         path = Path(target.path).absolute()
         if not path.is_file():
-            raise ValueError(f"there is no script {path}")
+            raise ArgumentError(f"there is no script {path}")
         return Script(str(path), tuple(map(str, target.args)))
     if isinstance(target, str):
         module, _, name = target.partition(":")
         if not (module and name and all(map(str.isidentifier, f"{module}.{name}".split(".")))):
-            raise ValueError(
+            raise ArgumentError(
                 f"{target!r} is not the name of a function; write it as 'package.module:function'"
             )
         return Function(target)
@@ -129,21 +138,23 @@ def _target(target: Callable[..., Any] | str | Script) -> Function | Script:
 
 def _function(target: Callable[..., Any]) -> Function:
     if isinstance(target, partial):
-        raise TypeError(f"{target!r} is a partial; pass its function and the arguments separately")
+        raise ArgumentTypeError(
+            f"{target!r} is a partial; pass its function and the arguments separately"
+        )
     if inspect.ismethod(target):
-        raise TypeError(f"{target!r} is a bound method; pass a module-level function")
+        raise ArgumentTypeError(f"{target!r} is a bound method; pass a module-level function")
     if not inspect.isfunction(target):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{target!r} is not a Python function. "
             "The ranks import the program: pass a module-level function, its name, or a Script."
         )
     module, name = target.__module__, target.__qualname__
     if "<lambda>" in name:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name} of {module} is a lambda, which the ranks cannot import; define a function"
         )
     if "<locals>" in name:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{name} of {module} is nested in a function, which the ranks cannot import; "
             "move it to the top of its module"
         )
@@ -151,7 +162,7 @@ def _function(target: Callable[..., Any]) -> Function:
     for part in name.split("."):
         found = getattr(found, part, None)
     if found is not target:
-        raise TypeError(
+        raise ArgumentTypeError(
             f"{module}:{name} is not the function that was passed but {found!r}; "
             "the ranks would import that one"
         )

@@ -6,18 +6,9 @@ program uses it.
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
+from pytest_trainsafe.core.mesh import OverMesh
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
-
-#: The values of axes that a Point does not name.
-_ABSENT: dict[str, AxisValue] = {
-    **dict.fromkeys((*MESH_AXES, "vpp", "ep"), 1),
-    "zero": 0,
-    **dict.fromkeys(("sp", "recompute", "compile"), False),
-}
-
-#: Axes with a size: they count ranks or parts of the model.
-_SIZES = (*MESH_AXES, "ep", "vpp")
 
 
 class AskedPoint(Point):
@@ -30,6 +21,7 @@ class AskedPoint(Point):
 
     def __init__(self, point: Point) -> None:
         object.__setattr__(self, "_point", point)
+        object.__setattr__(self, "mesh", point.mesh)
         object.__setattr__(self, "asked", set())
 
     @property
@@ -44,26 +36,40 @@ class AskedPoint(Point):
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
-        """The number of ranks along a mesh axis, or the value of `ep` or `vpp`; 1 by default."""
-        if axis not in _SIZES:
+        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default."""
+        self.asked.add(axis)
+        return self._point.size(axis) if axis in self.mesh.names else super().size(axis)
+
+    @property
+    def sizes(self) -> OverMesh:
+        """The size of every mesh axis."""
+        return self._point.sizes
+
+    @property
+    def _plain(self) -> Point:
+        return self._point
+
+    @property
+    def _name(self) -> str:
+        return "ctx.point"
+
+
+class AskedCoordinates(OverMesh):
+    """Where a rank stands.  An overlapping axis, such as ep, is asked for when it is looked up."""
+
+    __slots__ = ("_point",)
+
+    def __init__(self, point: AskedPoint, rank: int) -> None:
+        at = point.coordinates(rank)
+        super().__init__(at.mesh, at, at.derived)
+        self._point = point
+
+    def __missing__(self, axis: str) -> int:
+        if axis not in self.derived:
+            known = ", ".join(dict.fromkeys((*self, *self.derived)))
             raise ProgramError(
-                f"ctx.point.size({axis!r}): an axis with a size is one of {', '.join(_SIZES)}; "
-                f"ctx.point.get({axis!r}, default) gives the value of any other"
+                f"ctx.coordinates[{axis!r}]: there is no such axis at this Point; use one of "
+                f"{known}"
             )
-        return int(self.get(axis, 1))
-
-    def __getattr__(self, axis: str) -> AxisValue:
-        """The value of an axis as an attribute: `ctx.point.recompute`.
-
-        A built-in axis that the Point does not name has its trivial value; any other axis needs
-        `get` with a default.
-        """
-        if axis.startswith("_"):
-            raise AttributeError(axis)
-        named = dict(self._point.values)
-        if axis in named or axis in _ABSENT:
-            return self.get(axis, _ABSENT.get(axis, 0))
-        raise AttributeError(
-            f"ctx.point has no axis {axis!r}: the Point is {self._point}; use "
-            f"ctx.point.get({axis!r}, default), which returns the default if it is not named"
-        )
+        self._point.asked.add(axis)
+        return super().__missing__(axis)

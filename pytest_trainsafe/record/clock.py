@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pytest_trainsafe.errors import TrainsafeError
 
-class ProgramError(Exception):
+
+class ProgramError(TrainsafeError):
     """A training program used its context incorrectly; the message says how to fix it."""
 
 

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
-from pytest_trainsafe.core.point import MESH_AXES
-from pytest_trainsafe.record.asked import AskedPoint
+from pytest_trainsafe.core.mesh import ranks_along
+from pytest_trainsafe.record.asked import AskedCoordinates, AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.marks import Marks
 from pytest_trainsafe.record.microbatches import SPLIT, Order, numbers_of
@@ -41,13 +41,14 @@ class Context:
         self.point = AskedPoint(spec.point)
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.coordinates: dict[str, int] = self.point.coordinates(self.rank)
+        self.coordinates = AskedCoordinates(self.point, self.rank)
         self.dtype: torch.dtype = getattr(torch, spec.dtype)
         self.device = _device(device)
         self.seed = spec.seed
         self._spec = spec
         self._recorder = recorder
         self._mesh: DeviceMesh | None = None
+        self._groups: dict[str, dist.ProcessGroup] = {}
         self._filled: dict[int, Filled] = {}
         #: The steps and micro-batches of `begin_step` and the like; entered around the program.
         self.marks = Marks(self.step, self.microbatch)
@@ -56,26 +57,41 @@ class Context:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """A DeviceMesh with dimensions `pp dp cp tp`, created on first use with process groups.
+        """A DeviceMesh with the program's mesh axes, by default `pp dp cp tp`, outermost first.
 
+        Made on first use, with its process groups.
         Initialises torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
         """
         if self._mesh is None:
             _start_distributed(self.device)
             from torch.distributed.device_mesh import init_device_mesh
 
-            names = tuple(reversed(MESH_AXES))
+            names = self.point.mesh.axes
             shape = tuple(self.point.size(axis) for axis in names)
             self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
         return self._mesh
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """The process group of this rank along one mesh axis, even if the axis has size 1."""
-        if axis not in MESH_AXES:
+        """The process group of this rank along one mesh axis, even if the axis has size 1.
+
+        Also along a role that several axes have, such as "dp", or an overlapping axis, such as
+        "ep".  Such a group is made on first use, which all ranks must reach in the same order.
+        """
+        mesh = self.point.mesh
+        if axis in mesh.axes:
+            return self.mesh.get_group(axis)
+        if axis not in self.coordinates.derived:
+            known = ", ".join(dict.fromkeys((*mesh.axes, *self.coordinates.derived)))
             raise ProgramError(
-                f"ctx.group({axis!r}): there is no such axis; use one of {', '.join(MESH_AXES)}"
+                f"ctx.group({axis!r}): there is no such axis at this Point; use one of {known}"
             )
-        return self.mesh.get_group(axis)
+        if axis not in self._groups:
+            self.point.asked.add(axis)
+            _start_distributed(self.device)
+            # torch gives the function no types.
+            make: Any = dist.new_subgroups_by_enumeration
+            self._groups[axis], _ = make(ranks_along(self.point.sizes, axis))
+        return self._groups[axis]
 
     # The same logical values at every Point.
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.model.initialize import Filled
@@ -82,7 +81,7 @@ class Unrecorded:
 def _unrecorded() -> Context:
     spec = RunSpec(
         program="",
-        point=Point.of(dp=int(os.environ.get("WORLD_SIZE", "1"))),
+        axes=(("dp", int(os.environ.get("WORLD_SIZE", "1"))),),
         dtype="float32",
     )
     return Context(spec, Unrecorded(), "cuda" if torch.cuda.is_available() else "cpu")

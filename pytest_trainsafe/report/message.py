@@ -15,6 +15,7 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
 from pytest_trainsafe.judge.judgement import Judged, LadderJudgement, lead_of
+from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.report.rows import head, row
 
@@ -59,6 +60,8 @@ def _options(settings: Settings) -> str:
         words.append(f"--trainsafe-sweep {swept}")
     if settings.dtypes:
         words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.profile:
+        words.append(f"--trainsafe-profile {settings.profile}")
     if settings.seed != default.seed:
         words.append(f"--trainsafe-seed {settings.seed}")
     return "".join(f" {word}" for word in words)
@@ -121,6 +124,8 @@ def _difference(failing: Sequence[Finding], judged: Judged, located: Located | N
         lines += row("starts at", f"{lead.where} · {judged.dtype}")
         lines += row("", _size(lead), wrapped=False)
         lines += row("detail", lead.message)
+        if lead.mismatch is not None:
+            lines += row("elements", mismatch_text(lead.mismatch))
     if lead.pattern is not None:
         lines += row(_label(lead), lead.pattern.text)
         lines += row("so", lead.pattern.cause)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import Task
 from pytest_trainsafe.sweep.case import Case
 
@@ -28,7 +29,7 @@ class Group:
         """
         if world_size is None:
             if self._case is None:
-                raise ValueError(
+                raise ArgumentError(
                     "torchrun_group.run needs world_size=..., or the marker "
                     "@pytest.mark.trainsafe(program, tp=[1, 2]) on the test"
                 )

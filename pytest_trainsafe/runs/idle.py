@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_trainsafe.errors import TrainsafeWarning
+
 if TYPE_CHECKING:
     from pytest_trainsafe.runs.traces import Traces
 
@@ -34,7 +36,7 @@ def warn_if_idle(item: pytest.Item) -> None:
     if any(each.runs.waited for each in given) or (not given and "trainsafe" in names):
         return
     item.warn(
-        pytest.PytestWarning(
+        TrainsafeWarning(
             f"{item.name} is marked trainsafe and looked at no Run, so it could not fail; "
             "call assert_trainsafe(candidate_trace, reference_trace)"
         )

@@ -92,6 +92,7 @@ class Session:
             controller or os.getpid(),
             lambda text: self.notes.update({text: None}),
             settings.network,
+            settings.launchers,
         )
         self.leases = Leases(settings.slots)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Literal, cast
 
-from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.sweep.case import Case
@@ -25,7 +25,7 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     else:
         point, arguments = case.reference_point, case.arguments
     # A candidate on a single device is a reference too, and need not run twice.
-    alike = not program.traits.candidate and point == point.without(*PARALLEL_AXES)
+    alike = not program.traits.candidate and point == point.without(*parallel_axes(point.mesh))
     trusted = role == "reference" or alike
     script = program.script
     return RunSpec(
@@ -34,7 +34,8 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         script=script.path if script is not None else "",
         script_args=tuple(script.args) if script is not None else (),
         arguments=arguments_of(arguments),
-        point=point,
+        axes=point.values,
+        mesh=point.mesh.declared,
         dtype=dtype,
         seed=settings.seed,
         device=cast(WantedDevice, settings.device),

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
+from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.record.inject.perturb import EPSILON
@@ -40,7 +43,14 @@ class Traces:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`.  Raises GroupFailure when its ranks did not finish."""
+        """The Trace of the Run in `dtype`, one of DTYPES.
+
+        Raises GroupFailure when its ranks did not finish.
+        """
+        if dtype not in DTYPES:
+            raise ArgumentError(
+                f"{self.role}_trace.at takes one of {listing(DTYPES)}, not {shown(dtype)}"
+            )
         return self.runs.get(self.spec(dtype), timed=True).trace
 
     def spec(self, dtype: str) -> RunSpec:
@@ -123,7 +133,7 @@ class Traces:
         spec = self._with_noise(dtype, self.rounding(dtype)) if noise else self.spec(dtype)
         spec = structs.replace(spec, rewrite=rewrite, watch_casts=False, record="full", keep=())
         if point is not None:
-            spec = structs.replace(spec, point=point)
+            spec = structs.replace(spec, axes=point.values, mesh=point.mesh.declared)
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:

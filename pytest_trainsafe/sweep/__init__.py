@@ -1,9 +1,11 @@
 """Declare: which parallel configurations a test covers.  Makes Points; imports no torch.
 
-A program's module takes `requires` and `divides` from here.
+A program's module takes `requires`, `divides`, `on_mesh` and `Mesh` from here.
 """
 
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
+from pytest_trainsafe.sweep.traits import on_mesh
 from pytest_trainsafe.sweep.validity import Rule, divides, requires
 
-__all__ = ["MESH_AXES", "AxisValue", "Point", "Rule", "divides", "requires"]
+__all__ = ["MESH_AXES", "AxisValue", "Mesh", "Point", "Rule", "divides", "on_mesh", "requires"]

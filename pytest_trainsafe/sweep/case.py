@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import DTYPES, PARALLEL_AXES
+from pytest_trainsafe.core.axes import DTYPES, parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.sweep.program import Program
 
@@ -40,8 +40,11 @@ class Case:
 
         Of its own those that say how to train are left out, too.
         """
-        point = self.point.without("dtype", *PARALLEL_AXES, *self.program.traits.how)
-        return point.replace(pp=self.reference_pp) if self.reference_pp > 1 else point
+        mesh = self.point.mesh
+        point = self.point.without("dtype", *parallel_axes(mesh), *self.program.traits.how)
+        if self.reference_pp == 1:
+            return point
+        return point.replace(**{mesh.members("pp")[-1]: self.reference_pp})
 
     @property
     def rungs(self) -> tuple[str, ...]:

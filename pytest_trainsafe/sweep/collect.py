@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import pytest
 
@@ -16,24 +18,89 @@ from pytest_trainsafe.config.requirement import refused_torch
 from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import DeclarationError, TrainsafeError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MOST_REASONS, Cell, cells
-from pytest_trainsafe.sweep.signature import MARKER
+from pytest_trainsafe.sweep.signature import MARKER, param_marks
+
+T = TypeVar("T")
+
+
+class MarkerError(TrainsafeError, pytest.Collector.CollectError):
+    """A marker is wrong, which fails the collection of its module; pytest prints the message alone.
+
+    Not pytest.UsageError, which would end the run at the first one and is a final class.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """The Cells of one id, by the identity of the marker that each is of."""
+
+    cells: Mapping[int, Cell]
+    default: int
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Collect a marked test once per Point; invalid Points are skipped with their reason.
 
-    CollectError, with the test's node id, for a marker that cannot be meant.
+    The marker of a parameter set, `pytest.param(..., marks=pytest.mark.trainsafe(...))`, goes
+    before that of the test: `choose` leaves each set the Points of its own.
+    MarkerError, with the test's node id, for a marker that cannot be meant.
     """
     definition = metafunc.definition
-    mark = definition.get_closest_marker(MARKER)
-    assert mark is not None
     if sum(own.name == MARKER for own in definition.own_markers) > 1:
         raise _error(definition.nodeid, "a test takes one trainsafe marker, and this has several")
-    config, settings = metafunc.config, metafunc.config.stash[SETTINGS]
+    whole, of_sets = definition.get_closest_marker(MARKER), param_marks(definition)
+    if CELL_FIXTURE not in metafunc.fixturenames:
+        metafunc.fixturenames.append(CELL_FIXTURE)
+    if not of_sets:
+        assert whole is not None
+        parameters = [_parameter(cell) for cell in _cells(metafunc, whole)]
+    else:
+        by_id: dict[str, dict[int, Cell]] = {}
+        for mark in (*of_sets, *([whole] if whole is not None else [])):
+            for cell in _cells(metafunc, mark):
+                by_id.setdefault(cell.id, {})[id(mark)] = cell
+        default = id(whole) if whole is not None else 0
+        parameters = [pytest.param(_Choice(each, default), id=name) for name, each in by_id.items()]
+    metafunc.parametrize(CELL_FIXTURE, parameters, indirect=True)
+
+
+def choose(items: list[T]) -> list[T]:
+    """Leave of a test's items those whose Point is of the marker of their parameter set."""
+    kept = []
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        choice = callspec.params.get(CELL_FIXTURE) if callspec is not None else None
+        if not isinstance(choice, _Choice):
+            kept.append(item)
+            continue
+        assert callspec is not None
+        assert isinstance(item, pytest.Item)
+        marks = [mark for mark in callspec.marks if mark.name == MARKER]
+        if len(marks) > 1:
+            raise _error(item.nodeid, "its parameters have several trainsafe markers; give one")
+        if not marks and not choice.default:
+            raise _error(
+                item.nodeid,
+                "some parameter sets of this test have the trainsafe marker, and this one has not; "
+                "give it one, or put the marker on the test",
+            )
+        cell = choice.cells.get(id(marks[0]) if marks else choice.default)
+        if cell is not None:
+            callspec.params[CELL_FIXTURE] = cell
+            if cell.invalid:
+                item.add_marker(_skip(cell))
+            kept.append(item)
+    return kept
+
+
+def _cells(metafunc: pytest.Metafunc, mark: pytest.Mark) -> list[Cell]:
+    """The places of a marker's sweep."""
+    definition, config = metafunc.definition, metafunc.config
 
     def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         reason: str | None = definition.ihook.pytest_trainsafe_valid_point(
@@ -42,22 +109,21 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         return reason
 
     try:
-        declaration = read_marker(mark.args, mark.kwargs)
-        made = cells(declaration, settings, project_rule)
-    except SweepError as error:
+        return cells(read_marker(mark.args, mark.kwargs), config.stash[SETTINGS], project_rule)
+    except DeclarationError as error:
         raise _error(definition.nodeid, str(error)) from error
-    if CELL_FIXTURE not in metafunc.fixturenames:
-        metafunc.fixturenames.append(CELL_FIXTURE)
-    metafunc.parametrize(CELL_FIXTURE, [_parameter(cell) for cell in made], indirect=True)
 
 
 def _parameter(cell: Cell) -> object:
-    marks = [pytest.mark.skip(reason=f"{cell.case.point}: {cell.invalid}")] if cell.invalid else []
-    return pytest.param(cell, id=cell.id, marks=marks)
+    return pytest.param(cell, id=cell.id, marks=[_skip(cell)] if cell.invalid else [])
 
 
-def _error(nodeid: str, message: str) -> pytest.Collector.CollectError:
-    return pytest.Collector.CollectError(f"{nodeid}: {message}")
+def _skip(cell: Cell) -> pytest.MarkDecorator:
+    return pytest.mark.skip(reason=f"{cell.case.point}: {cell.invalid}")
+
+
+def _error(nodeid: str, message: str) -> MarkerError:
+    return MarkerError(f"{nodeid}: {message}")
 
 
 def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:

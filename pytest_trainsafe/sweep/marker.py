@@ -5,10 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_trainsafe.config.checks import require_known
-from pytest_trainsafe.core.axes import AXES, MOST_SECONDS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.config.table import OPTIONS
+from pytest_trainsafe.core.axes import (
+    AXES,
+    PROBLEM_AXES,
+    Axis,
+    axes_over,
+    check_values,
+    mesh_axis,
+)
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import AxisValue
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
@@ -22,8 +31,7 @@ class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
     The trusted run is a pipeline of `reference_pp` stages (1: a single device), and alone gets
-    `reference_args`.  `seed`, `timeout` and `accept` are None where the marker leaves them to the
-    run.
+    `reference_args`.  `settings` holds what the marker sets for its test, by fields of Settings.
     """
 
     program: Program
@@ -32,17 +40,15 @@ class Declaration:
     candidate_args: Mapping[str, object] = field(default_factory=dict)
     reference_pp: int = 1
     reference_args: Mapping[str, object] = field(default_factory=dict)
-    seed: int | None = None
-    timeout: float | None = None
-    accept: tuple[str, ...] | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
 
 
 def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
-    """The Declaration in a marker's arguments; SweepError for anything it cannot mean."""
+    """The Declaration in a marker's arguments; DeclarationError for anything it cannot mean."""
     if len(positional) != 1:
         got = f"{len(positional)} positional arguments" if positional else "no program"
         raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
-    program = resolve(positional[0])
+    program = _placed(resolve(positional[0]), keywords.get("mesh"))
     axes = tuple(
         _axis(program, name, given) for name, given in keywords.items() if name not in SETTING_WORDS
     )
@@ -60,10 +66,17 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
         candidate_args,
         reference_pp,
         reference_args,
-        seed=_seed(keywords.get("seed")),
-        timeout=_timeout(keywords.get("timeout")),
-        accept=_accept(keywords.get("accept")),
+        settings=_settings(keywords),
     )
+
+
+def _placed(program: Program, mesh: object) -> Program:
+    """The program on the mesh of the marker, which a script has from nowhere else."""
+    if mesh is None:
+        return program
+    if not isinstance(mesh, Mesh):
+        raise SweepError(f"mesh takes a Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
+    return replace(program, traits=replace(program.traits, mesh=mesh))
 
 
 def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisValue, ...]]:
@@ -75,7 +88,8 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
         raise SweepError(
             f"axis {shown(name)} takes a value or a list of values, not {shown(given)}"
         )
-    axis = AXES.get(name)
+    mesh = program.traits.mesh
+    axis = mesh_axis(mesh, name)
     if axis is None and name in program.parameters:
         axis = program.parameters[name].axis(values)
         if name == STEPS:
@@ -91,10 +105,10 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
             )
         )
     if axis is None:
-        known = [*AXES, *program.parameters, *SETTING_WORDS]
+        known = [*axes_over(mesh), *program.parameters, *SETTING_WORDS]
         raise SweepError(
             f"unknown axis {shown(name)}{nearest(name, known)}\n"
-            f"  axes: {listing(AXES)}\n"
+            f"  axes: {listing(axes_over(mesh))}\n"
             f"  parameters of {program.name}: {listing(program.parameters) or 'none'}\n"
             f"  settings: {listing(SETTING_WORDS)}"
         )
@@ -132,7 +146,8 @@ def _arguments(
 
 def _require(program: Program, args: Mapping[str, object], swept: Iterable[str]) -> None:
     """Every parameter without a default has a value, in both Runs."""
-    shared = {name for name in swept if name not in AXES or name in PROBLEM_AXES}
+    how = {*axes_over(program.traits.mesh)} - PROBLEM_AXES
+    shared = {name for name in swept if name not in how}
     for parameter in program.parameters.values():
         name = parameter.name
         if not parameter.required or name in args or name in shared:
@@ -152,37 +167,26 @@ def _reference(
     if not isinstance(given, Mapping):
         raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}
+    axes = {*AXES, *axes_over(program.traits.mesh)}
     for name in others:
-        if name in AXES and name not in program.parameters:
+        if name in axes and name not in program.parameters:
             raise SweepError(
                 f"reference names the axis {name!r}; a trusted run is on a single device or, with "
                 "'pp', a pipeline of stages that are each on one, and nothing else"
             )
     stages = AXES["pp"].check(given.get("pp", 1))
+    if int(stages) > 1 and not program.traits.mesh.members("pp"):
+        raise SweepError(
+            f"reference={{'pp': {stages}}} needs an axis of the role 'pp' in the program's mesh, "
+            f"whose axes are {listing(program.traits.mesh.axes)}"
+        )
     return int(stages), _arguments(program, "reference", others, swept)
 
 
-def _seed(given: object) -> int | None:
-    if given is None:
-        return None
-    if type(given) is not int or not 0 <= given < 2**32:
-        raise SweepError(f"seed takes an integer from 0 to 2**32 - 1, not {shown(given)}")
-    return given
-
-
-def _timeout(given: object) -> float | None:
-    if given is None:
-        return None
-    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
-        raise SweepError(f"timeout takes a positive number of seconds, not {shown(given)}")
-    if given > MOST_SECONDS:
-        raise SweepError(f"timeout takes at most {MOST_SECONDS} seconds, not {shown(given)}")
-    return float(given)
-
-
-def _accept(given: object) -> tuple[str, ...] | None:
-    if given is None:
-        return None
-    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
-        raise SweepError(f"accept takes a list of names of checks, not {shown(given)}")
-    return require_known(given)
+def _settings(keywords: Mapping[str, object]) -> dict[str, object]:
+    """The settings that the marker has, by their fields; None leaves one to the run."""
+    return {
+        option.field: option.marker(keywords[option.field])
+        for option in OPTIONS
+        if option.marker is not None and keywords.get(option.field) is not None
+    }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pytest_trainsafe.config.grammar import SweepWords
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.mesh import DEFAULT, Mesh
 from pytest_trainsafe.core.point import AxisValue, Point
-from pytest_trainsafe.core.usage import SweepError, excerpt
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.validity import Rule, invalid
@@ -45,8 +46,8 @@ def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
     )
 
 
-def points(axes: AxisValues) -> list[Point]:
-    """The product of the axes in declared order, the last axis fastest.
+def points(axes: AxisValues, mesh: Mesh = DEFAULT) -> list[Point]:
+    """The product of the axes in declared order, the last axis fastest, as Points of `mesh`.
 
     SweepError where these are more than MOST_POINTS, before any of them is made.
     """
@@ -61,7 +62,7 @@ def points(axes: AxisValues) -> list[Point]:
         )
     names = [axis.name for axis, _ in axes]
     return [
-        Point(tuple(zip(names, row, strict=True)))
+        Point(tuple(zip(names, row, strict=True)), mesh)
         for row in itertools.product(*(values for _, values in axes))
     ]
 
@@ -76,7 +77,7 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
     settings = _with_marker(settings, declaration)
     made = [
         _cell(declaration, point, settings, (*declaration.program.rules, project_rule))
-        for point in points(axes)
+        for point in points(axes, declaration.program.traits.mesh)
     ]
     narrowed = axes != declaration.axes or settings.max_world_size < Settings().max_world_size
     if not narrowed and all(cell.invalid for cell in made):
@@ -92,7 +93,8 @@ def _cell(
     program = declaration.program
     # The dtype a program trains in is the rung's, `ctx.dtype`, not the recipe's.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
-    problem = {n: v for n, v in named.items() if n not in AXES or n in PROBLEM_AXES}
+    how = AXES.keys() | point.mesh.names
+    problem = {n: v for n, v in named.items() if n not in how or n in PROBLEM_AXES}
     shared = {n: v for n, v in problem.items() if n not in program.traits.how}
     own = declaration.reference_args
     arguments: dict[str, object] = {**declaration.args, **shared, **own}
@@ -110,13 +112,12 @@ def _cell(
 
 
 def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
-    changes: Mapping[str, object] = {
-        "seed": declaration.seed,
-        "timeout": declaration.timeout,
-    }
-    given = {name: value for name, value in changes.items() if value is not None}
-    accept = tuple(dict.fromkeys((*settings.accept, *(declaration.accept or ()))))
-    return replace(settings, accept=accept, **given)  # type: ignore[arg-type]
+    """The run's settings with the marker's in their place; names to accept are added."""
+    given = dict(declaration.settings)
+    accept = given.pop("accept", ())
+    assert isinstance(accept, tuple)
+    both = tuple(dict.fromkeys((*settings.accept, *accept)))
+    return replace(settings, accept=both, **given)  # type: ignore[arg-type]
 
 
 def _distinct(made: list[Cell]) -> list[Cell]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.core.axes import Axis
-from pytest_trainsafe.core.usage import SweepError, excerpt, shown
+from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.errors import InvalidProgramError, SweepError
 from pytest_trainsafe.sweep.traits import Traits, traits_of
 from pytest_trainsafe.sweep.validity import Rule
 
@@ -112,7 +113,7 @@ def resolve(target: object) -> Program:
 
     if isinstance(target, Script):
         return _of_script(target)
-    raise SweepError(
+    raise InvalidProgramError(
         f"a program is a function, an import path such as 'package.module:train', or "
         f"Script(path, args=[...]), not {shown(target)}"
     )
@@ -123,36 +124,38 @@ def _of_script(script: Script) -> Program:
     path: object = script.path
     args: object = script.args
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
-        raise SweepError(f"Script takes the path of a file as text, not {shown(path)}")
+        raise InvalidProgramError(f"Script takes the path of a file as text, not {shown(path)}")
     text = str(path)
     if not os.path.isfile(text):
         where = "" if os.path.isabs(text) else f" in {os.getcwd()}"
-        raise SweepError(
+        raise InvalidProgramError(
             f"there is no script {shown(text)}{where}; give an absolute path, or one "
             "relative to the folder in which pytest is started"
         )
     if not isinstance(args, (list, tuple)):
-        raise SweepError(f"Script({shown(text)}) takes args as a list of words, not {shown(args)}")
+        raise InvalidProgramError(
+            f"Script({shown(text)}) takes args as a list of words, not {shown(args)}"
+        )
     size = 0
     for given in args:
         kind = type(given)
         if kind not in (str, int, float, bool) and not isinstance(given, os.PathLike):
-            raise SweepError(
+            raise InvalidProgramError(
                 f"Script({shown(text)}): args holds {shown(given)}; each must be text or a number"
             )
         if isinstance(given, int) and given.bit_length() > 64:
-            raise SweepError(
+            raise InvalidProgramError(
                 f"Script({shown(text)}): args holds {shown(given)}; integers have at most 64 bits"
             )
         word = str(given)
         if "\0" in word or not _encodable(word):
-            raise SweepError(
+            raise InvalidProgramError(
                 f"Script({shown(text)}): args holds {shown(word)}, with a character that a "
                 "command line cannot contain"
             )
         size += len(word) + 1
     if size > MOST_SCRIPT_ARGUMENTS:
-        raise SweepError(
+        raise InvalidProgramError(
             f"Script({shown(text)}): args has {size} characters, and the limit is "
             f"{MOST_SCRIPT_ARGUMENTS}; put them into a file and give its path"
         )
@@ -171,7 +174,7 @@ def _import(path: str) -> Callable[..., Any]:
     module_name, colon, name = path.partition(":")
     parts = (*module_name.split("."), *name.split("."))
     if not colon or len(path) > _LONGEST_PATH or not all(map(str.isidentifier, parts)):
-        raise SweepError(
+        raise InvalidProgramError(
             f"program {shown(path)} is not an import path; write 'package.module:function', names "
             f"that Python can import and at most {_LONGEST_PATH} characters"
         )
@@ -181,13 +184,17 @@ def _import(path: str) -> Callable[..., Any]:
             # The default is not None: a module may have a None of that name.
             found = getattr(found, part, _NO_DEFAULT)
             if found is _NO_DEFAULT:
-                raise SweepError(f"program {path!r}: module {module_name!r} has no {name!r}")
-    except SweepError:
+                raise InvalidProgramError(
+                    f"program {path!r}: module {module_name!r} has no {name!r}"
+                )
+    except InvalidProgramError:
         raise
     except (Exception, SystemExit) as error:  # the module's own code may raise anything
-        raise SweepError(f"program {path!r} cannot be imported: {_cause(error)}") from error
+        raise InvalidProgramError(
+            f"program {path!r} cannot be imported: {_cause(error)}"
+        ) from error
     if not inspect.isfunction(_unwrapped(found)):
-        raise SweepError(
+        raise InvalidProgramError(
             f"program {path!r} is not a function but {excerpt(type(found).__name__)}; give "
             "one that is written in Python at the top level of a module"
         )
@@ -217,24 +224,26 @@ def _unwrapped(function: Any) -> Any:
 
 def _of_function(function: Callable[..., Any], path: str) -> Program:
     if "<" in path:
-        raise SweepError(
+        raise InvalidProgramError(
             f"program {excerpt(path)!r} is defined inside a function; the ranks import it by name, "
             "so define it at the top level of a module"
         )
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
-        raise SweepError(
+        raise InvalidProgramError(
             f"program {path!r} has no readable signature: {excerpt(str(error))}"
         ) from error
     by_keyword = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     if not parameters or parameters[0].kind not in by_position:
-        raise SweepError(f"program {path!r} takes no context; its first parameter must be one")
+        raise InvalidProgramError(
+            f"program {path!r} takes no context; its first parameter must be one"
+        )
     own = parameters[1:]
     for parameter in own:
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY and parameter.default is _NO_DEFAULT:
-            raise SweepError(
+            raise InvalidProgramError(
                 f"program {path!r} takes {parameter.name!r} by position only, and arguments are "
                 "passed by name; move it after the '/'"
             )

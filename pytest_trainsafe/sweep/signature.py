@@ -1,20 +1,57 @@
-"""The marker's name and signature, apart from its reader: pytest shows them in every run."""
+"""The marker's name and signature, apart from its reader, and which parameter sets have it.
+
+pytest shows the signature in every run, and asks for every test whether it is marked.
+"""
 
 from __future__ import annotations
 
+import pytest
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.usage import listing
 
 MARKER = "trainsafe"
 
 #: The keywords of the marker that are settings; every other keyword is an axis.
-SETTING_WORDS = ("args", "candidate_args", "reference", "seed", "timeout", "accept")
+SETTING_WORDS = (
+    *("args", "candidate_args", "reference"),
+    *(option.field for option in OPTIONS if option.marker is not None),
+    "mesh",
+)
+
+_SETTINGS = ", ".join(
+    f"{option.field}={option.shown(getattr(Settings(), option.field)) or []}"
+    for option in OPTIONS
+    if option.marker is not None
+)
 
 SIGNATURE = (
-    f"{MARKER}(program, *, args={{}}, candidate_args={{}}, reference={{}}, seed=0, timeout=300, "
-    "accept=[], **axes): compare the program's parallel training with a trusted run, at every "
-    "point of the axes. The program is a function of a context, 'package.module:function' or "
-    f"Script(path, args=[]). Axes: {listing(AXES)}, and the program's own parameters, each with "
-    "one value or a list of values. candidate_args go to the run under test only, and "
-    "reference={'pp': 2} makes the trusted run a pipeline, where one device is too small"
+    f"{MARKER}(program, *, args={{}}, candidate_args={{}}, reference={{}}, "
+    f"{_SETTINGS}, mesh=None, **axes): compare the program's parallel training with a trusted "
+    "run, at every point of the axes. The program is a function of a context, "
+    f"'package.module:function' or Script(path, args=[]). Axes: {listing(AXES)}, and the "
+    "program's own parameters, each with one value or a list of values. candidate_args go to "
+    "the run under test only, and reference={'pp': 2} makes the trusted run a pipeline, where one "
+    "device is too small. mesh=Mesh(...) gives a script mesh axes of its own"
 )
+
+_ParameterSet = type(pytest.param())
+
+
+def param_marks(definition: pytest.Item) -> list[pytest.Mark]:
+    """The markers in `pytest.param(..., marks=...)` of a test's parameter sets, each once.
+
+    Values that are an iterator are left alone: reading them would take them from pytest.
+    """
+    found: dict[int, pytest.Mark] = {}
+    for parametrize in definition.iter_markers("parametrize"):
+        values = parametrize.kwargs.get("argvalues", (*parametrize.args, (), ())[1])
+        for each in values if isinstance(values, (list, tuple)) else ():
+            if isinstance(each, _ParameterSet):
+                for given in each.marks:
+                    mark = given.mark if isinstance(given, pytest.MarkDecorator) else given
+                    if mark.name == MARKER:
+                        found[id(mark)] = mark
+    return list(found.values())

@@ -6,12 +6,14 @@ A program brings its own rules with `requires`; a project adds some with the hoo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import SweepError, listing, nearest, shown
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
 
 #: Called with a Point and the program's arguments, defaults included; the reason the Point
 #: is invalid, or None.
@@ -21,7 +23,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def requires(*rules: Rule) -> Callable[[_Function], _Function]:
-    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`."""
+    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`.
+
+    A rule is called with a Point and the program's arguments, and returns why the Point is invalid,
+    or None.  ArgumentError for what is no rule.
+    """
+    given: tuple[object, ...] = rules
+    if not rules or not all(map(callable, given)):
+        odd = next((rule for rule in given if not callable(rule)), None)
+        raise ArgumentTypeError(
+            "requires takes rules about Points, which are functions, not "
+            f"{shown(odd) if rules else 'nothing'}: @requires(divides('heads', 'tp'))"
+        )
 
     def decorate(function: _Function) -> _Function:
         before: tuple[Rule, ...] = getattr(function, "trainsafe_rules", ())
@@ -37,10 +50,12 @@ def divides(parameter: str, *axes: str) -> Rule:
     `divides("layers", "pp", "vpp")` gives "layers=4 is not divisible by pp*vpp=6".
     """
     if not axes:
-        raise SweepError(f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')")
+        raise ArgumentError(
+            f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')"
+        )
     for name in (parameter, *axes):
         if not isinstance(name, str):
-            raise SweepError(
+            raise ArgumentTypeError(
                 f"divides takes names, as in divides('heads', 'tp'), not {shown(name)}"
             )
 
@@ -56,13 +71,14 @@ def divides(parameter: str, *axes: str) -> Rule:
             raise SweepError(f"a rule divides parameter {parameter!r}, which is {shown(whole)}")
         product = 1
         for axis in axes:
-            if axis not in AXES and axis not in arguments:
-                known = [*AXES, *arguments]
+            own = point.mesh.names
+            if axis not in AXES and axis not in own and axis not in arguments:
+                known = [*AXES, *sorted(own), *arguments]
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
                     f"is neither an axis nor one of its parameters{nearest(axis, known)}"
                 )
-            size = point.get(axis, 1)
+            size = point.size(axis) if axis in point.mesh.names else point.get(axis, 1)
             if not isinstance(size, int):
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
@@ -82,9 +98,15 @@ def invalid(
     point: Point, arguments: Mapping[str, object], rules: Iterable[Rule], max_world_size: int
 ) -> str | None:
     """Why a Point is invalid by the built-in rules or by `rules`, or None."""
-    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _microbatches)
+    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _overlaps, _microbatches)
     for rule in (*built_in, *rules):
         reason = rule(point, arguments)
+        given: object = reason
+        if given is not None and not isinstance(given, str):
+            raise SweepError(
+                f"a rule about Points returned {shown(given)}; it returns why the Point is "
+                "invalid, as text, or None where it is valid"
+            )
         if reason is not None:
             return reason
     return None
@@ -114,6 +136,16 @@ def _ep(point: Point, _arguments: Mapping[str, object]) -> str | None:
     experts = int(point.get("ep", 1))
     if point.world_size % experts:
         return f"ep={experts} does not divide the world size {point.world_size}"
+    return None
+
+
+def _overlaps(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    """An axis that a mesh declares over others divides the number of their ranks."""
+    for entry in point.mesh.entries:
+        ranks = math.prod(point.size(axis) for axis in entry.over)
+        if entry.over and ranks % point.size(entry.name):
+            over = "*".join(entry.over)
+            return f"{entry.name}={point.size(entry.name)} does not divide {over}={ranks}"
     return None
 
 

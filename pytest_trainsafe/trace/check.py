@@ -23,6 +23,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
     axes_of,
 )
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Every dtype that torch has, by the name it has in a trace.
@@ -112,7 +113,8 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
     for placement in layout:
         axes = (placement.axis,) if isinstance(placement, Scaled) else axes_of(placement)
         axes = placement.axes if isinstance(placement, Owned) else axes
-        if unknown := [axis for axis in axes if axis not in sizes]:
+        names = mesh_of(sizes).of_layouts
+        if unknown := [axis for axis in axes if axis not in names]:
             known = ", ".join(sizes)
             return _Facts(f"its layout names the axis {unknown[0]!r}, which is not one of {known}")
         match placement:

@@ -18,9 +18,12 @@ import msgspec
 import torch
 import xxhash
 
-from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.mesh import Mesh, OverMesh
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
+from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -68,10 +71,6 @@ MOST_LISTED = 20
 _Fact = TypeVar("_Fact", bound=msgspec.Struct)
 
 
-class TraceError(Exception):
-    """A trace cannot be used; the message names the file, what is wrong, and what to do."""
-
-
 @dataclass(slots=True)
 class RankTrace:
     """What one rank recorded.  `tensors` is in the order of dataflow.
@@ -81,7 +80,7 @@ class RankTrace:
     """
 
     rank: int
-    coordinates: dict[str, int]
+    coordinates: OverMesh
     events: list[msgspec.Struct] = field(default_factory=list)
     tensors: dict[TensorId, TensorEvent] = field(default_factory=dict)
     modules: dict[str, ModuleEvent] = field(default_factory=dict)
@@ -119,7 +118,7 @@ class Trace:
     permuted: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
     renumbered: frozenset[str] = frozenset()
     point: Point = field(init=False)
-    sizes: dict[str, int] = field(init=False)
+    sizes: OverMesh = field(init=False)
     serial: int = field(init=False, default_factory=itertools.count().__next__, compare=False)
     _holders: dict[TensorId, list[tuple[RankTrace, TensorEvent]]] = field(
         default_factory=dict, repr=False
@@ -286,8 +285,15 @@ def _read_manifest(path: Path) -> tuple[Manifest, str]:
 
 def _point_of(path: Path, manifest: Manifest) -> Point:
     """The manifest's Point; raises TraceError unless its mesh sizes are valid and match."""
-    for axis in MESH_AXES:
-        size = manifest.point.get(axis, 1)
+    try:
+        mesh = Mesh.of(manifest.spec.mesh)
+    except SweepError as error:
+        raise TraceError(
+            f"{path / 'manifest.json'} is damaged: {shown(error)}. Record the run again."
+        ) from error
+    axes = dict(manifest.spec.axes)
+    for axis in (*mesh.axes, *mesh.overlaps):
+        size = axes.get(axis, 1)
         if type(size) is not int or not 1 <= size <= MOST_RANKS:
             raise TraceError(
                 f"{path / 'manifest.json'} is damaged: the size of {axis} is "

@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.mesh import Mesh, MeshAxis
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 
 #: The noise of low-precision dtypes is larger than this.
@@ -47,7 +48,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         file         where the program is defined, for modules that cannot be imported by name
         script       the path of a script that runs as `__main__` with `script_args`, "" for none
         arguments    the program's keyword arguments, as JSON with sorted keys
-        point        the Point, without the axis dtype
+        axes, mesh   the Point, without the axis dtype, and the program's own mesh as
+                     `Mesh.declared` gives it; `point` joins them
         dtype        the rung's dtype
         seed, device, timeout (in seconds)
         inputs       files and variables ("$NAME") that the program reads
@@ -75,7 +77,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     script: str = ""
     script_args: tuple[str, ...] = ()
     arguments: str = "{}"
-    point: Point = Point()
+    axes: tuple[tuple[str, AxisValue], ...] = ()
+    mesh: tuple[MeshAxis, ...] = ()
     dtype: str
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     device: WantedDevice = "auto"
@@ -93,6 +96,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     modules: tuple[str, ...] = ("*",)
     watch_casts: bool = False
     adapters: tuple[str, ...] = ()
+
+    @property
+    def point(self) -> Point:
+        """The Point that the program runs at."""
+        return Point(self.axes, Mesh.of(self.mesh))
 
     @property
     def keywords(self) -> dict[str, object]:

@@ -23,6 +23,7 @@ import xxhash
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
@@ -44,7 +45,7 @@ FLUSH_BYTES = 16 * 2**20
 MOST_ENTRIES = 2**19
 
 
-class TraceWriteError(Exception):
+class TraceWriteError(TrainsafeError):
     """A trace could not be written; the message names the file and what to do."""
 
 

@@ -10,7 +10,6 @@ import torch
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -35,7 +34,7 @@ def record(tmp_path: Path) -> Record:
         world = len(stages) * tp
         write_manifest(
             path,
-            manifest_of(RunSpec(program="p", point=Point.of(point), dtype="float32"), "cpu"),
+            manifest_of(RunSpec(program="p", axes=tuple(point.items()), dtype="float32"), "cpu"),
         )
         for rank in range(world):
             calls = stages[rank // tp]

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -32,9 +31,7 @@ LATE = (*KINDS[:2], *KINDS[6:9], *KINDS[2:6])
 
 
 def record(path: Path, stages: int, kinds: tuple[tuple[int | None, Kind], ...] = KINDS) -> Trace:
-    manifest = manifest_of(
-        RunSpec(program="p", point=Point.of({"pp": stages}), dtype="float32"), "cpu"
-    )
+    manifest = manifest_of(RunSpec(program="p", axes=(("pp", stages),), dtype="float32"), "cpu")
     write_manifest(path, manifest)
     for rank in range(stages):
         writer = RankWriter(path, rank)

@@ -25,7 +25,8 @@ SHARD = Shard(0, "tp")
 
 
 def record(path: Path, point: Point, parts: dict[int, tuple[Layout, torch.Tensor]]) -> Trace:
-    manifest = manifest_of(RunSpec(program='p', point=point, dtype='float64'), 'cpu')  # fmt: skip
+    spec = RunSpec(program="p", axes=point.values, mesh=point.mesh.declared, dtype="float64")
+    manifest = manifest_of(spec, "cpu")
     write_manifest(path, manifest)
     for rank in range(point.world_size):
         writer = RankWriter(path, rank, Sketcher(point.coordinates(rank), point.sizes))

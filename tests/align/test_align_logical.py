@@ -26,7 +26,10 @@ def record(path: Path) -> Trace:
     """Micro-batch 1 ran on dp coordinate 1; dp coordinate 1 lost its main gradient."""
     write_manifest(
         path,
-        manifest_of(RunSpec(program="p", point=POINT, dtype="float32"), "cpu"),
+        manifest_of(
+            RunSpec(program="p", axes=POINT.values, mesh=POINT.mesh.declared, dtype="float32"),
+            "cpu",
+        ),
     )
     for rank in range(4):
         where = POINT.coordinates(rank)

@@ -35,7 +35,7 @@ TERM = TensorId(0, 0, "param_grad", "embedding", "weight")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     """Every module was called on every stage that holds it, but the last stage's embedding."""
     path = tmp_path_factory.mktemp("stages") / "trace"
-    manifest = manifest_of(RunSpec(program="p", point=Point.of({"pp": 3}), dtype="float32"), "cpu")
+    manifest = manifest_of(RunSpec(program="p", axes=(("pp", 3),), dtype="float32"), "cpu")
     write_manifest(path, manifest)
     over_pp: Layout = (Partial("pp"),)
     for rank, modules in enumerate(STAGES):

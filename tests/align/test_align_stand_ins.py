@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -27,9 +26,7 @@ def write(tmp_path: Path) -> Write:
     """Writes a trace of two stages; each is given the module `embedding` and what it returned."""
 
     def make(*stages: tuple[ModuleEvent, torch.Tensor], axis: str = "pp") -> Trace:
-        manifest = manifest_of(
-            RunSpec(program="p", point=Point.of({axis: 2}), dtype="float32"), "cpu"
-        )
+        manifest = manifest_of(RunSpec(program="p", axes=((axis, 2),), dtype="float32"), "cpu")
         write_manifest(tmp_path, manifest)
         for rank, (module, value) in enumerate(stages):
             writer = RankWriter(tmp_path, rank)

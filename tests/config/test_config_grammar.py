@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe.config.grammar import gather, parse_words
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 
 
 @pytest.mark.parametrize(

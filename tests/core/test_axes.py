@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe.core.axes import AXES, check_values
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 
 
 @pytest.mark.parametrize(

@@ -10,61 +10,30 @@ DEEP = {"layers": 5, "microbatches": 4, "clip": 0.5, "hidden": 32, "batch_size":
 TIED = {**DEEP, "tied": True}
 
 
-@pytest.mark.trainsafe(gpt.train, pp=2, tp=2, sp=True, args=TIED)
-def test_a_pipeline_of_tied_tensor_parallel_stages(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
+def pipeline(what, *arguments, slow=True, **axes):
+    """A parameter set for a sweep of its own."""
+    marks = [pytest.mark.trainsafe(*arguments, **axes), *([pytest.mark.slow] if slow else [])]
+    return pytest.param(what, id=what.replace(" ", "-"), marks=marks)
 
 
-@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args=TIED, dtype=["float64"])
-def test_an_interleaved_pipeline(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
+FLOAT64 = {"dtype": ["float64"]}
+OWN, TORCHS = ["1f1b", "gpipe"], ["torch-1f1b", "torch-zero-bubble"]
 
 
-@pytest.mark.slow
-@pytest.mark.trainsafe(
-    gpt.train,
-    pp=2,
-    vpp=[1, 2],
-    schedule=["1f1b", "gpipe"],
-    args=TIED,
-    dtype=["float64"],
+@pytest.mark.parametrize(
+    "what",
+    [
+        pipeline("tied stages of tp", gpt.train, pp=2, tp=2, sp=True, args=TIED, slow=False),
+        pipeline("interleaved", gpt.train, pp=2, vpp=2, args=TIED, slow=False, **FLOAT64),
+        pipeline("schedules", gpt.train, pp=2, vpp=[1, 2], schedule=OWN, args=TIED, **FLOAT64),
+        pipeline("four stages", gpt.train, pp=4, tied=[False, True], args=DEEP, **FLOAT64),
+        pipeline("beside dp and cp", gpt.train, pp=2, dp=2, cp=[1, 2], args=TIED, dtype="bfloat16"),
+        pipeline("recomputing", gpt.train, pp=2, vpp=2, recompute=True, args=TIED, **FLOAT64),
+        pipeline("llama", llama.train, pp=2, tp=2, sp=True, vpp=[1, 2], args=DEEP, **FLOAT64),
+        pipeline(
+            "schedules of torch", gpt.train, pp=2, vpp=[1, 2], schedule=TORCHS, args=TIED, **FLOAT64
+        ),
+    ],
 )
-def test_every_schedule(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
-
-
-@pytest.mark.slow
-@pytest.mark.trainsafe(gpt.train, pp=4, tied=[False, True], args=DEEP, dtype=["float64"])
-def test_four_stages(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
-
-
-@pytest.mark.slow
-@pytest.mark.trainsafe(gpt.train, pp=2, dp=2, cp=[1, 2], args=TIED, dtype=["bfloat16"])
-def test_pipelines_beside_other_axes_in_bfloat16(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
-
-
-@pytest.mark.slow
-@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, recompute=True, args=TIED, dtype=["float64"])
-def test_a_pipeline_that_recomputes(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
-
-
-@pytest.mark.slow
-@pytest.mark.trainsafe(llama.train, pp=2, tp=2, sp=True, vpp=[1, 2], args=DEEP, dtype=["float64"])
-def test_a_pipeline_of_a_llama(candidate_trace, reference_trace):
-    assert_trainsafe(candidate_trace, reference_trace)
-
-
-@pytest.mark.slow
-@pytest.mark.trainsafe(
-    gpt.train,
-    pp=2,
-    vpp=[1, 2],
-    schedule=["torch-1f1b", "torch-zero-bubble"],
-    args=TIED,
-    dtype=["float64"],
-)
-def test_schedules_of_torch(candidate_trace, reference_trace):
+def test_a_correct_pipeline_passes(what, candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)

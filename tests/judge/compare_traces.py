@@ -158,7 +158,9 @@ def write(
     generator's states around a step.  `narrowed` is the note of a program that casts, `sketched`
     keeps no values.
     """
-    manifest = manifest_of(RunSpec(program=program, point=point, dtype=dtype), "cpu")
+    manifest = manifest_of(
+        RunSpec(program=program, axes=point.values, mesh=point.mesh.declared, dtype=dtype), "cpu"
+    )
     write_manifest(path, manifest)
     share = MICROBATCHES // point.size("dp")
     for rank in range(point.world_size):

@@ -208,7 +208,7 @@ def test_what_the_other_assertion_takes_is_refused(bench: Bench) -> None:
         def prefetch(self, dtype: str) -> None: ...
 
     good = candidate(bench)
-    with pytest.raises(TypeError, match="takes recorded traces or their directories, not a fix"):
+    with pytest.raises(TypeError, match="a fixture as its candidate; it takes recorded traces"):
         assert_equivalent(Fixture(), good)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="was given a Trace as its candidate; it takes the"):
+    with pytest.raises(TypeError, match="an object of type Trace as its candidate; it takes the"):
         assert_trainsafe(good, good)  # type: ignore[arg-type]

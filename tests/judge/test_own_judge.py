@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.judge.registry import judges
 
 JUDGE = '''

@@ -64,13 +64,15 @@ def assign(tmp_path: Path) -> Callable[..., Assignment]:
     made = []
 
     def make(*, replayed: str = "", **changes: Any) -> Assignment:
-        made.append(changes)
+        made.append(dict(changes))
         defaults: dict[str, Any] = {
             "program": "a_program:train",
             "dtype": "float32",
             "adapters": BUILT_IN,
         }
-        changes["point"] = Point.of(changes.get("point", {}))
+        point = changes.pop("point", {})
+        point = point if isinstance(point, Point) else Point.of(point)
+        changes.update(axes=point.values, mesh=point.mesh.declared)
         changes["arguments"] = arguments_of(changes.get("arguments", {}))
         changes["rewrite"] = tuple(sorted(changes.get("rewrite", {}).items()))
         spec = RunSpec(**{**defaults, **changes})

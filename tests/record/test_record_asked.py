@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
 from pytest_trainsafe.record.asked import AskedPoint
-from pytest_trainsafe.record.clock import ProgramError
 
 POINT = Point.of(tp=2, sp=True, zero=1)
 
@@ -48,7 +48,9 @@ def test_an_axis_is_also_an_attribute() -> None:
 def test_an_unknown_axis_is_an_error_that_names_get() -> None:
     asked = AskedPoint(POINT)
 
-    with pytest.raises(AttributeError, match=r"no axis 'widht'.*tp=2.*ctx.point.get\('widht', def"):
+    with pytest.raises(
+        UnknownAxisError, match=r"no axis 'widht'.*tp=2.*ctx.point.get\('widht', def"
+    ):
         _ = asked.widht
 
 
@@ -56,5 +58,7 @@ def test_experts_and_chunks_have_a_size_and_other_axes_say_how_to_ask() -> None:
     asked = AskedPoint(Point.of(ep=4))
 
     assert (asked.size("ep"), asked.size("vpp"), asked.size("dp")) == (4, 1, 1)
-    with pytest.raises(ProgramError, match=r"size\('zero'\).*tp, cp, dp, pp, ep, vpp.*get\('zero'"):
+    with pytest.raises(
+        ArgumentError, match=r"size\('zero'\).*tp, cp, dp, pp, ep, vpp.*get\('zero'"
+    ):
         asked.size("zero")

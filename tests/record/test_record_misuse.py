@@ -130,7 +130,11 @@ def initialize_meta(ctx: Context) -> None:
 
 
 def unknown_axis(ctx: Context) -> None:
-    ctx.group("ep")
+    ctx.group("vpp")
+
+
+def unknown_coordinate(ctx: Context) -> None:
+    ctx.coordinates["zero"]
 
 
 def uneven_microbatches(ctx: Context) -> None:
@@ -176,7 +180,8 @@ def two_of_a_name(ctx: Context) -> None:
         (watch_parameters, "the model was given as a list with a Parameter in it", "one nn.Module"),
         (watch_meta, r"meta device \(weight", r"call model.to_empty"),
         (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
-        (unknown_axis, r"ctx.group\('ep'\): there is no such axis", "use one of tp, cp, dp, pp"),
+        (unknown_axis, r"ctx.group\('vpp'\): there is no such axis", "one of pp, dp, cp, tp, ep"),
+        (unknown_coordinate, r"ctx.coordinates\['zero'\]: there is no such", "of tp, cp, dp, pp"),
         (uneven_microbatches, "cannot be divided evenly among dp=2", "a multiple of 2"),
         (no_step, "a_program:train never called ctx.step", "wrap each optimizer step in"),
         (two_of_a_name, "two parameters are called 'weight'", "rename"),

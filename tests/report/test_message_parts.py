@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.judgement import Judged
-from pytest_trainsafe.report.message import failure_message
+from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
+from pytest_trainsafe.report.message import failure_message, message_of
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import Program
 
 WEIGHT = TensorId(0, None, "main_grad", "fc1", "weight")
+OTHER = TensorId(0, None, "main_grad", "fc2", "weight")
 
 
 def failure(where: TensorId = WEIGHT, **fields: object) -> Finding:
@@ -121,3 +126,36 @@ def test_long_headline_wraps() -> None:
     assert len(lines[0]) <= 100
     assert lines[1].startswith("  ")
     assert lines[2] == ""
+
+
+def test_the_elements_that_differ_have_a_row_of_the_first_tensor_alone() -> None:
+    mismatch = Mismatch(
+        elements=8,
+        differing=3,
+        threshold=1e-9,
+        difference=0.25,
+        index=(1, 2),
+        value=1.5,
+        expected=1.25,
+    )
+    other = failure(mismatch=mismatch)
+    text = " ".join(report(other, failure(OTHER, mismatch=mismatch)).split())
+
+    assert text.count("elements") == 1
+    assert (
+        "elements 3 of 8 (37.5 %) differ by more than 1.0e-09; the greatest absolute difference is "
+        "2.5e-01, at index (1, 2): 1.5 instead of 1.25" in text
+    )
+    assert "elements" not in report(failure())
+
+
+def test_the_command_that_runs_a_test_again_names_the_profile() -> None:
+    comparison = Comparison("float32", [failure()])
+    case = Case(
+        Point.of(tp=2), Program("m:train"), Settings(profile="ci", seed=3), nodeid="t.py::t"
+    )
+    judged = Judged("float32", "float32", comparison, [], [])
+
+    text = message_of(LadderJudgement("train", "tp=2", [judged], case))
+
+    assert "rerun         pytest t.py::t --trainsafe-profile ci --trainsafe-seed 3" in text

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
@@ -20,7 +19,7 @@ def record(folder: Path, value: float) -> None:
     """A complete trace of one rank and one tensor."""
     write_manifest(
         folder,
-        manifest_of(RunSpec(program="p", point=Point(), dtype="float64"), "cpu"),
+        manifest_of(RunSpec(program="p", dtype="float64"), "cpu"),
     )
     writer = RankWriter(folder, 0)
     writer.add_tensor(TensorId(0, None, "loss", "", "loss"), torch.tensor(value).double())

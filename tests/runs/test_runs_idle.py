@@ -76,3 +76,12 @@ def test_a_test_that_looks_at_nothing_is_warned_of(outcome, source):
 def test_no_other_test_is_warned_of(outcome, source, expected):
     result = outcome(source, warnings=0, **expected)
     result.stdout.no_fnmatch_line("*looked at no Run*")
+
+
+def test_the_warning_is_filtered_by_its_category(pytester):
+    pytester.makepyfile(program=PROGRAM)
+    ini = "[pytest]\npythonpath = .\nfilterwarnings = ignore::pytest_trainsafe.TrainsafeWarning\n"
+    pytester.makeini(ini)
+    pytester.makepyfile(test_it=HEADER + "@swept\ndef test_it(): pass")
+
+    pytester.runpytest_inprocess().assert_outcomes(passed=1, warnings=0)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.launch import Script
 from pytest_trainsafe.sweep.marker import read_marker
 
@@ -34,7 +34,7 @@ def test_keywords_that_are_no_settings_are_axes_in_their_order():
         ("layers", (2, 8)),
     ]
     assert declared.args == {"rate": 0.5}
-    assert (declared.seed, declared.timeout, declared.accept) == (None, 9.0, None)
+    assert declared.settings == {"timeout": 9.0}
 
 
 def test_a_program_is_named_by_the_path_the_ranks_import_it_by():
@@ -80,7 +80,7 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
     ],
 )
 def test_a_mistake_in_a_keyword_is_named_with_what_is_allowed(keywords, message):
-    with pytest.raises(SweepError, match=message.replace("?", r"\?")):
+    with pytest.raises(DeclarationError, match=message.replace("?", r"\?")):
         read(**keywords)
 
 
@@ -96,7 +96,7 @@ def test_a_mistake_in_a_keyword_is_named_with_what_is_allowed(keywords, message)
     ],
 )
 def test_a_program_the_ranks_could_not_import_is_refused(program, message):
-    with pytest.raises(SweepError, match=message):
+    with pytest.raises(DeclarationError, match=message):
         read_marker((program,), {"tp": 1})
 
 
@@ -105,37 +105,43 @@ def no_context():
 
 
 def test_a_program_takes_a_context():
-    with pytest.raises(SweepError, match="takes no context"):
+    with pytest.raises(DeclarationError, match="takes no context"):
         read(no_context)
 
 
 def test_the_marker_takes_exactly_one_program():
-    with pytest.raises(SweepError, match="has no program"):
+    with pytest.raises(DeclarationError, match="has no program"):
         read_marker((), {"tp": [1]})
-    with pytest.raises(SweepError, match="has 2 positional arguments"):
+    with pytest.raises(DeclarationError, match="has 2 positional arguments"):
         read_marker((train, 2), {})
 
 
 def test_parameters_without_a_default_must_be_given_to_both_runs():
-    with pytest.raises(SweepError, match=r"needs 'data'; give args={'data'"):
+    with pytest.raises(DeclarationError, match=r"needs 'data'; give args={'data'"):
         read(demanding, args={"recompute": True})
-    with pytest.raises(SweepError, match=r"'recompute' of .* needs a default: the trusted run"):
+    with pytest.raises(
+        DeclarationError, match=r"'recompute' of .* needs a default: the trusted run"
+    ):
         read(demanding, args={"data": 1}, recompute=[True])
 
 
 def test_a_script_is_told_its_steps_by_its_own_arguments():
-    with pytest.raises(SweepError, match=r"give a script its number of steps in Script\(path"):
+    with pytest.raises(
+        DeclarationError, match=r"give a script its number of steps in Script\(path"
+    ):
         read(Script(__file__), steps=3)
 
 
 def test_a_script_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SweepError, match=f"there is no script 'train.py' in {tmp_path}; give"):
+    with pytest.raises(
+        DeclarationError, match=f"there is no script 'train.py' in {tmp_path}; give"
+    ):
         read(Script("train.py"), tp=2)
-    with pytest.raises(SweepError, match=f"there is no script '{tmp_path}/other.py'; give"):
+    with pytest.raises(DeclarationError, match=f"there is no script '{tmp_path}/other.py'; give"):
         read(Script(f"{tmp_path}/other.py"), tp=2)
 
 
 def test_no_steps_are_too_few():
-    with pytest.raises(SweepError, match="axis 'steps' takes an integer >= 1, not 0"):
+    with pytest.raises(DeclarationError, match="axis 'steps' takes an integer >= 1, not 0"):
         read(stepping, steps=0)

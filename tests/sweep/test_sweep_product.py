@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.usage import SweepError
+from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep import divides, requires
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

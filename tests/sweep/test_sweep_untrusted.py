@@ -15,7 +15,8 @@ from pytest_trainsafe.config.grammar import gather, parse_words
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import AXES, MOST_INTEGER, MOST_POINTS
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import SweepError, shown
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, DeclarationError
 from pytest_trainsafe.launch import Script
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
@@ -50,10 +51,10 @@ def rows(*table):
 
 
 def attempt(make):
-    """What `make` returns, or None and its SweepError's message, fit to be printed."""
+    """What `make` returns, or None and its DeclarationError's message, fit to be printed."""
     try:
         return make(), ""
-    except SweepError as error:
+    except DeclarationError as error:
         message = str(error)
     assert len(message) <= LONGEST_MESSAGE
     assert message.replace("\n", "").isprintable()
@@ -228,7 +229,7 @@ def test_points_are_counted_before_they_are_made():
     axes = {axis: list(range(1, 60)) for axis in ("tp", "cp", "dp", "pp")}
     declared = read_marker((train,), axes)
 
-    with pytest.raises(SweepError, match=r"the axes make 12117361 points \(tp: 59 \* cp: 59"):
+    with pytest.raises(DeclarationError, match=r"the axes make 12117361 points \(tp: 59 \* cp: 59"):
         cells(declared, Settings(), lambda point, arguments: None)
 
 
@@ -236,14 +237,14 @@ def test_points_are_counted_after_the_command_line_has_its_say():
     words = parse_words([f"{axis}={','.join(map(str, range(1, 60)))}" for axis in ("tp", "cp")])
     declared = read_marker((train,), {"tp": 1, "cp": 1, "layers": [1, 2, 3]})
 
-    with pytest.raises(SweepError, match=f"make 10443 points .* at most {MOST_POINTS}"):
+    with pytest.raises(DeclarationError, match=f"make 10443 points .* at most {MOST_POINTS}"):
         cells(declared, Settings(sweep=words), lambda point, arguments: None)
 
 
 def test_many_invalid_points_are_listed_in_part():
     declared = read_marker((train,), {"tp": list(range(9, 109))})
 
-    with pytest.raises(SweepError, match="no point of this sweep is valid") as caught:
+    with pytest.raises(DeclarationError, match="no point of this sweep is valid") as caught:
         cells(declared, Settings(), lambda point, arguments: None)
 
     assert str(caught.value).endswith("\n  and 80 more")
@@ -293,16 +294,16 @@ def test_very_many_words_are_read_once_each():
     words = [f"a{number}=1" for number in range(20_000)]
     assert len(parse_words(words)) == 20_000
 
-    with pytest.raises(SweepError, match="names axis 'a7' twice"):
+    with pytest.raises(DeclarationError, match="names axis 'a7' twice"):
         parse_words([*words, "a7=2"])
 
 
 def test_a_rule_that_divides_by_what_is_no_number_or_no_axis_says_so():
-    with pytest.raises(SweepError, match="by the axis 'recompute', which is 'full' here"):
+    with pytest.raises(DeclarationError, match="by the axis 'recompute', which is 'full' here"):
         divides("layers", "recompute")(Point.of(recompute="full"), {"layers": 2})
-    with pytest.raises(SweepError, match=r"by the axis 'tpp', .*; did you mean 'tp'\?"):
+    with pytest.raises(DeclarationError, match=r"by the axis 'tpp', .*; did you mean 'tp'\?"):
         divides("layers", "tpp")(Point.of(tp=2), {"layers": 2})
-    with pytest.raises(SweepError, match="divides takes names"):
+    with pytest.raises(ArgumentError, match="divides takes names"):
         divides("layers", 2)
     assert divides("layers", "width")(Point.of(width=0), {"layers": 2, "width": 0}) == (
         "layers=2 is not divisible by width=0"

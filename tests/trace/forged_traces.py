@@ -14,7 +14,6 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.layout import Shard, Slices
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.facts import Annotations, Cast
 from pytest_trainsafe.trace.reader import Trace
@@ -43,7 +42,7 @@ def record(path: Path) -> Path:
     """Record a trace of two ranks."""
     write_manifest(
         path,
-        manifest_of(RunSpec(program="p", point=Point.of({"tp": 2}), dtype="float32"), "cpu"),
+        manifest_of(RunSpec(program="p", axes=(("tp", 2),), dtype="float32"), "cpu"),
     )
     for rank in range(2):
         writer = RankWriter(path, rank, Sketcher({**dict.fromkeys(SIZES, 0), "tp": rank}, SIZES))
@@ -62,9 +61,9 @@ def record(path: Path) -> Path:
 
 def with_changes(manifest: dict[str, Any], **changes: object) -> dict[str, Any]:
     """A manifest with other fields, its own or those of its spec; a Point is given as a dict."""
-    point = changes.get("point")
-    if isinstance(point, dict):
-        changes["point"] = {"values": list(point.items())}
+    point = changes.pop("point", None)
+    if point is not None:
+        changes["axes"] = list(point.items()) if isinstance(point, dict) else point
     own = {key: value for key, value in changes.items() if key in manifest}
     spec = {key: value for key, value in changes.items() if key not in manifest}
     return {**manifest, **own, "spec": {**manifest["spec"], **spec}}

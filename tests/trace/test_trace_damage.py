@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 import torch
 from forged_traces import with_changes
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -28,7 +28,7 @@ def whole(tmp_path: Path) -> Path:
     path = tmp_path / "trace"
     write_manifest(
         path,
-        manifest_of(RunSpec(program="p", point=Point.of({"tp": 2}), dtype="float32"), "cpu"),
+        manifest_of(RunSpec(program="p", axes=(("tp", 2),), dtype="float32"), "cpu"),
     )
     for rank in range(2):
         writer = RankWriter(path, rank)
@@ -167,3 +167,36 @@ def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
     cut(whole / "manifest.json", 30)
     with pytest.raises(TraceError, match=r"manifest\.json is not JSON"):
         Trace.open(whole)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ([{"name": "dp", "role": "rows"}], "'dp' has the role 'rows'"),
+        ([{"name": "dp", "role": "dp"}] * 2, "the axis 'dp' is declared twice"),
+        ([{"name": "dp"}], "the axis 'dp' has no role, or lies over others too"),
+        ([{"name": "x" * 100, "role": "dp"}], "is not the name of an axis"),
+        ([{"name": "rows", "role": "dp"}], "is a world of 1 ranks, and world_size is 2"),
+        ("dp", "Expected `array`"),
+    ],
+)
+def test_a_mesh_that_cannot_be_meant_is_refused(whole: Path, mesh: object, words: str) -> None:
+    edit(whole, mesh=mesh)
+    with pytest.raises(TraceError, match=re.escape(words)):
+        Trace.open(whole)
+
+
+def test_a_size_of_an_overlapping_axis_that_is_no_number_is_refused(whole: Path) -> None:
+    edit(whole, point={"tp": 2, "ep": "all"})
+    with pytest.raises(TraceError, match="the size of ep is 'all', not a number"):
+        Trace.open(whole)
+
+
+def test_a_trace_is_read_in_the_order_of_its_own_mesh(whole: Path) -> None:
+    mesh = [{"name": "tp", "role": "tp"}, {"name": "rows", "role": "dp"}]
+    edit(whole, mesh=mesh, point={"rows": 2})
+
+    trace = Trace.open(whole, allow_incomplete=True)  # the seals are of another manifest
+
+    assert trace.sizes == {"rows": 2, "tp": 1}
+    assert [rank.coordinates["dp"] for rank in trace.ranks] == [0, 1]

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -53,7 +52,7 @@ def test_full_disk_is_named_and_the_writer_stays_closed(tmp_path: Path) -> None:
 def test_payload_that_does_not_fit_leaves_no_file_and_no_event(tmp_path: Path) -> None:
     write_manifest(
         tmp_path,
-        manifest_of(RunSpec(program="p", point=Point(), dtype="float32"), "cpu"),
+        manifest_of(RunSpec(program="p", dtype="float32"), "cpu"),
     )
     writer = RankWriter(tmp_path, 0)
     writer.add(NoteEvent("dropout", "none"))

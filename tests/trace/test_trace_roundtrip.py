@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.layout import Shard, ZigZag
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace import writer as writer_module
 from pytest_trainsafe.trace.reader import MAPPED, Trace
@@ -25,7 +24,7 @@ def named(name: str) -> TensorId:
 
 def manifest(**axes: int) -> Manifest:
     return manifest_of(
-        RunSpec(program="tests:train", point=Point.of(axes), dtype="float32", seed=3), "cpu"
+        RunSpec(program="tests:train", axes=tuple(axes.items()), dtype="float32", seed=3), "cpu"
     )
 
 

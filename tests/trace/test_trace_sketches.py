@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.layout import Flat, Shard
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -27,7 +26,7 @@ def named(name: str, step: int = 0) -> TensorId:
 
 
 def recorded(path: Path, tensors: dict[TensorId, torch.Tensor], *keep: TensorId) -> Trace:
-    write_manifest(path, manifest_of(RunSpec(program="p", point=Point(), dtype="float32"), "cpu"))
+    write_manifest(path, manifest_of(RunSpec(program="p", dtype="float32"), "cpu"))
     writer = RankWriter(path, 0, Sketcher(ALONE, SIZES), frozenset(keep))
     for id, tensor in tensors.items():
         writer.add_tensor(id, tensor)

@@ -103,7 +103,8 @@ MANIFESTS: dict[str, tuple[dict[str, object], str]] = {
     "a negative axis": ({"point": {"tp": -2}}, "the size of tp is -2"),
     "an axis of nothing": ({"point": {"tp": 0}}, "the size of tp is 0"),
     "a dtype that is a function": ({"dtype": "manual_seed"}, "no dtype 'manual_seed'"),
-    "a point that is a list": ({"point": []}, "damaged"),
+    "no axes": ({"point": []}, "contradicts itself"),
+    "axes that are a word": ({"point": "tp"}, "damaged"),
     "a seed of 10**100": ({"seed": 10**100}, "damaged"),
 }
 

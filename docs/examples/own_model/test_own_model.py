@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from train import train
 
-from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe import Traces, assert_trainsafe
 
 
 @pytest.mark.trainsafe(train, tp=[1, 2], dp=[1, 2])
-def test_it_trains_like_one_device(candidate_trace: Any, reference_trace: Any) -> None:
+def test_it_trains_like_one_device(candidate_trace: Traces, reference_trace: Traces) -> None:
     assert_trainsafe(candidate_trace, reference_trace)

@@ -9,8 +9,7 @@ import torch.distributed as dist
 from model import Model
 from torch import Tensor, nn
 
-from pytest_trainsafe import Context
-from pytest_trainsafe.sweep import divides, requires
+from pytest_trainsafe import Context, divides, requires
 
 LAYOUTS = Path(__file__).with_name("layouts.yaml")
 VOCABULARY, LENGTH, BATCH = 32, 8, 2

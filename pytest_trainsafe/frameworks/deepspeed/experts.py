@@ -43,7 +43,8 @@ def renumbering(
     """A function from a name on this rank to the name in the whole model."""
     prefixes = expert_prefixes(parts)
     ranks = int(point.get("ep", 1))
-    first = Owned(("cp", "dp"), ranks).owner(coordinates, point.sizes) if ranks > 1 else 0
+    counted = tuple(reversed(point.mesh.overlaps["ep"]))
+    first = Owned(counted, ranks).owner(coordinates, point.sizes) if ranks > 1 else 0
 
     def rename(name: str) -> str:
         for prefix, count in prefixes.items():

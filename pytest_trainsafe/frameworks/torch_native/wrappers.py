@@ -45,7 +45,7 @@ _AVERAGING_HOOKS = frozenset(
 )
 _HOOKS_OF_TORCH = "torch.distributed.algorithms.ddp_comm_hooks."
 
-#: The axes over which data parallel wrappers reduce.
+#: The roles of the axes over which data parallel wrappers reduce.
 _DATA_AXES = ("dp", "cp")
 
 
@@ -172,11 +172,17 @@ def _divide_factors(module: Any) -> Iterator[float | None]:
 
 
 def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
-    """The data axes along which these ranks vary; None if the ranks do not fill those axes."""
+    """The data axes along which these ranks lie; None where they are some of those ranks only.
+
+    Where they lie along all axes of a role, the role stands for them.
+    """
     places = [point.coordinates(int(rank)) for rank in ranks]
-    axes = tuple(axis for axis in _DATA_AXES if len({place[axis] for place in places}) > 1)
+    data = point.mesh.expand(_DATA_AXES)
+    axes = tuple(axis for axis in data if len({place[axis] for place in places}) > 1)
     lines = {tuple(place[axis] for axis in axes) for place in places}
-    return axes if len(lines) == math.prod(point.size(axis) for axis in axes) else None
+    if len(lines) != math.prod(point.size(axis) for axis in axes):
+        return None
+    return point.mesh.fold(axes, point.sizes)
 
 
 def _size(module: Any) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.align.sketched import is_whole
-from pytest_trainsafe.core.layout import Shard, axes_of
+from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.errors import finite
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -180,8 +180,9 @@ class Buffers:
     def _beside_shards(self, module: str) -> bool:
         """Whether a module, or the one that it is a part of, works on shards over tp."""
         around = {module, module.rpartition(".")[0]} - {""}
+        role = self.rung.candidate.sizes.mesh.role
         return any(
-            any(isinstance(p, Shard) and "tp" in axes_of(p) for p in event.layout)
+            any(isinstance(p, Shard) and role(p.axis) == "tp" for p in event.layout)
             for rank in self.rung.candidate.ranks
             for id, event in rank.tensors.items()
             if id.kind in ("activation", "param") and id.module in around

@@ -306,7 +306,7 @@ class _Judge(Parameters):
             if judged.passed and judged.ratio > self.result.worst:
                 self.result.worst, self.result.worst_id = judged.ratio, id
         else:
-            self.fail_judged(order, id, merged, reference, judged)
+            self.fail_judged(order, id, merged, reference, judged, allowed)
 
     def equal(self, id: TensorId) -> bool:
         """Whether every rank holds the reference's own bits of a tensor, by its hash."""

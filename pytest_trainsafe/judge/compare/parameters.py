@@ -9,6 +9,7 @@ from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.errors import norm
 from pytest_trainsafe.judge.compare.explain.evidence import explain_tensor
+from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judge.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judge.compare.sketch.screening import Screening
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement
@@ -64,7 +65,8 @@ class Parameters(Screening):
             pattern = explain_tensor(self.rung, id, merged, reference, judged)
         if pattern is not None and pattern.name.startswith("zero"):
             pattern = None  # memory that nobody filled has zeros here and there
-        self.fail(order, id, judged.check, message, error, 0.0, pattern)
+        mismatch = mismatch_of(merged.tensor, reference, 0.0)
+        self.fail(order, id, judged.check, message, error, 0.0, pattern, mismatch)
         return False
 
     def starts_alike(self, id: TensorId) -> bool:

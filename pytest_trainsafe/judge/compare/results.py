@@ -8,16 +8,17 @@ import msgspec
 import torch
 
 from pytest_trainsafe.align.merge import Merged
-from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.errors import finite
 from pytest_trainsafe.judge.compare.explain.evidence import explain_replicas, explain_tensor
+from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.guards.narrowed import narrowed
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
-from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION
+from pytest_trainsafe.judge.compare.tolerance.allowance import LOW_PRECISION, Allowance
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     Mark,
@@ -79,7 +80,7 @@ class Results:
         if judged.passed:
             self.precision(order, id, merged.tensor, reference)
             return True
-        self.fail_judged(order, id, merged, reference, judged)
+        self.fail_judged(order, id, merged, reference, judged, mark.allowed)
         return False
 
     def precision(
@@ -157,6 +158,7 @@ class Results:
         merged: Merged,
         reference: torch.Tensor,
         judged: TensorJudgement,
+        allowed: Allowance | None,
     ) -> None:
         pattern = None
         if judged.check != "shape" and self.may_explain():
@@ -165,7 +167,11 @@ class Results:
         message = judged.message
         if judged.check == "shape" and event is not None:
             message += f" (layout from {event.layout_source})"
-        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern)
+        mismatch = None
+        if merged.tensor is not None:
+            rounding = allowed.norm if allowed is not None else 0.0
+            mismatch = mismatch_of(merged.tensor, reference, rounding)
+        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern, mismatch)
 
     def fail(
         self,
@@ -176,6 +182,7 @@ class Results:
         error: float | None = None,
         allowed: float | None = None,
         pattern: Pattern | None = None,
+        mismatch: Mismatch | None = None,
     ) -> None:
         finding = Finding(
             verdict="fail",
@@ -185,6 +192,7 @@ class Results:
             where=id,
             error=error,
             allowed=allowed,
+            mismatch=mismatch,
         )
         self.add(order, finding, pattern)
 

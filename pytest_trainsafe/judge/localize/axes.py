@@ -32,7 +32,9 @@ def trivial(axis: str, value: AxisValue) -> AxisValue:
 
 def without(case: Case, axis: str) -> Point | None:
     """The case's Point without an axis and those that need it; None where that makes no sense."""
-    dependent = [name for name, other in NEEDS.items() if other == axis]
+    role = case.point.mesh.role(axis)
+    alone = case.point.mesh.members(role) == (axis,)
+    dependent = [name for name, other in NEEDS.items() if other == role and alone]
     point = case.point.without("dtype", axis, *dependent)
     arguments = case.program.complete(case.candidate_arguments)
     reason = invalid(point, arguments, case.program.rules, case.settings.max_world_size)
@@ -50,7 +52,8 @@ def needed(
     gone: list[str] = []
     stays: list[str] = []
     for axis in axes:
-        if any(NEEDS.get(name) == axis for name in gone):
+        role = case.point.mesh.role(axis)
+        if any(NEEDS.get(name) == role for name in gone):
             continue  # without this axis, that one would be gone too
         point = without(case, axis)
         there = None if point is None else persists(point)

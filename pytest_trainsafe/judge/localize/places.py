@@ -136,7 +136,9 @@ class Places:
         """The line that sums the gradient norm over ranks, or that scales gradients by it."""
         factor = comparison.factor
         # A factor that is the size of an axis is the gradients', where clipping hides it from them.
-        axes = {f.pattern.axis for f in _of_norm(comparison) if f.pattern} & {"dp", "cp"}
+        named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
+        role = self.candidate.sizes.mesh.role
+        axes = {axis for axis in named if role(axis) in ("dp", "cp")}
         reduced = [made for made in self.reductions if axes & {*made.axes}]
         if reduced and (factor is None or not factor.clips):
             return self._of(reduced)
@@ -166,7 +168,8 @@ class Places:
             key=lambda made: (_adds_up(made), not axes & {*made.axes}),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
-        if wrapper is not None and not (fitting and ranked[0].axes != ("dp",)):
+        role = self.candidate.sizes.mesh.role
+        if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
             return (
                 wrapper.user or wrapper.at,
                 f"{wrapper.name} is applied here, and reduces the gradients{_through(wrapper)}",

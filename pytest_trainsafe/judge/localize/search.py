@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.align.calls import renumbered
-from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -108,7 +108,8 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     where, pattern = first.where, first.pattern
     program = case.program.path, case.program.file
     arguments = json.dumps([dict(case.arguments), dict(case.candidate_arguments)], sort_keys=True)
-    parameters = tuple((axis, value) for axis, value in case.point if axis not in PARALLEL_AXES)
+    how = parallel_axes(case.point.mesh)
+    parameters = tuple((axis, value) for axis, value in case.point if axis not in how)
     return (
         program,
         arguments,
@@ -224,7 +225,7 @@ class Search:
             _, found = self.judge(replace(rung, candidate=trace))
             return (faults[0].phase, faults[0].target) in {(f.phase, f.target) for f in found}
 
-        axes = parallel(case.point, PARALLEL_AXES)
+        axes = parallel(case.point, parallel_axes(case.point.mesh))
         if len(axes) == 1 and case.arguments == case.candidate_arguments:
             return f"{axes[0]}, the only one of this Point"
         text = needed(case, axes, persists)[1]

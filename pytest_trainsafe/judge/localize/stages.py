@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
+from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -125,7 +126,7 @@ def _neighbours(
     columns: defaultdict[tuple[tuple[str, int], ...], list[tuple[_Place, TensorId, TensorEvent]]]
     columns = defaultdict(list)
     for rank in trace.ranks:
-        at = tuple((axis, n) for axis, n in rank.coordinates.items() if axis != "pp")
+        at = elsewhere(rank.coordinates, ("pp",))
         for id, event in rank.tensors.items():
             if id.module == module and id.kind == kind:
                 columns[at].append(((id.call, rank.coordinates["pp"]), id, event))

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.errors import TrainsafeError
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collective"):
@@ -83,7 +84,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
     """The rank's program returned; no collective follows."""
 
 
-class LedgerError(Exception):
+class LedgerError(TrainsafeError):
     """A rank's ledger cannot be read; the message says why, without the path."""
 
 

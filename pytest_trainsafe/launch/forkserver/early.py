@@ -1,4 +1,4 @@
-"""A group that may be forked before there is room to run it, which hides its start-up time.
+"""A group that may be started before there is room to run it, which hides its start-up time.
 
 Called by the session.  The forked ranks wait before the program begins.  At most one group of a
 user waits in this way: the next one in the queue for room.
@@ -13,8 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from pytest_trainsafe.launch.forkserver.launcher import Forked, WarmLauncher
-from pytest_trainsafe.launch.protocol import Launcher
+from pytest_trainsafe.launch.protocol import Begun, Launcher, StartsEarly
 from pytest_trainsafe.launch.resources.leases import LEASED
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
@@ -37,7 +36,7 @@ class Early:
         self._environ = environ
         self._task = msgspec.structs.replace(task, env={**task.env, LEASED: "1"})
         self._workdir = workdir
-        self._begun: Forked | None = None
+        self._begun: Begun | None = None
 
     def __enter__(self) -> Early:
         return self
@@ -52,22 +51,15 @@ class Early:
             self._begun.end()
 
     def begin(self) -> None:
-        """Forks the ranks, if the launcher can; on CPU only, since GPUs are leased later."""
-        if isinstance(self._launcher, WarmLauncher) and self._task.device == "cpu":
+        """Starts the ranks, if the launcher can; on CPU only, since GPUs are leased later."""
+        if isinstance(self._launcher, StartsEarly) and self._task.device == "cpu":
             self._begun = self._launcher.begin(self._task, self._workdir, self._environ)
 
     def run(self, env: Mapping[str, str], timeout: float, stop: threading.Event) -> GroupResult:
         """Runs the task, with the lease's variables in its environment; see `Launcher.run`."""
         begun, self._begun = self._begun, None
-        if begun is not None and isinstance(self._launcher, WarmLauncher):
-            return self._launcher.run(
-                self._task,
-                timeout=timeout,
-                workdir=self._workdir,
-                stop=stop,
-                environ=self._environ,
-                begun=begun,
-            )
+        if begun is not None:
+            return begun.run(timeout=timeout, stop=stop)
         task = msgspec.structs.replace(self._task, env={**self._task.env, **env})
         return self._launcher.run(
             task, timeout=timeout, workdir=self._workdir, stop=stop, environ=self._environ

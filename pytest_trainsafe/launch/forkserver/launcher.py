@@ -12,14 +12,17 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.errors import TrainsafeWarning
 from pytest_trainsafe.launch.files import RankFiles, write_whole
-from pytest_trainsafe.launch.forkserver.start import connect, teach
+from pytest_trainsafe.launch.forkserver.start import WarmServer, connect, teach
 from pytest_trainsafe.launch.outcome import group_result
-from pytest_trainsafe.launch.protocol import Launcher
+from pytest_trainsafe.launch.protocol import Begun, Launcher, LaunchSetup
+from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.launch.resources.namespace import is_private
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.supervise.supervisor import Group
@@ -36,7 +39,8 @@ class WarmLauncher:
     variable that a preloaded module reads at import (DeepSpeed: DS_ACCELERATOR) has the value it
     had when the server started.  If a known exception matters, or there is no server that is safe
     to fork from, `fallback` runs the group, and `warn` is called with the reason, once per reason.
-    `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.
+    `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.  A `server` that is given
+    ends with the launcher.
     """
 
     name = "warm"
@@ -50,8 +54,10 @@ class WarmLauncher:
         network: str = "auto",
         fallback: Launcher | None = None,
         warn: Callable[[str], None] | None = None,
+        server: WarmServer | None = None,
     ) -> None:
         self.address = address
+        self._server = server
         self.grace = grace
         self.startup_timeout = startup_timeout
         self.network = network
@@ -74,7 +80,7 @@ class WarmLauncher:
     ) -> GroupResult:
         """Runs the task in a new folder below `workdir`; see `Launcher.run`.
 
-        `begun` is the result of `begin` for the same task.
+        `begun` are processes that were forked for the same task.
         """
         stop = stop or threading.Event()
         why = ""
@@ -109,15 +115,20 @@ class WarmLauncher:
 
     def begin(
         self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
-    ) -> Forked | None:
+    ) -> Begun | None:
         """Forks the ranks of a task that will be run soon; they wait before the program begins.
 
-        Pass the result to `run`, or call its `end`.  None if forking fails; `run` reports why.
+        None if forking fails; `run` reports why.
         """
         try:
-            return self._fork(task, workdir, environ)
+            return _Waiting(self, self._fork(task, workdir, environ), task, workdir, environ)
         except OSError:
             return None
+
+    def close(self) -> None:
+        """End the fork server, if it is this launcher's own."""
+        if self._server is not None:
+            self._server.close()
 
     def _fork(self, task: Task, workdir: Path, environ: Mapping[str, str] | None) -> Forked:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -143,6 +154,32 @@ class WarmLauncher:
         if news:
             self._taught.update(news)
             teach(self.address, news)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A group that was forked for a task and waits; see `Begun`."""
+
+    launcher: WarmLauncher
+    forked: Forked
+    task: Task
+    workdir: Path
+    environ: Mapping[str, str] | None
+
+    def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
+        """Let the ranks begin."""
+        return self.launcher.run(
+            self.task,
+            timeout=timeout,
+            workdir=self.workdir,
+            stop=stop,
+            environ=self.environ,
+            begun=self.forked,
+        )
+
+    def end(self) -> None:
+        """End the ranks."""
+        self.forked.end()
 
 
 class Forked:
@@ -240,4 +277,25 @@ def _given_up(address: str) -> str:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
+    warnings.warn(text, TrainsafeWarning, stacklevel=3)
+
+
+def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:
+    """The launcher `warm` of a pytest process; all processes of a run share one fork server."""
+    address, server = _serve(setup, stop)
+    return WarmLauncher(address, network=setup.network, warn=setup.tell, server=server)
+
+
+def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer | None]:
+    """The address of the run's fork server, and the server if this process started it."""
+    if setup.controller == os.getpid():
+        server = WarmServer.start()
+        return server.address, server
+    setup.folder.mkdir(parents=True, exist_ok=True)
+    told = setup.folder / "warm-address"
+    with wait_lock(setup.folder / "warm-lock", stop):
+        if told.exists():
+            return told.read_text(), None
+        server = WarmServer.start(controller=setup.controller)
+        told.write_text(server.address)
+        return server.address, server

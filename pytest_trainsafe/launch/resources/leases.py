@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.resources import gpus
 from pytest_trainsafe.launch.resources.locks import (
     POLL,
@@ -51,7 +52,7 @@ _MOST_CLAIM = 2**16
 _numbers = itertools.count(1)
 
 
-class LeaseError(Exception):
+class LeaseError(TrainsafeError):
     """The folder of the leases cannot be used; the message says why and what to do."""
 
 

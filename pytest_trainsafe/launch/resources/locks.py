@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pytest_trainsafe.core.untrusted import BadFileError, require_regular
+from pytest_trainsafe.errors import TrainsafeError
 
 #: Seconds between two attempts to take a lock that is held elsewhere.
 POLL = 0.02
@@ -25,7 +26,7 @@ POLL = 0.02
 _open: set[int] = set()
 
 
-class Stopped(Exception):
+class Stopped(TrainsafeError):
     """Waiting for a lock ended because the caller's `stop` event was set."""
 
 

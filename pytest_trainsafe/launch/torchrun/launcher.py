@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
-from pytest_trainsafe.launch.files import write_whole
-from pytest_trainsafe.launch.outcome import group_result
+from pytest_trainsafe.launch.protocol import LaunchSetup
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.launch.result import GroupResult
-from pytest_trainsafe.launch.supervise.processes import Guarded
-from pytest_trainsafe.launch.supervise.supervisor import Group
+from pytest_trainsafe.launch.supervise.command import rank_command, run_command
 from pytest_trainsafe.launch.supervise.unreachable import in_private_network
 from pytest_trainsafe.launch.task import Task
 
@@ -63,33 +58,30 @@ class TorchrunLauncher:
         environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
         """Runs the task in a new folder below `workdir`; see `Launcher.run`."""
-        workdir.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
-        task_file = folder / "task.msgpack"
-        write_whole(task_file, msgspec.msgpack.encode(task))
         private = namespace.is_private(self.network)
-        processes = Guarded(
-            command(task.world_size, task_file, private=private),
-            environment(task, os.environ if environ is None else environ),
-            task.cwd or os.getcwd(),
+        result = run_command(
+            task,
+            lambda task_file: command(task.world_size, task_file, private=private),
+            environ=environment(task, os.environ if environ is None else environ),
+            timeout=timeout,
+            workdir=workdir,
+            stop=stop,
+            grace=self.grace,
+            startup_timeout=self.startup_timeout,
         )
-        with Group(processes, folder, task.world_size) as group:
-            group.wait(
-                timeout=timeout,
-                startup_timeout=self.startup_timeout,
-                grace=self.grace,
-                stop=stop or threading.Event(),
-            )
-        result = group_result(task, folder, group.state, timeout, self.startup_timeout)
         return in_private_network(result) if private else result
+
+
+def make(setup: LaunchSetup, stop: threading.Event) -> TorchrunLauncher:
+    """The launcher `torchrun` of a pytest process."""
+    return TorchrunLauncher(network=setup.network)
 
 
 def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
     """The command line of torchrun's agent for a group on this machine.
 
-    `-P` keeps the working directory out of the module search path of torchrun and of the rank's
-    own start-up; the program gets its task's search path.  `--log-dir` is set because torchrun
-    would otherwise leave a folder among the temporary files.
+    `-P` keeps the working directory out of torchrun's module search path.  `--log-dir` is
+    set because torchrun would otherwise leave a folder among the temporary files.
     """
     return [
         *((sys.executable, "-I", "-S", namespace.__file__) if private else ()),
@@ -98,12 +90,12 @@ def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
         *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex),
         *("--rdzv-endpoint", "127.0.0.1"),  # not used, but torchrun warns without it
         *("--log-dir", str(task_file.with_name("torchrun")), "--no-python"),
-        *(sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.rank", str(task_file)),
+        *rank_command(task_file),
     ]
 
 
 def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
-    """torchrun's environment: ours, with communication on loopback, and the task's variables.
+    """The environment that ranks start in: ours, on loopback, with the task's variables.
 
     A cluster's login may set the libraries' variables to devices that reach other machines;
     groups here do not need those, and a private network lacks them.  torch's flight recorder is

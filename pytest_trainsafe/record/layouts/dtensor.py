@@ -15,7 +15,8 @@ from typing import Any
 
 from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, runs
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Sizes, Slices
-from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.mesh import coordinates_over, mesh_of, sizes_over
+from pytest_trainsafe.core.point import MESH_AXES
 
 #: The names that common frameworks give to the dimensions of their meshes.
 AXIS_NAMES: dict[str, tuple[str, ...]] = {
@@ -168,12 +169,12 @@ class MeshDim:
 
 def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
     """The MeshDim of each mesh dimension, from the axes along which its ranks vary."""
-    point = Point.of(sizes)
+    over = sizes_over(mesh_of(sizes), sizes)
     dims = []
     for number in range(mesh.ndim):
         line = tuple(slice(None) if i == number else w for i, w in enumerate(where))
-        places = [point.coordinates(int(rank)) for rank in mesh.mesh[line]]
-        axes = tuple(axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1)
+        places = [coordinates_over(over, int(rank)) for rank in mesh.mesh[line]]
+        axes = tuple(axis for axis in over if len({place[axis] for place in places}) > 1)
         whole = math.prod(sizes[axis] for axis in axes) == len(places)
         in_order = len(axes) == 1 and [s[axes[0]] for s in places] == list(range(len(places)))
         dims.append(MeshDim(axes, whole and in_order, whole))

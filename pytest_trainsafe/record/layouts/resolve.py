@@ -35,10 +35,19 @@ def parameter_layout(
     expert = getattr(parameter, "allreduce", True) is False or annotations.expert_parallel(name)
     ep, tp = int(point.get("ep", 1)), point.size("tp")
     if size is not None and size != tp:
-        layout = (*layout, Owned(("tp", "cp", "dp"), ep, size))
+        layout = (*layout, Owned(_of_experts(point), ep, size))
     elif (expert or size is not None) and ep > 1:
-        layout = (*layout, Owned(("cp", "dp"), ep))
+        layout = (*layout, Owned(tuple(reversed(point.mesh.overlaps["ep"])), ep))
     return layout, source
+
+
+def _of_experts(point: Point) -> tuple[str, ...]:
+    """The axes over which experts of a tensor-parallel size of their own are numbered.
+
+    The fastest first: those of the role tp, then what ep lies over.
+    """
+    mesh = point.mesh
+    return (*reversed(mesh.members("tp")), *reversed(mesh.overlaps["ep"]))
 
 
 def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
@@ -60,23 +69,26 @@ def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int 
 def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
     """The axes of tensor parallelism that split a parameter, outermost first.
 
-    For an expert with a size of its own, these are the first of tp, cp and dp whose product is
-    that size, since Megatron-LM numbers the ranks of experts in that order.
+    For an expert with a size of its own, these are the first of tp and the axes of ep (by default
+    cp, then dp) whose product is that size: Megatron-LM numbers the ranks of experts in that order.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:
         return ("tp",)
     axes: tuple[str, ...] = ()
     product = 1
-    for axis in ("tp", "cp", "dp"):
+    counted = _of_experts(point)
+    for axis in counted:
         if product >= size:
             break
         axes, product = (axis, *axes), product * point.size(axis)
     if product != size:
+        sizes = " ".join(f"{axis}={point.size(axis)}" for axis in counted)
+        products = [" * ".join(counted[: count + 1]) for count in range(len(counted))]
+        allowed = f"1, {', '.join(products[:-1])} or {products[-1]}"
         raise LayoutError(
-            f"{name} has an expert_tp_size of {size}, but at this Point (tp={point.size('tp')} "
-            f"cp={point.size('cp')} dp={point.size('dp')}) it must be 1, tp, tp * cp or "
-            "tp * cp * dp: other sizes have no layout here. Leave this Point out of the sweep"
+            f"{name} has an expert_tp_size of {size}, but at this Point ({sizes}) it must be "
+            f"{allowed}: other sizes have no layout here. Leave this Point out of the sweep"
         )
     return axes
 

@@ -17,7 +17,9 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.indices import Indices, index_arrays, scale, split_flat
-from pytest_trainsafe.core.layout import Coordinates, Layout, Partial, Sizes
+from pytest_trainsafe.core.layout import Coordinates, Layout, Partial, Shard, Sizes
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 #: Elements computed at a time; bounds memory and fits the cache.
 BLOCK = 2**16
@@ -59,7 +61,23 @@ def consistent_tensor(
     so that the logical values are the same in every dtype at least as wide; bfloat16, float16
     and float32 are supported.
     For a Partial layout, coordinate 0 gets the values and the others get zeros.
+    ArgumentError for an argument that it does not take.
     """
+    if not isinstance(dtype, torch.dtype):
+        raise ArgumentTypeError(
+            f"consistent_tensor takes a torch dtype, such as torch.float32, not {shown(dtype)}"
+        )
+    if representable is not None and representable not in _GRIDS:
+        raise ArgumentError(
+            f"consistent_tensor takes representable=None or one of {listing(map(str, _GRIDS))}, "
+            f"not {representable!r}"
+        )
+    axes = {placement.axis for placement in layout if isinstance(placement, Shard | Partial)}
+    if lacking := sorted(axes - {*(coordinates or {})} | axes - {*(sizes or {})}):
+        raise ArgumentError(
+            f"consistent_tensor was given a layout over {listing(lacking)} without this rank's "
+            "place there; give coordinates=ctx.coordinates and sizes=ctx.point.sizes"
+        )
     scale = std / _SUM_STD
 
     def normal(words: Words) -> Values:

@@ -16,6 +16,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.record.adapter import renaming
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
@@ -91,17 +92,17 @@ def fill(
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The result of `std` for a parameter.  Raises TypeError if it is not a valid function."""
+    """The result of `std` for a parameter.  Raises ArgumentTypeError for an invalid function."""
     allowed = (
         "std must be a function of a parameter's name and logical shape that returns its mean "
         "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
     )
     if not callable(std):
-        raise TypeError(f"ctx.initialize was given std={std!r}; {allowed}")
+        raise ArgumentTypeError(f"ctx.initialize was given std={std!r}; {allowed}")
     found: Any = std(name, shape)
     pair = isinstance(found, tuple | list) and len(found) == 2
     if not pair or not all(isinstance(each, Real) for each in found):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"the std given to ctx.initialize returned {found!r} for {name} of shape "
             f"{list(shape)}; {allowed}"
         )

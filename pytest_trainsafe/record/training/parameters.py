@@ -11,6 +11,7 @@ from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
+from pytest_trainsafe.core.mesh import Mesh, mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.record.adapter import Engine, adapters
 from pytest_trainsafe.record.clock import Clock, ProgramError
@@ -359,7 +360,7 @@ class ParameterRecorder:
         layout, source = own_layout(tensor, self.sizes) or given
         if run is not None:
             layout = (*(layout if run.shape else ()), run)
-        return (_summed(layout, partial) if partial else layout), source
+        return (_summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
 
     def _is_copy(self, name: str, parameter: nn.Parameter, held: Held) -> bool:
         """Whether a parameter equals its master copy, rounded to its dtype.
@@ -379,10 +380,15 @@ class ParameterRecorder:
         return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
 
 
-def _summed(layout: Layout, axes: tuple[str, ...]) -> Layout:
+def _summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
     """A layout whose parts are also terms over those of the axes that it does not name."""
-    known = {axis for placement in layout for axis in axes_of(placement)}
-    return layout + tuple(Partial(axis) for axis in axes if axis not in known)
+    known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
+    terms: list[str] = []
+    for axis in axes:
+        members = mesh.members(axis)
+        left = [name for name in members if name not in known]
+        terms += [axis] if len(left) == len(members) else left
+    return layout + tuple(Partial(axis) for axis in terms)
 
 
 def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from pytest_trainsafe.core.code_files import TORCH, is_stdlib, passes_on
-from pytest_trainsafe.core.point import MESH_AXES, Point
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.tensors import local_values
@@ -67,7 +67,8 @@ class Reductions:
         axes = self._axes(call.ranks)
         # Inside a micro-batch the model communicates too, but never over dp alone.
         inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
-        if not axes or (inside and (of_norm or axes != ["dp"])):
+        roles = {self._point.mesh.role(axis) for axis in axes}
+        if not axes or (inside and (of_norm or roles != {"dp"})):
             return
         how = f"({call.reduce})" if call.reduce else ""
         name, caller = f"{call.op}{how}", _called_at(call.site)
@@ -102,7 +103,8 @@ class Reductions:
 
     def _axes(self, ranks: tuple[int, ...]) -> list[str]:
         places = [self._point.coordinates(rank) for rank in ranks]
-        return [axis for axis in MESH_AXES if len({place[axis] for place in places}) > 1]
+        axes = self._point.mesh.fastest_first
+        return [axis for axis in axes if len({place[axis] for place in places}) > 1]
 
 
 def _floating(call: Collective) -> bool:

@@ -18,6 +18,7 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file
+from pytest_trainsafe.errors import TrainsafeError
 
 #: The dtypes that the format can store, with its names; other dtypes are stored as bytes.
 NAMES = {
@@ -47,7 +48,7 @@ MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
 _ALIGNMENT = 16
 
 
-class PayloadError(Exception):
+class PayloadError(TrainsafeError):
     """A payload file, or an entry of it, is damaged; the message says how."""
 
 

@@ -20,7 +20,12 @@ from pytest_trainsafe.trace.writer import manifest_of
 
 def trace(point: Point, *ranks: RankTrace) -> Trace:
     """A trace that is on no disk; its values are never loaded."""
-    manifest = manifest_of(RunSpec(program="model.train", point=point, dtype="float64"), "cpu")
+    manifest = manifest_of(
+        RunSpec(
+            program="model.train", axes=point.values, mesh=point.mesh.declared, dtype="float64"
+        ),
+        "cpu",
+    )
     return Trace(Path("nowhere"), manifest, list(ranks))
 
 

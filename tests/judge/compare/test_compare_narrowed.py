@@ -10,7 +10,6 @@ import torch
 from compare_traces import draw, parameter
 
 from pytest_trainsafe.core.layout import Layout, Owned
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
@@ -53,7 +52,7 @@ def write(
     notes: Sequence[NoteEvent] = (),
 ) -> Trace:
     """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
-    manifest = manifest_of(RunSpec(program="model.train", point=Point(), dtype="bfloat16"), "cpu")
+    manifest = manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu")
     write_manifest(path, manifest)
     writer = RankWriter(path, 0)
     for note in notes:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch import Launcher, Task, TorchrunLauncher, WarmLauncher
@@ -21,9 +20,7 @@ PROGRAM = "pytest_trainsafe.reference_models.gpt:train"
 def hashes(launcher: Launcher, folder: Path) -> list[list[tuple[TensorId, str]]]:
     """Every recorded tensor and its hash, by rank, in the order of dataflow."""
     trace = folder / "trace"
-    spec = RunSpec(
-        program=PROGRAM, point=Point.of(tp=2), dtype="float32", seed=3, adapters=BUILT_IN
-    )
+    spec = RunSpec(program=PROGRAM, axes=(("tp", 2),), dtype="float32", seed=3, adapters=BUILT_IN)
     write_manifest(trace, manifest_of(spec, "cpu"))
     assigned = msgspec.to_builtins(Assignment(spec=spec, trace=str(trace)))
     task = Task.of("pytest_trainsafe.record.program:run", assigned, world_size=2)

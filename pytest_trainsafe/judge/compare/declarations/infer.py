@@ -26,6 +26,7 @@ from pytest_trainsafe.core.layout import (
     Slices,
     ZigZag,
 )
+from pytest_trainsafe.core.mesh import mesh_of, moved
 from pytest_trainsafe.judge.compare.declarations.match_rows import fused_blocks
 
 #: The axes that a layout is looked for over, outermost cut first.
@@ -121,7 +122,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
     for placement in given:
         if isinstance(placement, Slices | Flat | Owned):
             return  # rectangles, runs and owners are the framework's own affair
-        said.setdefault(placement.axis, []).append(placement)
+        said.setdefault(mesh_of(sizes).role(placement.axis), []).append(placement)
     choices = [
         list(_choices(axis, sample))
         if axis in axes and not known and sizes[axis] > 1
@@ -174,9 +175,9 @@ def _merge(sample: Sample, layout: Layout, sizes: Sizes, shift: str = "") -> Mer
     """The parts laid out so; with the ranks along the axis `shift` each in the next one's place."""
     parts = []
     for part in sample.parts:
-        at = dict(part.coordinates)
+        at = part.coordinates
         if shift:
-            at[shift] = (at[shift] + 1) % sizes[shift]
+            at = moved(at, sizes, shift, (at[shift] + 1) % sizes[shift])
         parts.append(Part(part.rank, at, part.tensor, layout, "a layout that was tried"))
     return merge(parts, sizes, shape=tuple(sample.reference.shape), free_axes=sample.free_axes)
 

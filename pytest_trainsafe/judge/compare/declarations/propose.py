@@ -260,7 +260,8 @@ def _open(candidate: Trace, id: TensorId) -> bool:
     kinds = ("activation", "activation_grad", "loss", "param", "param_grad")
     if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
         return False
-    said = {axis for placement in event.layout for axis in axes_of(placement)}
+    role = candidate.sizes.mesh.role
+    said = {role(axis) for placement in event.layout for axis in axes_of(placement)}
     return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
 
 
@@ -343,8 +344,9 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Ne
 
 
 def order_at(candidate: Trace) -> str:
-    """The axis that an order of dimensions is most likely due to: sp, else the first in use."""
-    in_use = (axis for axis, size in candidate.sizes.items() if size > 1)
+    """What an order of dimensions is most likely due to: sp, else the role of an axis in use."""
+    role = candidate.sizes.mesh.role
+    in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import axes_of
+from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: Numbers that a message lists.
@@ -63,7 +64,9 @@ def _entered(rank: RankTrace) -> Iterable[tuple[int, int]]:
 def shares_batches(trace: Trace) -> bool:
     """Whether dp ranks have parts or terms of one micro-batch."""
     return any(
-        id.microbatch is not None and id.kind != "loss" and "dp" in axes_of(placement)
+        id.microbatch is not None
+        and id.kind != "loss"
+        and "dp" in map(trace.sizes.mesh.role, axes_of(placement))
         for rank in trace.ranks
         for id, event in rank.tensors.items()
         for placement in event.layout
@@ -72,9 +75,9 @@ def shares_batches(trace: Trace) -> bool:
 
 def _different_data(trace: Trace, step: int, number: int) -> bool:
     """Whether dp ranks that computed one micro-batch were given different data for it."""
-    given: dict[tuple[int, ...], set[tuple[str, ...]]] = {}
+    given: dict[tuple[tuple[str, int], ...], set[tuple[str, ...]]] = {}
     for rank in trace.ranks:
-        place = tuple(at for axis, at in rank.coordinates.items() if axis != "dp")
+        place = elsewhere(rank.coordinates, ("dp",))
         hashes = tuple(
             digest
             for event in rank.inputs

@@ -31,7 +31,8 @@ def _experts(rung: Rung) -> str | None:
     first = {rank.coordinates["pp"]: held[rank.rank] for rank in reversed(ranks)}
     if any(held[rank.rank] != first[rank.coordinates["pp"]] for rank in ranks):
         return None
-    if any(_is_cut_over(event, ("dp", "cp")) for event in _events(rung.candidate, "param")):
+    role = rung.candidate.sizes.mesh.role
+    if any(_is_cut_over(event, ("dp", "cp"), role) for event in _events(rung.candidate, "param")):
         return None
     return "every rank holds every parameter of its stage, so no expert is shared out"
 
@@ -40,21 +41,22 @@ def _parameters_of(rank: RankTrace) -> frozenset[str]:
     return frozenset(f"{m.module}.{name}" for m in rank.modules.values() for name in m.parameters)
 
 
-def _is_cut_over(event: TensorEvent, axes: tuple[str, ...]) -> bool:
-    return any(axis in axes for placement in event.layout for axis in axes_of(placement))
+def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str], str]) -> bool:
+    return any(role(axis) in roles for placement in event.layout for axis in axes_of(placement))
 
 
 def _sequence(rung: Rung) -> str | None:
     """With sp, activations are split over tp along the sequence, and gradients are partial sums."""
-    candidate = rung.candidate
+    candidate, role = rung.candidate, rung.candidate.sizes.mesh.role
     activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]
     gradients = list(_events(candidate, "param_grad"))
     if not activations and not gradients:
         return None
     for event in activations:
-        if any(dim < len(event.shape) - 1 for p in event.layout for dim in _dims_over_tp(p)):
+        if any(dim < len(event.shape) - 1 for p in event.layout for dim in _dims_over_tp(p, role)):
             return None
-    if any(isinstance(p, Partial) and p.axis == "tp" for event in gradients for p in event.layout):
+    placements = [placement for event in gradients for placement in event.layout]
+    if any(isinstance(p, Partial) and role(p.axis) == "tp" for p in placements):
         return None
     return (
         "no activation is split over tp along a dimension before its last, and no gradient of a "
@@ -62,12 +64,12 @@ def _sequence(rung: Rung) -> str | None:
     )
 
 
-def _dims_over_tp(placement: Placement) -> Iterator[int]:
+def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[int]:
     """The dimensions that a placement splits over tp."""
     match placement:
-        case Shard() | ZigZag() if placement.axis == "tp":
+        case Shard() | ZigZag() if role(placement.axis) == "tp":
             yield placement.dim
-        case Slices(_, lengths, shape, axes) if "tp" in axes:
+        case Slices(_, lengths, shape, axes) if "tp" in map(role, axes):
             pairs = enumerate(zip(lengths, shape, strict=True))
             yield from (dim for dim, (length, whole) in pairs if length < whole)
 

@@ -213,24 +213,25 @@ def _inputs(candidate: Trace) -> Guard:
     work = _work_of(candidate)
     for here, there in _neighbours(candidate, "dp", work):
         if work(here) == work(there):
+            over = " and ".join(_apart(here, there))
             text = (
-                f"ranks {here.rank} and {there.rank} of dp saw the same data: a missing average "
-                "over dp would not show"
+                f"ranks {here.rank} and {there.rank} of {over} saw the same data: a missing "
+                f"average over {over} would not show"
             )
             yield "dp-inputs", text
             break
     for here, there in _neighbours(candidate, "tp", _data_of):
         if _data_of(here) != _data_of(there):
-            yield (
-                "tp-inputs",
-                f"ranks {here.rank} and {there.rank} of tp saw different data",
-            )
+            over = " and ".join(_apart(here, there))
+            text = f"ranks {here.rank} and {there.rank} of {over} saw different data"
+            yield "tp-inputs", text
             break
 
 
 def _in_effect(candidate: Trace) -> Guard:
     """Each axis of the Point must have done something: split a tensor, or share out the work."""
-    used = {
+    mesh = candidate.sizes.mesh
+    named = {
         axis
         for rank in candidate.ranks
         for event in rank.tensors.values()
@@ -239,19 +240,21 @@ def _in_effect(candidate: Trace) -> Guard:
         for axis in axes_of(placement)
     }
     if any(map(_work_of(candidate), candidate.ranks)):
-        used.add("dp")  # or else `dp-inputs` says so
+        named.add("dp")  # or else `dp-inputs` says so
+    used = mesh.expand(named)
     shares = {"cp": _inputs_of, "pp": _modules_of}
     for axis, size in candidate.sizes.items():
         if size == 1 or axis in used:
             continue
-        share = shares.get(axis)
+        share = shares.get(mesh.role(axis))
         if share and any(share(a) != share(b) for a, b in _neighbours(candidate, axis, share)):
             continue
         text = (
             f"{axis}={size} had no effect: no tensor is split, summed or distributed over {axis}. "
             "Either the program ignores the axis, or annotations are missing"
         )
-        if axis == "dp" and not any(s.microbatches for rank in candidate.ranks for s in rank.steps):
+        of_data = mesh.role(axis) == "dp"
+        if of_data and not any(s.microbatches for rank in candidate.ranks for s in rank.steps):
             text += (
                 ". The program entered no micro-batch: enter ctx.microbatch, or give ctx.watch "
                 "level='step'"
@@ -291,7 +294,7 @@ def _keep_all_states(candidate: Trace) -> bool:
     return bool(pairs) and all(
         _states_of(here) == _states_of(there)
         and not any(
-            axis in ("dp", "cp")
+            candidate.sizes.mesh.role(axis) in ("dp", "cp")
             for id in _states_of(here)
             for placement in here.tensors[id].layout
             for axis in axes_of(placement)
@@ -307,13 +310,18 @@ def _states_of(rank: RankTrace) -> frozenset[TensorId]:
 def _neighbours(
     candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
 ) -> Iterator[tuple[RankTrace, RankTrace]]:
-    """Pairs of ranks with a share that differ only in their place along `axis`."""
+    """Pairs of ranks with a share that differ only in their place along `axis`, or a role."""
     ranks = [rank for rank in candidate.ranks if share(rank)]
+    members = {*candidate.sizes.mesh.members(axis)}
     for place, here in enumerate(ranks):
         for there in ranks[place + 1 :]:
-            apart = [a for a, at in here.coordinates.items() if there.coordinates[a] != at]
-            if apart == [axis]:
+            if {*_apart(here, there)} <= members:
                 yield here, there
+
+
+def _apart(here: RankTrace, there: RankTrace) -> list[str]:
+    """The mesh axes on which two ranks stand apart."""
+    return [axis for axis, at in here.coordinates.items() if there.coordinates[axis] != at]
 
 
 def _inputs_of(rank: RankTrace) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.layout import Scaled
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few, norm
 
 #: How far a measured factor may be from the one it is named by; rounding blurs it.
@@ -85,7 +87,15 @@ def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
     """The sizes near a factor with what they are the size of: axes, or else products."""
     order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}
-    ranked = sorted(every, key=lambda name: order.index(name) if name in order else len(order))
+    mesh = mesh_of(wrong.sizes)
+    layout = wrong.parts[0].layout if wrong.parts else ()
+    divided = mesh.expand(p.axis for p in layout if isinstance(p, Scaled))
+
+    def likely(name: str) -> tuple[int, bool]:
+        role = mesh.role(name)
+        return order.index(role) if role in order else len(order), name in divided
+
+    ranked = sorted(every, key=likely)
     large = {name: every[name] for name in ranked if every[name] > 1}
     for candidates in (_single(large), _products(large)):
         found: dict[float, list[str]] = {}

@@ -11,6 +11,7 @@ import torch
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Partial, axes_of
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 
 #: Ranks that are listed one by one.
@@ -79,7 +80,8 @@ def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:
 
 def names_axis(part: Part, axis: str) -> bool:
     """Whether a part's layout says what its ranks along `axis` hold; if not, they hold replicas."""
-    return any(axis in axes_of(placement) for placement in part.layout)
+    mesh = mesh_of(part.coordinates)
+    return any(axis in mesh.expand(axes_of(placement)) for placement in part.layout)
 
 
 def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:

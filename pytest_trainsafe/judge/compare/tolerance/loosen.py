@@ -10,6 +10,8 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 _UPDATED = ("param", "master_param")
 
@@ -20,7 +22,7 @@ class Loosen:
 
     `tensors` is an `fnmatch` pattern over a tensor's path ("*.router.weight"); `kind` limits it
     to kinds of tensors ("main_grad", "*_grad"; a parameter's move in a step is an "update").
-    ValueError for a factor that is not finite or below 1, or an empty reason.
+    ArgumentError for a factor that is not finite or below 1, or an empty reason.
     """
 
     tensors: str
@@ -29,10 +31,21 @@ class Loosen:
     kind: str = "*"
 
     def __post_init__(self) -> None:
+        texts = {"tensors": self.tensors, "reason": self.reason, "kind": self.kind}
+        for name, given in texts.items():
+            if not isinstance(given, str):
+                raise ArgumentTypeError(
+                    f"Loosen takes text as its {name}, not {shown(given)}: "
+                    'Loosen("*.router.weight", factor=3, reason="ties of top-k break differently")'
+                )
+        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)):
+            raise ArgumentTypeError(
+                f"Loosen takes a number as its factor, not {shown(self.factor)}"
+            )
         if not 1 <= self.factor < math.inf:
-            raise ValueError(f"Loosen takes a finite factor of at least 1, not {self.factor!r}")
+            raise ArgumentError(f"Loosen takes a finite factor of at least 1, not {self.factor!r}")
         if not self.reason.strip():
-            raise ValueError(
+            raise ArgumentError(
                 f"loosening the tolerance of {self.tensors!r} needs a reason; the report shows it"
             )
 
@@ -42,12 +55,12 @@ class Loosen:
 
 
 def require_used(loosen: Sequence[Loosen], ids: Iterable[TensorId]) -> None:
-    """Raise ValueError for an entry that matches none of the reference's tensors."""
+    """Raise ArgumentError for an entry that matches none of the reference's tensors."""
     known = set(ids)
     updates = {msgspec.structs.replace(id, kind="update") for id in known if id.kind in _UPDATED}
     for entry in loosen:
         if not any(entry.matches(id) for id in known | updates):
-            raise ValueError(
+            raise ArgumentError(
                 f"Loosen({entry.tensors!r}, kind={entry.kind!r}) matches no tensor of the "
                 "reference; correct its pattern (fnmatch, of a full dotted name) or remove it"
             )

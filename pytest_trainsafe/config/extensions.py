@@ -1,0 +1,59 @@
+"""What a project or a plugin adds by hooks: adapters, judges and launchers, by import path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe.config.settings import LAUNCHERS
+from pytest_trainsafe.core.usage import shown
+
+
+def import_paths(what: str, given: Sequence[Any]) -> tuple[str, ...]:
+    """What the implementations of the hook `pytest_trainsafe_{what}` gave: one path or several."""
+    paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
+    for path in paths:
+        if not _is_import_path(path):
+            raise pytest.UsageError(
+                f"pytest_trainsafe_{what} gave {path!r}; it takes import paths of classes, such "
+                'as "our_tests.adapter:OurFramework"'
+            )
+    return tuple(paths)
+
+
+def read_launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
+    """The launchers of the project and its plugins, by name and import path."""
+    hook = "pytest_trainsafe_launchers"
+    found: dict[str, str] = {}
+    for given in config.hook.pytest_trainsafe_launchers(config=config):
+        if not isinstance(given, Mapping):
+            raise pytest.UsageError(
+                f'{hook} gave {shown(given)}; it takes a dict such as {{"slurm": '
+                '"our_tests.slurm:SlurmLauncher"}'
+            )
+        for name, path in given.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
+                raise pytest.UsageError(
+                    f"{hook} gave the name {shown(name)}; a name is at most 40 of a-z, 0-9, - and _"
+                )
+            if not _is_import_path(path):
+                raise pytest.UsageError(
+                    f"{hook} gave {shown(path)} for {name!r}; it takes the import path of a class, "
+                    'such as "our_tests.slurm:SlurmLauncher"'
+                )
+            if name in LAUNCHERS or found.get(name, path) != path:
+                raise pytest.UsageError(
+                    f"{hook} gave {name!r}, which is a launcher already; choose another name"
+                )
+            found[name] = path
+    return tuple(found.items())
+
+
+def _is_import_path(path: object) -> bool:
+    module, colon, name = str(path).partition(":")
+    return bool(
+        colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    )

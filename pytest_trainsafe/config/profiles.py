@@ -1,0 +1,111 @@
+"""Profiles: settings under a name, for `--trainsafe-profile`.
+
+A profile is a line of words `option=value`, as they follow `--trainsafe-` on the command line; a
+flag is its name alone.  The project's own are lines `NAME: WORDS` of the ini key
+`trainsafe_profiles`, as markers have their lines; one with a built-in name replaces that.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+
+from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY
+from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
+from pytest_trainsafe.errors import SettingError
+
+#: The built-in profiles, and what each is for.  docs/usage.md shows both.
+BUILT_IN = {
+    "dev": (
+        "max-world-size=4 timeout=120 localize=30",
+        "quick answers while code is being written: small Points, a short search for the fault",
+    ),
+    "ci": (
+        "timeout=900 localize=120",
+        "every change: time for slow, shared machines, and a longer search for the fault",
+    ),
+    "nightly": (
+        "no-cache max-world-size=16 record=full timeout=3600 localize=600",
+        "everything: references anew, larger Points, every tensor's values, a long search",
+    ),
+}
+
+#: Options that a profile cannot set.
+_NOT_IN_PROFILES = frozenset({"profile"})
+
+#: Words that turn a flag on and off.
+_FLAG_VALUES = {"true": "true", "1": "true", "yes": "true", "on": "true"} | dict.fromkeys(
+    ("false", "0", "no", "off"), ""
+)
+
+
+def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
+    """Every profile: its values as text, by the names of options.
+
+    `lines` are those of the ini key.  SettingError names the line and what a profile takes.
+    """
+    found = {name: parse_profile(name, words) for name, (words, _) in BUILT_IN.items()}
+    own: set[str] = set()
+    for line in lines:
+        name, colon, words = line.partition(":")
+        name = name.strip()
+        if not colon or not name.replace("-", "_").isidentifier():
+            raise SettingError(
+                f"{PROFILES_KEY} (ini) takes lines such as 'mine: record=full timeout=600', a "
+                f"name and settings, not {shown(line)}"
+            )
+        if name in own:
+            raise SettingError(f"{PROFILES_KEY} (ini) has the profile {shown(name)} twice")
+        own.add(name)
+        found[name] = parse_profile(name, words)
+    return found
+
+
+def parse_profile(name: str, words: str) -> Mapping[str, str]:
+    """The values of one profile as text, "" for a flag that is off."""
+    source = f"the profile {excerpt(name)}"
+    try:
+        pieces = shlex.split(words)
+    except ValueError as error:
+        raise SettingError(f"{source} cannot be read: {error}: {shown(words.strip())}") from error
+    values: dict[str, str] = {}
+    for piece in pieces:
+        word, equals, value = piece.partition("=")
+        option = BY_NAME.get(word.removeprefix("--trainsafe-").replace("_", "-"))
+        if option is None or option.name in _NOT_IN_PROFILES:
+            known = [each.name for each in OPTIONS if each.name not in _NOT_IN_PROFILES]
+            raise SettingError(
+                f"{source} sets {shown(word)}, which is no option{nearest(word, known)}; it takes "
+                f"{listing(known)}"
+            )
+        if option.name in values:
+            raise SettingError(f"{source} sets {option.name} twice")
+        if option.kind == "flag":
+            if equals and value.lower() not in _FLAG_VALUES:
+                raise SettingError(
+                    f"{source}: {option.name} takes true or false, or nothing for true, not "
+                    f"{shown(value)}"
+                )
+            value = _FLAG_VALUES[value.lower()] if equals else "true"
+        elif not value:
+            raise SettingError(f"{source}: {option.name} needs a value: {option.name}=...")
+        values[option.name] = value
+    return values
+
+
+def profile_named(
+    name: str, profiles: Mapping[str, Mapping[str, str]], source: str
+) -> Mapping[str, str]:
+    """The values of a profile; SettingError lists those there are."""
+    if name not in profiles:
+        raise SettingError(
+            f"{source} takes one of {listing(profiles)}, not {shown(name)}"
+            f"{nearest(name, profiles)}; {PROFILES_KEY} (ini) declares others"
+        )
+    return profiles[name]
+
+
+def documentation() -> str:
+    """The table of built-in profiles as docs/usage.md has it."""
+    rows = [f"| `{name}` | `{words}` | {what} |" for name, (words, what) in BUILT_IN.items()]
+    return "\n".join(["| profile | settings | for |", "|---|---|---|", *rows]) + "\n"

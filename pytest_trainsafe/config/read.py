@@ -1,0 +1,175 @@
+"""Reads the run's Settings: the command line before the profile, that before the ini file.
+
+Called by the plugin when pytest is configured.  A marker's own settings, which go before all
+of these, are read with the marker.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+
+import pytest
+
+from pytest_trainsafe.config.extensions import import_paths, read_launchers
+from pytest_trainsafe.config.grammar import OPTION, parse_words
+from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
+from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY, Option
+from pytest_trainsafe.config.values import choice
+from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.errors import DeclarationError
+
+#: The profile in force: its name, "" for none, and its values as text.
+_Profile = tuple[str, Mapping[str, str]]
+
+_NO_PROFILE: _Profile = "", {}
+
+
+def read_settings(config: pytest.Config) -> Settings:
+    """The settings of this run, each value checked.
+
+    pytest.UsageError names the option, the profile or the ini key, and lists what it takes.
+    """
+    try:
+        return _read(config)
+    except DeclarationError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _read(config: pytest.Config) -> Settings:
+    profile = _profile(config)
+    words, source = _sweep(config, profile)
+    launchers = read_launchers(config)
+    found: dict[str, object] = {
+        "sweep": parse_words(words, source),
+        "sweep_from_ini": source != OPTION,
+        "profile": profile[0],
+        "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
+        "judges": import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
+        "launchers": launchers,
+    }
+    for option in OPTIONS:
+        given = _given(config, option, profile) if option.field not in found else None
+        if given is None:
+            continue
+        text, source = given
+        parse = option.parse
+        if option.name == "launcher":
+            parse = choice((*LAUNCHERS, *(name for name, _ in launchers)))
+        found[option.field] = True if parse is None else parse(source, text)
+    if "annotate" in found:
+        found["annotate"] = str(config.rootpath)
+    if "cache_inputs" in found:
+        entries: object = found["cache_inputs"]
+        assert isinstance(entries, tuple)
+        found["cache_inputs"] = tuple(
+            entry if entry.startswith("$") else str(config.rootpath / entry) for entry in entries
+        )
+    return Settings(**found)  # type: ignore[arg-type]
+
+
+def _profile(config: pytest.Config) -> _Profile:
+    lines = _ini(config, PROFILES_KEY, "lines such as 'mine: record=full timeout=600'")
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise pytest.UsageError(
+            f"{PROFILES_KEY} (ini) takes lines such as 'mine: record=full timeout=600', as text, "
+            f"not {shown(lines)}"
+        )
+    given = _given(config, BY_NAME["profile"], _NO_PROFILE)
+    if given is None and not lines:
+        return _NO_PROFILE
+    from pytest_trainsafe.config.profiles import declared_profiles, profile_named
+
+    profiles = declared_profiles(lines)
+    if given is None:
+        return _NO_PROFILE
+    name, source = given
+    return name, profile_named(name, profiles, source)
+
+
+def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[str, str] | None:
+    """The text of an option and its source, "true" for a flag; None where the default holds."""
+    typed = config.getoption(option.key)
+    if typed not in (None, False):
+        return _checked("true" if typed is True else typed, option.flag)
+    name, values = profile
+    if option.name in values:
+        text = values[option.name]
+        source = f"{option.name} of the profile {excerpt(name)}"
+        return _checked(text, source) if text else None
+    source = f"{option.key} (ini)"
+    if option.kind == "flag":
+        return ("true", source) if _ini(config, option.key, "true or false") else None
+    written = _ini(config, option.key, "one line of text")
+    return None if written in ("", None) else _checked(written, source)
+
+
+def _checked(text: object, source: str) -> tuple[str, str]:
+    """One line of text, and its source."""
+    if not isinstance(text, str):
+        raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
+    if "\0" in text:
+        raise pytest.UsageError(f"{source} takes one line of text, without NUL, not {shown(text)}")
+    return text.strip(), source
+
+
+def require_encodable_folders(config: pytest.Config) -> None:
+    """Raise UsageError where a path that is sent to ranks is not valid UTF-8.
+
+    Called only if there are marked tests: other tests may run in any folder.
+    """
+    base = config.option.basetemp
+    for what, path in (
+        ("the working directory", os.getcwd()),
+        ("--basetemp", os.path.abspath(base)) if base else ("TMPDIR", tempfile.gettempdir()),
+    ):
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise pytest.UsageError(
+                f"{what} is {os.fsencode(path)!r}, which is not UTF-8; the paths of ranks' "
+                "folders are sent in UTF-8, so choose a folder with a UTF-8 name"
+            ) from None
+
+
+def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
+    """The axis words in force, and whether they come from the ini file or a profile.
+
+    A worker of pytest-xdist parses the command line again, on top of what it was handed;
+    asking its controller keeps the words single and the points the same everywhere.
+    """
+    words, source = _sweep(config, _profile(config))
+    return words, source != OPTION
+
+
+def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
+    """The axis words in force and their source."""
+    worker_input = getattr(config, "workerinput", {})
+    ini = "trainsafe_sweep (ini)"
+    if WORKER_SWEEP in worker_input:
+        handed = worker_input[WORKER_SWEEP]
+        return list(handed["words"]), ini if handed["from_ini"] else OPTION
+    given = config.getoption("trainsafe_sweep")
+    if given:
+        return list(given), OPTION
+    name, values = profile
+    if "sweep" in values:
+        return values["sweep"].split(), f"sweep of the profile {excerpt(name)}"
+    words = _ini(config, "trainsafe_sweep", "words such as tp=1,2 cp=1,2")
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise pytest.UsageError(
+            f"trainsafe_sweep (ini) takes words such as tp=1,2 cp=1,2, as text, not {shown(words)}"
+        )
+    return list(words), ini if words else OPTION
+
+
+def _ini(config: pytest.Config, key: str, allowed: str) -> object:
+    """A value of the ini file; UsageError where pytest cannot read it as what the key takes."""
+    try:
+        value: object = config.getini(key)
+    except (TypeError, ValueError, pytest.UsageError) as error:  # by pytest's version
+        raise pytest.UsageError(
+            f"{key} (ini) takes {allowed}; it cannot be read: {excerpt(str(error), 300)}"
+        ) from error
+    return value

@@ -1,0 +1,282 @@
+"""The table of options, from which everything else about them is made.
+
+A row makes the command line option, its ini twin, the word of a profile, the setting of the marker
+where there is one, the words of pytest's header, and a row of the table in docs/usage.md.
+Help texts start with a capital and end without a full stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pytest_trainsafe.config import values
+from pytest_trainsafe.config.settings import (
+    DEVICES,
+    LAUNCHERS,
+    NETWORKS,
+    RECORDINGS,
+    Settings,
+)
+from pytest_trainsafe.core.axes import DTYPES
+from pytest_trainsafe.core.usage import listing
+
+#: The ini key of a project's own profiles.
+PROFILES_KEY = "trainsafe_profiles"
+
+Parser = Callable[[str, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting of a run.
+
+    `name` is that of the option, after `--trainsafe-`, and `field` that of Settings.  A "value"
+    takes one word, which `parse` reads; a "flag" takes none; "words" are the axis words of a sweep.
+    `metavar` stands for the value and `help` says what it does.  `default` is the default in words,
+    "" where `help` has it.  `marker` checks the value of the marker's setting of this name, None
+    where the marker has none.  `text` makes words of a value.  `more` is Markdown that the
+    documentation adds to the help.
+    """
+
+    name: str
+    field: str
+    metavar: str
+    help: str
+    parse: Parser | None = None
+    kind: Literal["value", "flag", "words"] = "value"
+    default: str = ""
+    marker: Callable[[object], object] | None = None
+    text: Callable[[Any], str] | None = None
+    more: str = ""
+
+    @property
+    def key(self) -> str:
+        """The ini key, which is also where pytest keeps the option."""
+        return "trainsafe_" + self.name.replace("-", "_")
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        return f"--trainsafe-{self.name}"
+
+    def shown(self, value: Any) -> str:
+        """A value in words: `120`, `float64,float32`; "" for one that is empty."""
+        if self.text is not None:
+            return self.text(value)
+        if isinstance(value, tuple):
+            return ",".join(value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    @property
+    def default_words(self) -> str:
+        """The default in words."""
+        return self.default or self.shown(getattr(_DEFAULT, self.field))
+
+    @property
+    def full_help(self) -> str:
+        """The help with the default."""
+        return f"{self.help} (default {self.default_words})" if self.default_words else self.help
+
+
+_DEFAULT = Settings()
+
+
+def _sweep(words: tuple[tuple[str, tuple[str, ...]], ...]) -> str:
+    return " ".join(f"{axis}={','.join(each)}" for axis, each in words)
+
+
+def _size(count: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
+        if count >= size:
+            return f"{count / size:g}{unit}"
+    return str(count)
+
+
+OPTIONS = (
+    Option(
+        "sweep",
+        "sweep",
+        "AXIS=VALUES",
+        "Values for the axes that tests declare, such as tp=1,2 cp=1,2: one or more words, before "
+        "or after paths",
+        kind="words",
+        text=_sweep,
+        more="repeatable",
+    ),
+    Option(
+        "max-world-size",
+        "max_world_size",
+        "N",
+        "Skip points of more than N ranks",
+        values.parse_count,
+    ),
+    Option(
+        "dtype",
+        "dtypes",
+        "DTYPES",
+        f"Dtypes to judge in, in order: auto or some of {listing(DTYPES)}",
+        values.parse_dtypes,
+        default="auto",
+        more="`auto` is float64, float32, then the Point's dtype",
+    ),
+    Option(
+        "launcher",
+        "launcher",
+        "NAME",
+        f"How rank groups are started: {listing(LAUNCHERS)}, or a launcher that a hook adds",
+        values.choice(LAUNCHERS),
+        more="`warm` forks ranks, `torchrun` starts them anew; `auto` is warm for functions, "
+        "torchrun for scripts. A [launcher of your own](#a-launcher-of-your-own) has its own name",
+    ),
+    Option(
+        "device",
+        "device",
+        "DEVICE",
+        f"Where ranks train: {listing(DEVICES)}",
+        values.choice(DEVICES),
+        more="`auto` is a GPU for every rank where there are enough",
+    ),
+    Option(
+        "network",
+        "network",
+        "NETWORK",
+        f"Network of the ranks: {listing(NETWORKS)}",
+        values.parse_network,
+        more="`private` connects [only the ranks of a group](#the-network-of-ranks), `host` is the "
+        "network of the machine, and `auto` is `private` where the kernel allows it",
+    ),
+    Option(
+        "timeout",
+        "timeout",
+        "SECONDS",
+        "Time limit of a group of ranks",
+        values.parse_seconds,
+        marker=values.check_timeout,
+    ),
+    Option(
+        "seed",
+        "seed",
+        "SEED",
+        "Seed of every run",
+        values.parse_seed,
+        marker=values.check_seed,
+        more="of parameters and data",
+    ),
+    Option(
+        "accept",
+        "accept",
+        "CHECKS",
+        "Checks that may be inconclusive without failing a test",
+        values.parse_checks,
+        marker=values.check_accept,
+        more="[names](#verdicts)",
+    ),
+    Option(
+        "record",
+        "record",
+        "WHAT",
+        f"What to keep of tensors: {listing(RECORDINGS)}",
+        values.parse_recording,
+        more="[sketches](tolerances.md#sketches) take less space",
+    ),
+    Option(
+        "record-kinds",
+        "record_kinds",
+        "KINDS",
+        "Kinds of tensors to record, such as activation,main_grad",
+        values.parse_kinds,
+        default="all",
+        more="`update` is derived from `param` and `master_param`",
+    ),
+    Option(
+        "record-modules",
+        "record_modules",
+        "PATTERNS",
+        "Names of modules whose activations are recorded",
+        values.parse_list,
+    ),
+    Option(
+        "localize",
+        "localize",
+        "SECONDS",
+        "Time limit per test to find the faulty code, or off",
+        values.parse_localize,
+        text=lambda seconds: f"{seconds:g}" if seconds else "off",
+        more="all failures of a process take at most ten times as long",
+    ),
+    Option(
+        "keep-traces",
+        "keep_traces",
+        "DIR",
+        "Keep every trace below this directory",
+        values.parse_folder,
+        more="with every rank's output",
+    ),
+    Option(
+        "slots",
+        "slots",
+        "N",
+        "Ranks that may train on this machine at once",
+        values.parse_count,
+        default="one per core, minimum 2",
+    ),
+    Option(
+        "annotate",
+        "annotate",
+        "",
+        "Write missing annotations of tests: into the file the program read, or a new one",
+        kind="flag",
+        default="off",
+        more="[how](layouts.md#annotations-are-proposed)",
+    ),
+    Option(
+        "no-cache",
+        "no_cache",
+        "",
+        "Run every reference instead of reusing those of earlier runs",
+        kind="flag",
+        default="off",
+        more="[references](#references-are-run-once)",
+    ),
+    Option(
+        "cache-size",
+        "cache_size",
+        "SIZE",
+        "Disk space for references of earlier runs",
+        values.parse_size,
+        text=_size,
+    ),
+    Option(
+        "cache-inputs",
+        "cache_inputs",
+        "PATTERNS",
+        "Files that programs read, and $VARIABLES: a reference is run again when one changes",
+        values.parse_list,
+        more="patterns are relative to the root directory: `data/*.bin,$LAYERS`",
+    ),
+    Option(
+        "profile",
+        "profile",
+        "NAME",
+        "Settings under a name: dev, ci, nightly, or one of the ini key trainsafe_profiles",
+        lambda source, text: text,
+        more="[profiles](#profiles)",
+    ),
+)
+
+BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def documentation() -> str:
+    """The table of options as docs/usage.md has it."""
+    rows = ["| option | in the marker | default | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        typed = f"{option.flag} {option.metavar}".rstrip()
+        marker = f"`{option.field}`" if option.marker is not None else ""
+        default = option.default_words
+        meaning = "; ".join(filter(None, (option.help, option.more)))
+        cells = (f"`{typed}`", marker, f"`{default}`" if default else "", meaning)
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows).replace("|  |", "| |").replace("|  |", "| |") + "\n"

@@ -1,0 +1,181 @@
+"""What each option takes: parsers of text, and checks of the values in a marker.
+
+A parser is given the name of its source, for the message of a SettingError.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from pytest_trainsafe.config.checks import require_known
+from pytest_trainsafe.config.settings import NETWORKS, RECORDINGS, Recording
+from pytest_trainsafe.core.axes import DTYPES, MOST_SECONDS
+from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
+from pytest_trainsafe.errors import SettingError
+
+#: The most ranks of a Point, and the most that train at once: a bound on typing errors.
+MOST_RANKS = 100_000
+
+
+def parse_count(source: str, text: str) -> int:
+    """An integer from 1 to MOST_RANKS."""
+    if not re.fullmatch(r"0*[1-9][0-9]*", text):
+        raise SettingError(f"{source} takes an integer >= 1, not {shown(text)}")
+    if len(text) > 10 or int(text) > MOST_RANKS:
+        raise SettingError(f"{source} takes an integer of at most {MOST_RANKS}, not {shown(text)}")
+    return int(text)
+
+
+def parse_seed(source: str, text: str) -> int:
+    """A seed of 32 bits."""
+    # torch takes more, but numpy's seeds end here.
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) >= 2**32:
+        raise SettingError(f"{source} takes an integer from 0 to 2**32 - 1, not {shown(text)}")
+    return int(text)
+
+
+def parse_seconds(source: str, text: str) -> float:
+    """A positive, finite number of seconds."""
+    # float() by itself takes "nan", "1_0" and the digits of every script.
+    if not re.fullmatch(r"[0-9.]{1,30}(e[+-]?[0-9]{1,3})?", text.lower()):
+        raise SettingError(f"{source} takes a positive number of seconds, not {shown(text)}")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0  # two points, or no digit
+    if not seconds > 0:
+        raise SettingError(f"{source} takes a positive number of seconds, not {shown(text)}")
+    if seconds > MOST_SECONDS:
+        raise SettingError(f"{source} takes at most {MOST_SECONDS} seconds, not {shown(text)}")
+    return seconds
+
+
+def parse_localize(source: str, text: str) -> float:
+    """Seconds, 0.0 for "off"."""
+    if text == "off" or re.fullmatch(r"0{1,30}(\.0{0,30})?", text):
+        return 0.0
+    try:
+        return parse_seconds(source, text)
+    except SettingError:
+        raise SettingError(
+            f"{source} takes a number of seconds, or off, not {shown(text)}"
+        ) from None
+
+
+def parse_folder(source: str, text: str) -> str:
+    """The path of a folder, which need not exist."""
+    if any(len(os.fsencode(part)) > 255 for part in text.split(os.sep)) or len(text) > 3000:
+        raise SettingError(f"{source} takes the path of a folder, and {shown(text)} is too long")
+    if os.path.exists(text) and not os.path.isdir(text):
+        raise SettingError(
+            f"{source} takes the path of a folder, and {shown(text)} is not a folder"
+        )
+    return text
+
+
+def parse_size(source: str, text: str) -> int:
+    """Bytes, of a number with a unit."""
+    units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,15})?) ?([KMGT]B|)", text.upper())
+    if found is None:
+        raise SettingError(f"{source} takes a size such as 500MB or 2GB, not {shown(text)}")
+    return int(float(found[1]) * units[found[2]])
+
+
+def one_of(source: str, text: str, choices: tuple[str, ...]) -> str:
+    """The word itself, which must be one of `choices`."""
+    if text not in choices:
+        raise SettingError(
+            f"{source} takes one of {listing(choices)}, not {shown(text)}{nearest(text, choices)}"
+        )
+    return text
+
+
+def choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
+    """A parser that takes one of `choices`."""
+    return lambda source, text: one_of(source, text, choices)
+
+
+def parse_network(source: str, text: str) -> str:
+    """One of NETWORKS; "private" only where the kernel allows it."""
+    if one_of(source, text, NETWORKS) == "private":
+        from pytest_trainsafe.launch.resources.namespace import why_not
+
+        why = why_not()
+        if why:
+            raise SettingError(
+                f"{source} is private, and this machine does not allow private networks ({why}); "
+                "use host, or auto, which falls back to the machine's network"
+            )
+    return text
+
+
+def parse_recording(source: str, text: str) -> Recording:
+    """One of RECORDINGS."""
+    return "sketch" if one_of(source, text, RECORDINGS) == "sketch" else "full"
+
+
+def parse_list(source: str, text: str) -> tuple[str, ...]:
+    """Words separated by commas, each once."""
+    words = tuple(word.strip() for word in text.split(","))
+    if "" in words:
+        raise SettingError(
+            f"{source} takes a comma-separated list, and {shown(text)} has an empty entry"
+        )
+    if len(set(words)) < len(words):
+        raise SettingError(f"{source} lists an entry twice: {excerpt(text)}")
+    return words
+
+
+def parse_dtypes(source: str, text: str) -> tuple[str, ...]:
+    """Dtypes, empty for "auto"."""
+    if text == "auto":
+        return ()
+    return tuple(one_of(source, word, DTYPES) for word in parse_list(source, text))
+
+
+def parse_kinds(source: str, text: str) -> tuple[str, ...]:
+    """Kinds of tensors that are recorded."""
+    from typing import get_args
+
+    from pytest_trainsafe.core.tensor_id import Kind  # too slow to import for who does not ask
+
+    words = parse_list(source, text)
+    if "update" in words:
+        raise SettingError(
+            f"{source} takes kinds that are recorded, and update is not: an update is a parameter "
+            "after a step minus before it. Use param and, where there are master copies, "
+            "master_param"
+        )
+    recorded = tuple(kind for kind in get_args(Kind) if kind != "update")
+    return tuple(one_of(source, word, recorded) for word in words)
+
+
+def parse_checks(source: str, text: str) -> tuple[str, ...]:
+    """Names of checks."""
+    return require_known(parse_list(source, text), source)
+
+
+def check_seed(given: object) -> int:
+    """A seed in a marker."""
+    if type(given) is not int or not 0 <= given < 2**32:
+        raise SettingError(f"seed takes an integer from 0 to 2**32 - 1, not {shown(given)}")
+    return given
+
+
+def check_timeout(given: object) -> float:
+    """Seconds in a marker."""
+    if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
+        raise SettingError(f"timeout takes a positive number of seconds, not {shown(given)}")
+    if given > MOST_SECONDS:
+        raise SettingError(f"timeout takes at most {MOST_SECONDS} seconds, not {shown(given)}")
+    return float(given)
+
+
+def check_accept(given: object) -> tuple[str, ...]:
+    """Names of checks in a marker."""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise SettingError(f"accept takes a list of names of checks, not {shown(given)}")
+    return require_known(given)

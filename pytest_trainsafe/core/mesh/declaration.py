@@ -1,0 +1,250 @@
+"""The mesh of a program as it is declared: its axes, their order, and what each of them means.
+
+A program that declares nothing has `DEFAULT`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import SweepError
+
+#: What a mesh axis can mean.  Every axis has one role; the built-in axes are named by theirs.
+ROLES: dict[str, str] = {
+    "dp": "its ranks train on different samples, and their gradients are reduced",
+    "cp": "its ranks hold parts of one sequence, and their gradients are reduced",
+    "tp": "its ranks share the samples, and may hold parts of one layer",
+    "pp": "its ranks hold different layers",
+}
+
+#: Names that mean something else in a sweep or in the marker.
+TAKEN = frozenset(
+    {
+        *("sp", "vpp", "zero", "recompute", "compile", "dtype", "microbatches"),
+        *("args", "candidate_args", "reference", "seed", "timeout", "accept", "mesh"),
+    }
+)
+
+#: The most axes of a mesh, overlapping ones included, and the most characters of a name.
+MOST_AXES, MOST_CHARACTERS = 16, 40
+
+
+@dataclass(frozen=True, slots=True)
+class MeshAxis:
+    """One axis as data.  A mesh axis has a `role`; an overlapping one lies `over` mesh axes."""
+
+    name: str
+    role: str = ""
+    over: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, init=False)
+class Mesh:
+    """The axes that multiply into the world size, outermost first: the last varies fastest.
+
+        Mesh("pp", "dp_replicate", "dp_shard", "tp",
+             roles={"dp_replicate": "dp", "dp_shard": "dp"})
+
+    `roles` says what an axis means where its name is not itself a role: "dp", "cp", "tp" or "pp"
+    (see `ROLES`).  Several axes may share a role.  Annotations, `ctx.microbatches` and
+    `ctx.coordinates["dp"]` speak of a role, and mean all its axes together, in the order of ranks.
+
+    `overlaps` declares axes that use the ranks of others again, and do not multiply:
+    `{"ep": ("dp_shard", "cp")}` lets ep neighbours along cp, then dp_shard, share experts out.
+    Without it ep lies over the axes of the roles dp and cp, in the order of ranks.
+
+    Raises SweepError for a declaration that cannot be meant.
+    """
+
+    entries: tuple[MeshAxis, ...]
+
+    def __init__(
+        self,
+        *axes: str,
+        roles: Mapping[str, str] | None = None,
+        overlaps: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        given = _mapping("roles", roles, "{'dp_shard': 'dp'}")
+        laid = _mapping("overlaps", overlaps, "{'ep': ('dp_shard', 'cp')}")
+        _check_names(axes, tuple(laid))
+        for name in given:
+            if name not in axes:
+                raise SweepError(
+                    f"Mesh: roles names {shown(name)}, which is not one of its axes "
+                    f"({listing(axes)}){nearest(str(name), axes)}"
+                )
+        entries = [MeshAxis(name, _role(name, given)) for name in axes]
+        for entry in entries:
+            _check_alone(entry, entries)
+        entries += [MeshAxis(name, "", _over(name, over, axes)) for name, over in laid.items()]
+        object.__setattr__(self, "entries", tuple(entries))
+
+    @classmethod
+    def of(cls, entries: Iterable[MeshAxis]) -> Mesh:
+        """The mesh that `entries` describe as data, checked; DEFAULT for none."""
+        return _of(tuple(entries))
+
+    @property
+    def declared(self) -> tuple[MeshAxis, ...]:
+        """The mesh as data, from which `of` makes it again: nothing for DEFAULT."""
+        return () if self == DEFAULT else self.entries
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The mesh axes, outermost first."""
+        return tuple(entry.name for entry in self.entries if entry.role)
+
+    @cached_property
+    def fastest_first(self) -> tuple[str, ...]:
+        """The mesh axes in the order in which ranks are counted."""
+        return tuple(reversed(self.axes))
+
+    @cached_property
+    def overlaps(self) -> dict[str, tuple[str, ...]]:
+        """The overlapping axes, and the mesh axes that each lies over, outermost first."""
+        of_data = tuple(axis for axis in self.axes if self.role(axis) in ("dp", "cp"))
+        declared = {entry.name: entry.over for entry in self.entries if not entry.role}
+        return {"ep": of_data, **declared}
+
+    @cached_property
+    def of_layouts(self) -> frozenset[str]:
+        """What a layout may name: the mesh axes, and the roles."""
+        return frozenset({*self.axes, *ROLES})
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Every axis of this mesh, and the roles."""
+        return self.of_layouts.union(self.overlaps)
+
+    def role(self, axis: str) -> str:
+        """What a mesh axis means; a role means itself, and so does what is no axis."""
+        return self._roles.get(axis, axis)
+
+    def members(self, axis: str) -> tuple[str, ...]:
+        """The mesh axes that an axis stands for, outermost first.
+
+        Itself for a mesh axis, all axes of a role, and what an overlapping axis lies over.
+        """
+        if axis in self._roles:
+            return (axis,)
+        if axis in ROLES:
+            return tuple(name for name in self.axes if self._roles[name] == axis)
+        return self.overlaps.get(axis, (axis,))
+
+    def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """Mesh axes and roles as mesh axes alone, each once."""
+        return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
+
+    def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+        """Mesh axes, with the role in the place of all its axes that have several ranks."""
+        given, folded = tuple(axes), dict[str, None]()
+        for axis in given:
+            role = self.role(axis)
+            whole = all(name in given for name in self.members(role) if sizes[name] > 1)
+            folded[role if whole else axis] = None
+        return tuple(folded)
+
+    @cached_property
+    def _roles(self) -> dict[str, str]:
+        return {entry.name: entry.role for entry in self.entries if entry.role}
+
+
+def _mapping(word: str, given: object, example: str) -> Mapping[str, object]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise SweepError(f"Mesh: {word} takes a dict such as {example}, not {shown(given)}")
+    return given
+
+
+def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
+    if not axes:
+        raise SweepError("Mesh() has no axes; give their names, outermost first: Mesh('pp', 'dp')")
+    names = [*axes, *overlapping]
+    if len(names) > MOST_AXES:
+        raise SweepError(f"Mesh: {len(names)} axes are too many; a mesh has at most {MOST_AXES}")
+    for name in names:
+        if not isinstance(name, str) or not (
+            name.isidentifier() and name.isascii() and len(name) <= MOST_CHARACTERS
+        ):
+            raise SweepError(
+                f"Mesh: {shown(name)} is not the name of an axis; a name is a Python identifier of "
+                f"at most {MOST_CHARACTERS} letters, digits and underscores"
+            )
+        if name in TAKEN:
+            raise SweepError(
+                f"Mesh: {name!r} means something else in a sweep; give the axis another name"
+            )
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise SweepError(f"Mesh: the axis {repeated!r} is declared twice; give each axis once")
+    if "ep" in axes:
+        raise SweepError(
+            "Mesh: ep uses the ranks of other axes again, and does not multiply; say which in "
+            "overlaps={'ep': ('dp', 'cp')}"
+        )
+    if role := next((name for name in overlapping if name in ROLES), None):
+        raise SweepError(f"Mesh: overlaps names {role!r}, a role; give the axis another name")
+
+
+def _role(name: str, given: Mapping[str, object]) -> str:
+    role = given.get(name, name if name in ROLES else None)
+    if role is None:
+        raise SweepError(
+            f"Mesh: the axis {name!r} has no role; give roles={{{name!r}: ...}}, one of "
+            + "; ".join(f"{role!r} ({meaning})" for role, meaning in ROLES.items())
+        )
+    if not isinstance(role, str) or role not in ROLES:
+        raise SweepError(f"Mesh: {name!r} has the role {shown(role)}; a role is {listing(ROLES)}")
+    if name in ROLES and role != name:
+        raise SweepError(f"Mesh: {name!r} is a role itself, and cannot have the role {role!r}")
+    return role
+
+
+def _check_alone(entry: MeshAxis, entries: Sequence[MeshAxis]) -> None:
+    """An axis that is named by a role is all of it, or else the name would have two sizes."""
+    if entry.name != entry.role:
+        return
+    if others := [each.name for each in entries if each.role == entry.role and each != entry]:
+        raise SweepError(
+            f"Mesh: {entry.name!r} is the name of a role, which {listing(others)} has too; give "
+            f"the axis {entry.name!r} a name of its own"
+        )
+
+
+def _over(name: str, given: object, axes: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(given, (list, tuple)) or not given:
+        raise SweepError(
+            f"Mesh: overlaps[{name!r}] takes the mesh axes that {name!r} lies over, outermost "
+            f"first, not {shown(given)}"
+        )
+    for axis in given:
+        if axis not in axes:
+            raise SweepError(
+                f"Mesh: {name!r} overlaps {shown(axis)}, which is not a mesh axis; the mesh axes "
+                f"are {listing(axes)}"
+            )
+        if given.count(axis) > 1:
+            raise SweepError(f"Mesh: {name!r} overlaps {axis!r} twice; give each axis once")
+    return tuple(given)
+
+
+@lru_cache(maxsize=64)
+def _of(entries: tuple[MeshAxis, ...]) -> Mesh:
+    if not entries:
+        return DEFAULT
+    if odd := next((entry for entry in entries if bool(entry.role) == bool(entry.over)), None):
+        raise SweepError(f"Mesh: the axis {shown(odd.name)} has no role, or lies over others too")
+    mesh = [entry for entry in entries if not entry.over]
+    return Mesh(
+        *(entry.name for entry in mesh),
+        roles={entry.name: entry.role for entry in mesh},
+        overlaps={entry.name: entry.over for entry in entries if entry.over},
+    )
+
+
+#: The mesh of a program that declares none.  The order is Megatron-LM's default
+#: (`tp-cp-ep-dp-pp`, fastest first): neighbouring ranks share a tensor.
+DEFAULT = Mesh("pp", "dp", "cp", "tp")

@@ -1,0 +1,113 @@
+"""Sizes and coordinates over a mesh: where a rank stands, and which ranks stand along an axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from pytest_trainsafe.core.mesh.declaration import DEFAULT, ROLES, Mesh
+
+
+class OverMesh(dict[str, int]):
+    """A number for each mesh axis, the fastest axis first: sizes, or where a rank stands.
+
+    It also answers for what is not a mesh axis of its own (a role of several axes or of none, an
+    overlapping axis), which it does not list.
+    """
+
+    __slots__ = ("derived", "mesh")
+
+    def __init__(self, mesh: Mesh, numbers: Mapping[str, int], derived: Mapping[str, int]) -> None:
+        super().__init__(numbers)
+        self.mesh = mesh
+        self.derived = dict(derived)
+
+    def __missing__(self, axis: str) -> int:
+        return self.derived[axis]
+
+
+def mesh_of(numbers: Mapping[str, int]) -> Mesh:
+    """The mesh of sizes or coordinates; DEFAULT for a plain mapping."""
+    return numbers.mesh if isinstance(numbers, OverMesh) else DEFAULT
+
+
+def sizes_over(mesh: Mesh, values: Mapping[str, object]) -> OverMesh:
+    """The size of every mesh axis, from the values of axes; 1 where there is none."""
+    sizes = {axis: _size(values, axis) for axis in mesh.fastest_first}
+    derived = {role: math.prod(sizes[axis] for axis in mesh.members(role)) for role in ROLES}
+    return OverMesh(mesh, sizes, derived | {axis: _size(values, axis) for axis in mesh.overlaps})
+
+
+def coordinates_over(sizes: OverMesh, rank: int) -> OverMesh:
+    """Where a rank stands on every mesh axis; on an overlapping axis of n ranks, its number there.
+
+    Along a role or an overlapping axis ranks are numbered over its mesh axes, the last fastest.
+    An overlapping axis that does not divide their number has no coordinates.
+    """
+    at, rest = dict[str, int](), rank
+    for axis in sizes.mesh.fastest_first:
+        rest, at[axis] = divmod(rest, sizes[axis])
+    return _coordinates(at, sizes)
+
+
+def _coordinates(at: Mapping[str, int], sizes: OverMesh) -> OverMesh:
+    mesh = sizes.mesh
+    derived = {role: number_over(mesh.members(role), at, sizes) for role in ROLES}
+    for axis, over in mesh.overlaps.items():
+        if math.prod(sizes[name] for name in over) % sizes[axis] == 0:
+            derived[axis] = number_over(over, at, sizes) % sizes[axis]
+    return OverMesh(mesh, at, derived)
+
+
+def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
+    """All sets of ranks that differ in their place along an axis alone, each in that order.
+
+    Those along an overlapping axis of n ranks are n neighbours along what it lies over.
+    """
+    over = sizes.mesh.members(axis)
+    lines: dict[tuple[object, ...], list[tuple[int, int]]] = {}
+    for rank in range(math.prod(sizes.values())):
+        at = coordinates_over(sizes, rank)
+        number = number_over(over, at, sizes)
+        block = number // sizes[axis] if axis in sizes.mesh.overlaps else 0
+        lines.setdefault((*elsewhere(at, over), block), []).append((number, rank))
+    return [[rank for _, rank in sorted(line)] for line in lines.values()]
+
+
+def moved(
+    at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
+) -> Mapping[str, int]:
+    """The coordinates of the rank that has another number along a mesh axis or a role."""
+    there, rest = dict(at), number
+    for name in reversed(mesh_of(sizes).members(axis)):
+        rest, there[name] = divmod(rest, sizes[name])
+    return _coordinates(there, sizes) if isinstance(sizes, OverMesh) else there
+
+
+def rank_at(at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """The rank that stands at coordinates; an axis without a coordinate or a size has one rank."""
+    rank, stride = 0, 1
+    for axis in mesh_of(sizes).fastest_first:
+        rank += at.get(axis, 0) * stride
+        stride *= sizes.get(axis, 1)
+    return rank
+
+
+def elsewhere(at: Mapping[str, int], axes: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Where a rank stands on every mesh axis but `axes`, which are mesh axes or roles."""
+    left_out = mesh_of(at).expand(axes)
+    return tuple((axis, number) for axis, number in at.items() if axis not in left_out)
+
+
+def number_over(axes: Sequence[str], at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    """The number of a rank among those along `axes`, the last of which varies fastest."""
+    number = 0
+    for axis in axes:
+        number = number * sizes[axis] + at[axis]
+    return number
+
+
+def _size(values: Mapping[str, object], axis: str) -> int:
+    value = values.get(axis, 1)
+    assert isinstance(value, int), (axis, value)
+    return int(value)

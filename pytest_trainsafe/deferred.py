@@ -1,0 +1,63 @@
+"""Stand-ins for public names whose modules import torch, until torch is imported.
+
+A test module that annotates its fixtures with `Traces` is imported at collection, where torch
+would cost seconds.  Called by the package's `__getattr__`; once torch is imported, names resolve
+to the objects themselves.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+#: Public names whose modules import torch, and whether each is a class.
+IMPORTS_TORCH = {
+    "Context": True,
+    "Trace": True,
+    "Traces": True,
+    "consistent_tensor": False,
+    "context": False,
+    "logical_tensor": False,
+}
+
+
+def deferred(home: str, name: str) -> object:
+    """A stand-in for the class or function `name` of the module `home`, which imports it in use."""
+    return _deferred_class(home, name) if IMPORTS_TORCH[name] else _deferred_function(home, name)
+
+
+class _Deferred(type):
+    """A class that stands for another: its attributes, its instances, and what calling it makes."""
+
+    _home: str
+
+    def _real(cls) -> Any:
+        return getattr(import_module(cls._home), cls.__name__)
+
+    def __getattr__(cls, name: str) -> object:
+        if name.startswith("__"):  # asked by typing and pytest, which takes every class for a test
+            raise AttributeError(name)
+        return getattr(cls._real(), name)
+
+    def __call__(cls, *args: object, **kwargs: object) -> object:
+        return cls._real()(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, cls._real())
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, cls._real())
+
+
+def _deferred_class(home: str, name: str) -> type:
+    return _Deferred(name, (), {"_home": home, "__module__": "pytest_trainsafe"})
+
+
+def _deferred_function(home: str, name: str) -> object:
+    def function(*args: object, **kwargs: object) -> object:
+        return getattr(import_module(home), name)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = "pytest_trainsafe"  # ranks find it there by this name
+    function.__doc__ = f"`{home}.{name}`, imported when it is called."
+    return function

@@ -1,0 +1,68 @@
+"""What users catch: every error of this package below one base, and the category of warnings.
+
+    TrainsafeError
+    ├── DeclarationError (ValueError)        what a test, an option or a config declares
+    │   ├── SweepError                       axes, their values, Points, and what a marker takes
+    │   ├── InvalidProgramError              a program that ranks could not import or call
+    │   ├── SettingError                     the value of an option, an ini key or a marker setting
+    │   │   └── UnknownCheckError            a name in `accept` that no check has
+    │   └── DeepSpeedConfigError             `pytest_trainsafe.fixtures.deepspeed`
+    ├── ArgumentError (ValueError)           an argument of a function of this package
+    │   └── ArgumentTypeError (TypeError)    one of a type that the function does not take
+    ├── TrainsafeFailure (AssertionError)    `pytest_trainsafe.assertions`
+    ├── GroupFailure                         `pytest_trainsafe.launch`
+    ├── TraceError                           a recorded trace that cannot be used
+    ├── UnknownAxisError (AttributeError)    an axis that a Point is asked for
+    └── AnnotationError, LayoutError, ProgramError and others, each in its stage
+
+Every public exception class of the package derives from TrainsafeError; a test checks it.
+"""
+
+from __future__ import annotations
+
+
+class TrainsafeError(Exception):
+    """The base of every exception that pytest-trainsafe raises."""
+
+
+class DeclarationError(TrainsafeError, ValueError):
+    """A declaration is wrong; the message names the input, what is allowed and what to do.
+
+    At collection pytest reports it as a usage error of the test, or of the command line.
+    """
+
+
+class SweepError(DeclarationError):
+    """The axes, the Points or the arguments of a marker are wrong."""
+
+
+class InvalidProgramError(DeclarationError):
+    """A program cannot be trained: it is not found, not importable by ranks, or not callable."""
+
+
+class SettingError(DeclarationError):
+    """An option, an ini key or a setting of a marker has a value that it does not take."""
+
+
+class UnknownCheckError(SettingError):
+    """A name to accept that no check has."""
+
+
+class ArgumentError(TrainsafeError, ValueError):
+    """A function of this package was given a value that it does not take."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """A function of this package was given an argument of another type; says what to pass."""
+
+
+class TraceError(TrainsafeError):
+    """A trace cannot be used; the message names the file, what is wrong, and what to do."""
+
+
+class UnknownAxisError(TrainsafeError, AttributeError):
+    """A Point has no such axis, or one without a size; the message says how to ask for it."""
+
+
+class TrainsafeWarning(UserWarning):
+    """The category of the warnings of pytest-trainsafe, for pytest's `filterwarnings`."""

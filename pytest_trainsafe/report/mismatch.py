@@ -1,0 +1,26 @@
+"""The row `elements` of a report: how many elements of a wrong tensor differ, and which most.
+
+In the manner of `torch.testing.assert_close`, whose messages name the same figures.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.finding import Mismatch
+
+
+def mismatch_text(mismatch: Mismatch) -> str:
+    """`3 of 8 (37.5 %) differ by more than ...; the greatest absolute difference is ...`."""
+    total, differing = mismatch.elements, mismatch.differing
+    values = f"{_number(mismatch.value)} instead of {_number(mismatch.expected)}"
+    if total == 1:
+        return f"the only one is {values}, a difference of {mismatch.difference:.1e}"
+    by = f" by more than {mismatch.threshold:.1e}" if mismatch.threshold else ""
+    return (
+        f"{differing} of {total} ({100 * differing / total:.1f} %) differ{by}; the greatest "
+        f"absolute difference is {mismatch.difference:.1e}, at index {mismatch.index}: {values}"
+    )
+
+
+def _number(value: complex | float | int | bool) -> str:
+    """A value with the digits that show a difference in its last places."""
+    return str(value) if isinstance(value, int) else f"{value:.9g}"

@@ -1,0 +1,45 @@
+"""A program declares mesh axes and an order of ranks of its own, and is judged by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mesh_programs import hybrid, tp_innermost, tp_outermost
+
+from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+
+
+def report(candidate, reference, **arguments):
+    """What is said of the candidate with these arguments, which the reference does not get."""
+    candidate.case = replace(candidate.case, candidate_arguments=arguments)
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate, reference)
+    return " ".join(str(failure.value).split())
+
+
+@pytest.mark.trainsafe(hybrid, dp_replicate=2, dp_shard=2, dtype="float64")
+def test_hybrid_sharding_passes_and_a_missing_sum_is_named_by_its_axis(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+    text = report(candidate_trace, reference_trace, missing="dp_replicate")
+
+    assert "an all-reduce over dp_replicate is missing for this gradient" in text
+
+
+@pytest.mark.trainsafe(tp_innermost, dp_replicate=2, tp=2, dtype="float64")
+def test_tp_innermost_passes(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(tp_outermost, dp_replicate=2, tp=2, dtype="float64")
+def test_tp_outermost_passes_and_a_missing_sum_is_named_by_its_axis(
+    candidate_trace, reference_trace
+):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+    text = report(candidate_trace, reference_trace, missing="dp_replicate")
+
+    assert "an all-reduce over dp_replicate is missing for this gradient" in text

@@ -1,0 +1,144 @@
+"""A wrong tensor's finding counts its elements, and says where the greatest difference is."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from compare_traces import Bench, only
+
+from pytest_trainsafe import TrainsafeFailure, assert_equivalent
+from pytest_trainsafe.core.finding import Mismatch
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.explain import mismatch
+from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
+from pytest_trainsafe.report.mismatch import mismatch_text
+
+
+def test_the_greatest_difference_has_its_index_and_both_values() -> None:
+    reference = torch.arange(12, dtype=torch.float64).reshape(3, 4)
+    candidate = reference.clone()
+    candidate[1, 2] += 0.5
+    candidate[2, 0] -= 0.25
+
+    found = mismatch_of(candidate, reference, rounding=0.0)
+
+    assert found == Mismatch(
+        elements=12,
+        differing=2,
+        threshold=0.0,
+        difference=0.5,
+        index=(1, 2),
+        value=6.5,
+        expected=6.0,
+    )
+
+
+def test_an_element_within_an_even_share_of_rounding_does_not_count() -> None:
+    reference = torch.zeros(100, dtype=torch.float64)
+    candidate = torch.full((100,), 0.9, dtype=torch.float64)
+    candidate[7] = 2.0
+
+    found = mismatch_of(candidate, reference, rounding=10.0)
+
+    assert found is not None
+    assert (found.differing, found.threshold, found.index) == (1, 1.0, (7,))
+
+
+def test_blocks_of_a_large_tensor_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mismatch, "BLOCK", 4)
+    reference = torch.zeros(3, 5, dtype=torch.float64)
+    candidate = reference + 1
+    candidate[2, 1] = -3.0
+
+    found = mismatch_of(candidate, reference, rounding=0.0)
+
+    assert found is not None
+    assert (found.differing, found.difference, found.index) == (15, 3.0, (2, 1))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_differs_most(value: float) -> None:
+    reference = torch.zeros(4, dtype=torch.float64)
+    candidate = torch.tensor([1e300, value, 0.0, 0.0], dtype=torch.float64)
+
+    found = mismatch_of(candidate, reference, rounding=1.0)
+
+    assert found is not None
+    assert (found.differing, found.difference, found.index) == (2, math.inf, (1,))
+
+
+def test_integers_that_float64_cannot_tell_apart_differ() -> None:
+    reference = torch.tensor([2**53, 5])
+
+    found = mismatch_of(torch.tensor([2**53 + 1, 5]), reference, rounding=0.0)
+
+    assert found is not None
+    assert (found.differing, found.value, found.expected) == (1, 2**53 + 1, 2**53)
+
+
+def test_complex_numbers_and_single_values_are_compared() -> None:
+    found = mismatch_of(torch.tensor([1 + 1j, 2j]), torch.tensor([1 + 1j, 3 - 1j]), 0.0)
+    single = mismatch_of(torch.tensor(2.0), torch.tensor(1.5), 0.0)
+
+    assert found is not None
+    assert (found.index, found.value, found.expected) == ((1,), 2j, 3 - 1j)
+    assert single is not None
+    assert mismatch_text(single) == "the only one is 2 instead of 1.5, a difference of 5.0e-01"
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (0,)])
+def test_other_shapes_and_empty_tensors_have_none(shape: tuple[int, ...]) -> None:
+    assert mismatch_of(torch.zeros(shape), torch.zeros(0), 0.0) is None
+
+
+def failure(bench: Bench, **options: object) -> TrainsafeFailure:
+    wrong = only("main_grad", "fc1.weight", lambda record, at, part: part + (at["tp"] == 1))
+    rung = bench.rung(Point.of(tp=2), wrong, **options)  # type: ignore[arg-type]
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_equivalent(
+            rung.candidate, rung.reference, perturbed=rung.perturbed, shadow=rung.shadow
+        )
+    return caught.value
+
+
+def test_a_report_has_the_figures_and_the_finding_has_them_as_data(bench: Bench) -> None:
+    failed = failure(bench)
+
+    found = failed.findings[0].mismatch
+    assert found is not None
+    assert (found.elements, found.differing) == (128, 64)
+    assert found.index[0] >= 8  # the rows of rank 1
+    assert found.difference == pytest.approx(1.0)
+    assert isinstance(found.value, float)
+    assert isinstance(found.expected, float)
+    assert found.value - found.expected == pytest.approx(1.0)
+    text = " ".join(str(failed).split())
+    assert f"elements {mismatch_text(found)}" in text
+    assert "64 of 128 (50.0 %) differ by more than" in text
+
+
+def test_one_value_that_is_not_finite_is_one_element_that_differs(bench: Bench) -> None:
+    def spoilt(record: object, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        part = part.clone()
+        part[0, 0] = math.nan if at["tp"] else part[0, 0]
+        return part
+
+    rung = bench.rung(Point.of(tp=2), only("main_grad", "fc1.weight", spoilt))
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_equivalent(rung.candidate, rung.reference, perturbed=rung.perturbed)
+
+    found = caught.value.findings[0].mismatch
+    assert found is not None
+    assert (found.differing, found.difference, found.index) == (1, math.inf, (8, 0))
+
+
+def test_a_tensor_that_is_missing_has_no_elements_to_count(bench: Bench) -> None:
+    wrong = only("main_grad", "fc1.weight", lambda record, at, part: None)
+    rung = bench.rung(Point.of(tp=2), wrong)
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_equivalent(rung.candidate, rung.reference, perturbed=rung.perturbed)
+
+    assert [found.mismatch for found in caught.value.findings if found.check == "missing"] == [None]
+    assert "elements" not in str(caught.value)

@@ -1,0 +1,141 @@
+"""A launcher is added by name through the hook alone, and chosen by `--trainsafe-launcher`."""
+
+from __future__ import annotations
+
+import pytest
+
+TOY = '''
+"""A launcher that starts each rank by subprocess: in the test process, and in the starter."""
+
+import os
+import socket
+import subprocess
+import sys
+
+from pytest_trainsafe.launch import environment, rank_command, run_command
+
+
+class Toy:
+    name = "toy"
+
+    def __init__(self, setup):
+        assert setup.network == "auto"
+
+    def run(self, task, *, timeout, workdir, stop=None, environ=None):
+        return run_command(
+            task,
+            lambda file: [sys.executable, __file__, str(task.world_size), *rank_command(file)],
+            environ=environment(task, os.environ if environ is None else environ),
+            timeout=timeout,
+            workdir=workdir,
+            stop=stop,
+        )
+
+    def close(self):
+        open("closed", "w").close()
+
+
+def start(world, command):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    names |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world)) | {"TOY": "1"}
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **names, "RANK": rank, "LOCAL_RANK": rank})
+        for rank in map(str, range(world))
+    ]
+    return max([abs(rank.wait()) for rank in ranks])
+
+
+if __name__ == "__main__":
+    # The starter imports this file, and with it nothing that is slow.
+    sys.exit(start(int(sys.argv[1]), sys.argv[2:]))
+'''
+
+TEST = """
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def train(ctx):
+    assert os.environ["TOY"] == "1"
+    net = torch.nn.Linear(4, 3).to(ctx.dtype)
+    ctx.initialize(net)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    ctx.watch(net, sgd)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            with ctx.microbatch(index):
+                torch.manual_seed(index)
+                loss = net(torch.randn(5, 4, dtype=ctx.dtype)).square().mean()
+                ctx.loss(loss)
+                loss.backward()
+        for parameter in net.parameters():
+            dist.all_reduce(parameter.grad, group=ctx.group("dp"))
+        sgd.step()
+
+
+def fail():
+    if os.environ["TOY"]:
+        raise ValueError("the toy rank failed")
+
+
+@pytest.mark.trainsafe(train, dp=2)
+def test_clean(candidate_trace):
+    first, second = candidate_trace.at("float32").ranks
+    compared = [id for id in first.tensors if id.kind in ("main_grad", "param")]
+    assert len(compared) == 6
+    assert all(first.tensors[id].hash == second.tensors[id].hash for id in compared)
+
+
+def test_failing(torchrun_group):
+    torchrun_group.run(fail, world_size=1)
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, write_ini) -> pytest.Pytester:
+    pytester.makepyfile(toy=TOY, test_it=TEST)
+    write_ini()
+    return pytester
+
+
+def added(project: pytest.Pytester, launchers: object) -> None:
+    project.makeconftest(f"def pytest_trainsafe_launchers(config):\n    return {launchers!r}\n")
+
+
+def test_a_launcher_of_the_hook_runs_a_clean_point_and_a_failing_rank(project):
+    added(project, {"toy": "toy:Toy"})
+
+    result = project.runpytest_inprocess("-q", "--trainsafe-launcher", "toy")
+
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*rank 0 of 1 raised ValueError: the toy rank failed*"])
+    assert (project.path / "closed").exists()
+
+
+def test_a_launcher_that_nobody_added_is_refused_with_those_there_are(project):
+    added(project, {"toy": "toy:Toy"})
+
+    result = project.runpytest_inprocess("-q", "--trainsafe-launcher", "slurm")
+
+    result.stderr.fnmatch_lines(["*takes one of auto, warm, torchrun, toy, not 'slurm'*"])
+
+
+@pytest.mark.parametrize(
+    ("launchers", "words"),
+    [
+        (["toy:Toy"], "takes a dict such as"),
+        ({"toy": "toy.py"}, "gave 'toy.py' for 'toy'; it takes the import path of a class"),
+        ({"A Toy": "toy:Toy"}, "gave the name 'A Toy'; a name is"),
+        ({"warm": "toy:Toy"}, "gave 'warm', which is a launcher already"),
+    ],
+)
+def test_what_the_hook_cannot_mean_is_an_error_of_usage(project, launchers, words):
+    added(project, launchers)
+
+    with pytest.raises(pytest.UsageError, match=words):
+        project.parseconfigure("-q")

@@ -1,0 +1,83 @@
+"""One table of options: every setting is in it, in the header, and in the documentation."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.config import profiles, table
+from pytest_trainsafe.config.header import header
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
+
+PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
+
+#: Fields of Settings that no option sets: where the sweep is from, and what a hook gives.
+OTHERS = {"sweep_from_ini", "adapters"}
+
+#: A value of each field that is not its default, and how the header has it.
+CHANGED = {
+    "sweep": ((("tp", ("1", "2")), ("cp", ("1",))), "trainsafe sweep: tp=1,2 cp=1"),
+    "max_world_size": (16, "trainsafe: max-world-size 16"),
+    "dtypes": (("float64", "float32"), "trainsafe: dtype float64,float32"),
+    "launcher": ("torchrun", "trainsafe: launcher torchrun"),
+    "device": ("cpu", "trainsafe: device cpu"),
+    "network": ("host", "trainsafe: network host"),
+    "timeout": (1.5, "trainsafe: timeout 1.5"),
+    "seed": (3, "trainsafe: seed 3"),
+    "accept": (("moved", "dropout"), "trainsafe: accept moved,dropout"),
+    "record": ("sketch", "trainsafe: record sketch"),
+    "record_kinds": (("loss",), "trainsafe: record-kinds loss"),
+    "record_modules": (("a.*",), "trainsafe: record-modules a.*"),
+    "localize": (0.0, "trainsafe: localize off"),
+    "keep_traces": ("kept", "trainsafe: keep-traces kept"),
+    "slots": (3, "trainsafe: slots 3"),
+    "annotate": ("/root", "trainsafe: annotate"),
+    "no_cache": (True, "trainsafe: no-cache"),
+    "cache_size": (1_500_000_000, "trainsafe: cache-size 1.5GB"),
+    "cache_inputs": (("$A",), "trainsafe: cache-inputs $A"),
+    "profile": ("ci", "trainsafe: profile ci"),
+    "adapters": (("our:Adapter",), "trainsafe: adapters our:Adapter"),
+}
+
+
+def test_every_setting_has_an_option() -> None:
+    assert {field.name for field in fields(Settings)} - OTHERS == {o.field for o in table.OPTIONS}
+    assert set(CHANGED) == {field.name for field in fields(Settings)} - {"sweep_from_ini"}
+
+
+@pytest.mark.parametrize("field", CHANGED)
+def test_the_header_names_a_setting_that_is_not_its_default(field: str) -> None:
+    value, line = CHANGED[field]
+
+    assert header(replace(Settings(), **{field: value})) == [line]
+
+
+def test_the_header_is_empty_where_nothing_was_set_and_never_more_than_two_lines() -> None:
+    everything = Settings(**{field: value for field, (value, _) in CHANGED.items()})
+
+    assert header(Settings()) == []
+    assert len(header(everything)) == 2
+    assert "\n" not in "".join(header(replace(everything, keep_traces="a\nb\x1b" * 400)))
+    assert all(len(line) < 2000 for line in header(replace(everything, keep_traces="x" * 3000)))
+
+
+def test_the_documentation_has_the_tables_of_options_and_of_profiles() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    assert table.documentation() in page, f"put this into {PAGE}:\n{table.documentation()}"
+    assert profiles.documentation() in page, f"put this into {PAGE}:\n{profiles.documentation()}"
+
+
+def test_the_marker_takes_the_settings_that_the_table_gives_it() -> None:
+    marked = {option.field for option in table.OPTIONS if option.marker is not None}
+
+    assert marked == {"timeout", "seed", "accept"}
+    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", *marked}
+    assert "timeout=300, seed=0, accept=[]" in SIGNATURE
+
+
+def test_every_help_text_starts_with_a_capital_and_has_no_full_stop() -> None:
+    for option in table.OPTIONS:
+        assert option.help[0].isupper(), option.name
+        assert not option.full_help.endswith("."), option.name

@@ -1,7 +1,7 @@
-"""How parts that fit together are put together, remembered by their geometry.
+"""Joins parts that are known to fit together, with the geometry cached.
 
-A trace has thousands of tensors and a few geometries.  Called by merge, which finds out whether
-parts fit, and says why where they do not.
+A trace has thousands of tensors but few geometries.  Called by merge, which finds out whether
+parts fit and reports where they do not.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import torch
 from pytest_trainsafe.align.replicas import BITS
 from pytest_trainsafe.core.indices import Indices, placed_runs
 
-#: A rectangle of a tensor: its shape, and where its elements lie.
+#: A strided view of a tensor: shape, strides, offset.
 _View = tuple[tuple[int, ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """The way from parts to a logical tensor of shape `whole`.
+    """How to join parts into a logical tensor of shape `whole`.
 
-    `groups` lists the places of the parts that are replicas of each other; the first of each is
-    taken.  `moves` says of each group which rectangle of its part goes where.  `add` sums them,
-    and `divisors` are what the result is divided by.  `whole_group` says that one part is all.
+    `groups` lists the indices of parts that are replicas of each other; the first of each group
+    is used.  `moves` holds, for each group, pairs of views: where in the whole, where in the
+    part.  `add` sums the groups; the result is divided by each of `divisors`.  `whole_group`
+    means that a single part is the whole tensor.
     """
 
     whole: tuple[int, ...]
@@ -45,13 +46,13 @@ class Assembly:
         add: bool = False,
         divisors: Sequence[int] = (),
     ) -> Assembly:
-        """From the groups, and the logical indices that each group's parts hold."""
+        """Builds it from the groups and the logical indices that each group's parts hold."""
         one = len(groups) == 1 and tuple(map(len, arrays[0])) == whole
         moves = () if one else tuple(_moves(whole, each) for each in arrays)
         return cls(whole, tuple(map(tuple, groups)), moves, add, tuple(divisors), one)
 
     def assemble(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """The logical tensor, in `dtype`, of all parts' tensors."""
+        """The logical tensor, in `dtype`, from the tensors of all parts."""
         if self.whole_group:
             only = tensors[self.groups[0][0]].to(dtype)
             for divisor in self.divisors:
@@ -71,7 +72,7 @@ class Assembly:
         return out
 
     def replicas_equal(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether all replicas are the same bits; NaNs that differ in theirs are not."""
+        """Whether all replicas have the same bits; NaNs with different payloads are unequal."""
         return all(
             _same_bits(tensors[group[0]], tensors[other])
             for group in self.groups
@@ -97,7 +98,7 @@ def _moves(whole: tuple[int, ...], arrays: Sequence[Indices]) -> tuple[tuple[_Vi
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a contiguous tensor."""
+    """The strides of a contiguous tensor."""
     strides, step = [], 1
     for length in reversed(shape):
         strides.append(step)

@@ -1,8 +1,8 @@
-"""Numbers the calls of a module that several pipeline stages make, as the whole model makes them.
+"""Renumbers the calls of a module that several pipeline stages make, as in the whole model.
 
-Each stage counts from 0.  Where the stages' calls together are the reference's, as of an embedding
-that the last stage calls once more for multi-token prediction, they are calls of one sequence, and
-not replicas.  Called by the ladder before a rung is judged.
+Each stage counts its calls from 0.  If the stages' calls together are the reference's, they form
+one sequence and are not replicas; an example is an embedding that the last stage calls once more
+for multi-token prediction.  Called by the ladder before a rung is judged.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 _FLOWS = frozenset({"activation", "activation_grad", "decision"})
 
-#: A module's calls in one micro-batch: step, micro-batch, module.
+#: Identifies a module's calls in one micro-batch: step, micro-batch, module.
 _Calls = tuple[int, int | None, str]
 
-#: The number of a stage's call in the whole: by stage and the stage's own number.
+#: (stage, the stage's own call number) -> call number in the whole model.
 _Numbers = dict[tuple[int, int], int]
 
 
 def renumbered(candidate: Trace, reference: Trace) -> Trace:
-    """The candidate with the reference's numbers of calls; itself where nothing is to be changed.
+    """The candidate with the reference's call numbers; the candidate itself if none change.
 
-    Stages' calls are ordered by what runs after them: the next output on the stage that no other
-    stage has, by its place in the reference.
+    A stage's calls are ordered by the position, in the reference, of the next output that only
+    this stage has.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate
@@ -55,23 +55,23 @@ def renumbered(candidate: Trace, reference: Trace) -> Trace:
 
 
 def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Numbers]]:
-    """The modules' calls that are a sequence over stages, with their numbers in the whole."""
+    """The modules' calls that form a sequence over stages, with their numbers in the whole."""
     made: defaultdict[_Calls, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for id in candidate.ids():
         if id.kind == "activation":
             for rank, _ in candidate.holders(id):
                 made[_calls(id)][rank.coordinates["pp"]].add(id.call)
-    due: defaultdict[_Calls, set[int]] = defaultdict(set)
+    expected: defaultdict[_Calls, set[int]] = defaultdict(set)
     order: dict[TensorId, int] = {}
     for place, id in enumerate(reference.ids()):
         if id.kind == "activation":
-            due[_calls(id)].add(id.call)
+            expected[_calls(id)].add(id.call)
             order[id] = place
     shared = {
         calls: stages
         for calls, stages in made.items()
         if len(stages) > 1
-        and len(due[calls]) == sum(map(len, stages.values())) > max(map(len, stages.values()))
+        and len(expected[calls]) == sum(map(len, stages.values())) > max(map(len, stages.values()))
     }
     followed = _followed_by(candidate, order, {c for c, stages in made.items() if len(stages) > 1})
     for calls, stages in shared.items():
@@ -88,7 +88,7 @@ def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Nu
 def _followed_by(
     candidate: Trace, order: Mapping[TensorId, int], on_several: Collection[_Calls]
 ) -> dict[tuple[int, _Calls, int], int]:
-    """The place in the reference of the output that comes next on its stage, by stage and call."""
+    """By stage and call, the reference's position of the next output on that stage."""
     followed: dict[tuple[int, _Calls, int], int] = {}
     seen: set[tuple[int, int, int | None]] = set()
     for rank in candidate.ranks:

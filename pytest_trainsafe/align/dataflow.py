@@ -1,8 +1,8 @@
-"""The tensors of a Trace in the order of dataflow, whatever order the program ran things in.
+"""Sorts the tensors of a Trace in the order of dataflow, whatever the order of execution.
 
-Called by the compare judge, so that the first wrong tensor is the first one in dataflow.  A
-schedule may run several forwards before a backward, and gradients that arrive outside of every
-micro-batch are written when the step ends: the order of writing is not that of dataflow.
+Called by the compare judge, so that the first wrong tensor is the first in dataflow.  Tensors are
+not recorded in that order: a schedule may run several forwards before a backward, and gradients
+that arrive outside of every micro-batch are written when the step ends.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import math
 from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.trace.reader import Trace
 
-#: The phases of a micro-batch.  What is not named here belongs to its forward.
+#: The phases of a micro-batch's backward.  Kinds that are not listed belong to its forward.
 _BACKWARD = {"activation_grad": 1, "param_grad": 2}
 
-#: What a step makes after its last micro-batch, in the order in which it comes about.
+#: The order of the kinds that a step records after its last micro-batch.
 _AFTER = {"unclipped_grad": 0, "main_grad": 2, "grad_norm": 3}
 _LAST = 4
 
 
 def in_dataflow(trace: Trace) -> list[TensorId]:
-    """Every id once: step by step, and in a step micro-batch by micro-batch.
+    """Every id once: step by step, and within a step micro-batch by micro-batch.
 
-    A micro-batch goes forward, and then backward; through the stages of a pipeline, and through
-    them in reverse.  Within a phase the order is that in which a rank recorded things.
+    A micro-batch has a forward phase and then backward phases.  The forward follows the stages of
+    a pipeline, the backward follows them in reverse.  Within a phase, ids keep the order in
+    which a rank recorded them.
     """
-    # Stable: of several ranks, those of the first come first.
+    # The sort is stable: ids of the first rank come first.
     ids = sorted(trace.ids(), key=lambda id: id.step)
     pipeline = trace.sizes["pp"] > 1
     stage = {id: trace.holders(id)[0][0].coordinates["pp"] if pipeline else 0 for id in ids}
@@ -43,7 +44,7 @@ def in_dataflow(trace: Trace) -> list[TensorId]:
 
 
 def _turns(ids: list[TensorId]) -> dict[tuple[int, int | None], int]:
-    """The turn of each micro-batch of each step: programs number them as they like."""
+    """The position of each micro-batch within its step, whatever number the program gave it."""
     turns: dict[tuple[int, int | None], int] = {}
     for id in ids:
         turns.setdefault((id.step, id.microbatch), len(turns))
@@ -51,10 +52,10 @@ def _turns(ids: list[TensorId]) -> dict[tuple[int, int | None], int]:
 
 
 def _after(id: TensorId, pipeline: bool) -> int:
-    """The turn of what belongs to a whole step.
+    """The position of a tensor that belongs to a whole step.
 
-    Of a single stage it is known whether a norm was reported before the gradients were used, or
-    after; stages do not tell which of them came first.
+    With a single stage, the recorded order shows whether a norm was reported before or after the
+    gradients were used; with several stages it does not.
     """
     if id.kind == "grad_norm" and id.name == CLIP_NORM:
         return 1

@@ -1,8 +1,8 @@
-"""Undoes Flat placements: joins the runs of flattened tensors that ranks hold.
+"""Undoes Flat placements: joins the ranges of flattened tensors that ranks hold.
 
-Called by merge before anything else.  What comes out are parts of the same logical tensor without
-a Flat, one for each set of ranks that shared one out, so that the rest is a merge as ever: ranks
-elsewhere (of another tp rank, or of another pipeline stage) may have cut their copy elsewhere.
+Called by merge before anything else.  The result has one part without a Flat for each set of
+ranks that split a tensor among them.  There may be several such sets (for other tp ranks or other
+pipeline stages), each with a split of its own; merge joins their parts as usual.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from pytest_trainsafe.core.usage import name_ranks
 
 @dataclass(slots=True)
 class Joined:
-    """The joined parts, the axes they were joined along, and what did not fit: (check, message).
+    """The joined parts, the axes they were joined along, and problems as (check, message).
 
-    A joined part has the lowest rank of those that it was joined from, and stands for all ranks
-    along `axes` with the coordinate 0.
+    A joined part has the lowest rank of its sources; its coordinate along `axes` is 0.
     """
 
     parts: list[Part]
@@ -34,10 +33,10 @@ class Joined:
 
 
 def join_runs(parts: Sequence[Part], sizes: Sizes) -> Joined:
-    """Join the runs of all parts that share their coordinates off the Flat's axes.
+    """Joins the ranges of parts that agree in their coordinates on all axes but the Flat's.
 
-    Raises LayoutError for a part that is not its run.  Elements that no rank holds are NaN (0 in
-    integer tensors).
+    Raises LayoutError for a part whose shape is not that of its range.  Elements that no rank
+    holds are NaN (0 in integer tensors).
     """
     groups: dict[tuple[tuple[str, int], ...], list[_Run]] = {}
     for part in parts:
@@ -62,21 +61,21 @@ def _run(part: Part) -> _Run:
     check_run(flat, flat.shape)
     if tuple(part.tensor.shape) != (flat.length,):
         raise LayoutError(
-            f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives a run of "
+            f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives a range of "
             f"{flat.length} elements"
         )
     return _Run(part, flat, outer)
 
 
 def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> Part:
-    """One set of ranks' runs as the tensor that they cut."""
+    """Joins the ranges of one set of ranks."""
     first = group[0]
     shape = first.flat.shape
     for run in group:
         if run.flat.shape != shape:
             raise LayoutError(
-                f"rank {run.part.rank} holds a run of a tensor of {list(run.flat.shape)} and rank "
-                f"{first.part.rank} one of {list(shape)}"
+                f"rank {run.part.rank} holds a range of a tensor of {list(run.flat.shape)} and "
+                f"rank {first.part.rank} one of {list(shape)}"
             )
     source = first.part.tensor
     missing = float("nan") if source.is_floating_point() or source.is_complex() else 0
@@ -85,7 +84,7 @@ def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> P
     runs: dict[tuple[int, int], list[_Run]] = {}
     for run in group:
         runs.setdefault((run.flat.offset, run.flat.length), []).append(run)
-    for (offset, length), same in reversed(runs.items()):  # where two overlap, the first stands
+    for (offset, length), same in reversed(runs.items()):  # if two overlap, the first one wins
         whole[offset : offset + length] = same[0].part.tensor
         count[offset : offset + length] += 1
         problems.extend(_replicas(same))
@@ -108,7 +107,7 @@ def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> P
 
 
 def _replicas(same: Sequence[_Run]) -> list[tuple[str, str]]:
-    """What is wrong with equal runs, which are replicas."""
+    """What is wrong with equal ranges, which are replicas."""
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
     held = [(run.part.rank, run.part.coordinates, run.part.tensor) for run in same]

@@ -1,6 +1,6 @@
-"""Logical tensors of a Trace: the way from the recorded parts to what a single device holds.
+"""Builds logical tensors, those that a single device would hold, from a Trace.
 
-Called by the judges; joins the trace reader and merge.
+Called by the judges; combines the trace reader and merge.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.reader import Trace
 def parts_of(trace: Trace, id: TensorId) -> list[Part]:
     """The parts of `id` that the ranks recorded with their values, in rank order.
 
-    Parts of one hash are loaded once: they are the same bits.
+    Parts with the same hash have the same bits and are loaded once.
     """
     parts = []
     order = _order(trace, id)
@@ -38,11 +38,11 @@ def parts_of(trace: Trace, id: TensorId) -> list[Part]:
 
 
 def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
-    """The logical tensor of `id`; `shape` is the reference's, where there is one.
+    """The logical tensor of `id`; `shape` is the reference's shape, if known.
 
-    What belongs to one micro-batch is held by the dp coordinate that computed it, and the rest
-    by all of them; a pipeline stage holds what is its own.
-    ArgumentError for a tensor that no rank recorded with its values.
+    A tensor of one micro-batch is held by the dp coordinate that computed it, any other tensor by
+    all dp coordinates.  A pipeline stage holds only its own tensors.
+    Raises ArgumentError for a tensor that no rank recorded with its values.
     """
     given: tuple[object, object] = trace, id  # from tests, which need not be type-checked
     if not isinstance(given[0], Trace):
@@ -62,7 +62,7 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
 def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] | None:
     """Hash, dtype and shape of a tensor that every rank holds whole, as equal bits; else None.
 
-    Where two traces agree on it, their logical tensors are equal, and need not be loaded.
+    If two traces agree on it, their logical tensors are equal and need not be loaded.
     """
     holders = trace.holders(id)
     if not holders or _order(trace, id):
@@ -79,26 +79,26 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 
 
 def _shared_out(layout: Layout, sizes: Sizes) -> bool:
-    """Whether ranks hold parts or terms: an axis of one rank shares nothing out."""
+    """Whether ranks hold parts or terms; a split over an axis of size 1 does not count."""
     return any(isinstance(p, Slices | Flat | Owned) or sizes.get(p.axis, 2) > 1 for p in layout)
 
 
 def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
-    """The order that restores the dimensions of a tensor, where one was found."""
+    """The permutation that restores the dimensions of a tensor, if one was inferred; else ()."""
     flows = trace.permuted and id.kind in ("activation", "activation_grad")
     return trace.permuted.get((id.module, id.name), ()) if flows else ()
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:
-    """The roles of the axes along which only some ranks need hold a tensor."""
+    """The roles of the axes along which only some coordinates hold a tensor."""
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 
 
 def is_cut_over_stages(trace: Trace, id: TensorId) -> bool:
-    """Whether pipeline stages each have an output of their own under the name of `id`.
+    """Whether each pipeline stage has an output of its own under the name of `id`.
 
-    A container of layers (the decoder, the model itself) lies on several stages, with other
-    contents on each; what it returns there is what the stage hands on, and no output of the whole.
+    A container of layers (the decoder, the model itself) may be split over several stages.  Its
+    output on a stage is what the stage passes on, not the output of the whole container.
     """
     if trace.sizes["pp"] == 1 or id.kind not in ("activation", "activation_grad"):
         return False

@@ -1,7 +1,7 @@
-"""Puts the ranks' parts of one tensor together, and says where they do not fit.
+"""Merges the ranks' parts of one tensor, and reports where they do not fit together.
 
-Called by `align/logical.py` for a trace, and by judges that hold parts of their own.
-The checks are those of TTrace section 4.1 (no overlap, no omission) and exact replicas.
+Called by `align/logical.py` for a trace, and by judges for parts that they build themselves.
+Checks for overlaps and omissions (TTrace section 4.1), and that replicas are bit-identical.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = ["Merged", "Part", "merge"]
 
 @dataclass(slots=True)
 class Merged:
-    """The logical tensor and what was wrong on the way.
+    """The logical tensor and the findings of the merge.
 
-    `tensor` is float64, complex128, int64 or bool; it is None when the parts do not fit
-    together at all.  Elements that no rank holds are NaN (0 in integer tensors), and where
-    replicas differ the lowest rank's values stand; a finding says so in both cases.
+    `tensor` is float64, complex128, int64 or bool; it is None if the parts do not fit together
+    at all.  Elements that no rank holds are NaN (0 in integer tensors).  If replicas differ, the
+    lowest rank's values are used.  A finding reports both cases.
     """
 
     tensor: torch.Tensor | None
@@ -63,13 +63,13 @@ def merge(
     free_axes: Sequence[str] = ("pp",),
     where: TensorId | None = None,
 ) -> Merged:
-    """Merge the parts that ranks hold of one logical tensor.
+    """Merges the parts that ranks hold of one logical tensor.
 
-    `shape` is the logical shape where it is known (the reference's): parts that hold too much
-    or too little for it are overlaps and holes.  `free_axes` are the axes along which only some
-    coordinates need hold the tensor: `pp`, and `dp` for what belongs to one micro-batch.  Axes,
-    here and in layouts, are mesh axes or roles that several of them have.
-    The sums of Partial layouts are taken in float64, or exactly for integers.
+    `shape` is the logical shape if it is known (the reference's): parts that hold more or less
+    than it requires are overlaps and holes.  `free_axes` are the axes along which only some
+    coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one micro-batch.  Axes,
+    here and in layouts, are mesh axes or roles that several of them share.
+    Partial layouts are summed in float64, or exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
     parts = sorted(parts, key=lambda part: part.rank)
@@ -99,7 +99,7 @@ def _merge_runs(
     free_axes: Sequence[str],
     where: TensorId | None,
 ) -> Merged:
-    """Undo flat cuts, and merge what is left: along their axes one part then stands for all."""
+    """Joins Flat ranges first, and merges the joined parts."""
     merger = _Merger(parts, sizes, where)
     if not merger.consistent():
         return Merged(None, merger.findings, parts)
@@ -115,7 +115,7 @@ def _merge_runs(
     return Merged(merged.tensor, [*merger.findings, *merged.findings], parts)
 
 
-#: How parts are put together that fitted, by what `_geometry` says of them.
+#: How parts that fitted together are joined, by their `_geometry`.
 _known: dict[tuple[object, ...], Assembly] = {}
 _MOST_KNOWN = 2048
 
@@ -127,7 +127,7 @@ def _is_loss(where: TensorId | None) -> bool:
 def _geometry(
     parts: list[Part], sizes: Sizes, whole: tuple[int, ...] | None, free_axes: Sequence[str]
 ) -> tuple[object, ...]:
-    """Everything that decides whether parts fit together, and how."""
+    """Everything that decides whether and how parts fit together."""
     each = [
         (p.rank, *p.coordinates.items(), p.layout, p.tensor.shape, p.tensor.dtype) for p in parts
     ]
@@ -151,7 +151,7 @@ class _Merger:
                 held = [(p.layout, p.coordinates, tuple(p.tensor.shape)) for p in self.parts]
                 whole = logical_shape(held, self.sizes)
                 if shape is not None and shape != whole and self.check_lengths(shape):
-                    whole = shape  # a part is absent, so the parts alone do not tell
+                    whole = shape  # a part is missing, so the parts do not determine the shape
                 arrays = self.arrays(whole)
             except LayoutError as error:
                 self.fail("layout", f"{error}; {self.source}")
@@ -171,7 +171,7 @@ class _Merger:
         )
 
     def consistent(self) -> bool:
-        """Whether all ranks agree on what the layout is, as far as they must to be merged."""
+        """Whether the ranks agree on the layout, as far as a merge requires."""
         first = self.parts[0]
         for part in self.parts[1:]:
             if part.tensor.dtype != first.tensor.dtype:
@@ -196,7 +196,7 @@ class _Merger:
         return True
 
     def check_lengths(self, whole: tuple[int, ...]) -> bool:
-        """Whether every part is as long as the layout says, in each dimension of the whole."""
+        """Whether every part has the length that the layout gives, in each dimension."""
         if len(whole) != self.parts[0].tensor.ndim:
             self.fail(
                 "layout",
@@ -217,13 +217,13 @@ class _Merger:
                 odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
                 if odd:
                     fits = False
-                    has, due = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
+                    has, expects = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
                     holders = name_ranks([part.rank for part in odd])
                     hold = "hold" if len(odd) > 1 else "holds"
                     self.fail(
                         check,
                         f"the parts {verb}: {holders} {hold} {has} rows of dimension {dim}, of "
-                        f"{length} in all, where the layout gives {due}; {self.source}",
+                        f"{length} in all, where the layout gives {expects}; {self.source}",
                     )
         return fits
 
@@ -231,27 +231,27 @@ class _Merger:
         return part.coordinates, self.sizes
 
     def arrays(self, whole: tuple[int, ...]) -> dict[int, list[Indices]]:
-        """Every rank's index arrays in the whole, which the parts fit exactly."""
+        """Every rank's index arrays; raises LayoutError unless each part fits its arrays."""
         arrays = {p.rank: index_arrays(p.layout, *self.at(p), whole) for p in self.parts}
         for part in self.parts:
-            due = tuple(map(len, arrays[part.rank]))
-            if due != tuple(part.tensor.shape):
+            expected = tuple(map(len, arrays[part.rank]))
+            if expected != tuple(part.tensor.shape):
                 raise LayoutError(
                     f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives "
-                    f"{list(due)} of {list(whole)}"
+                    f"{list(expected)} of {list(whole)}"
                 )
         return arrays
 
     def check_missing(self, whole: tuple[int, ...], free_axes: Sequence[str]) -> None:
-        """Every rank that shares a holder's coordinates on the free axes holds a part too."""
+        """Checks that every rank with a holder's coordinates on the free axes holds a part."""
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):
-            return  # the coverage of rectangles is counted
+            return  # `check_coverage` counts the coverage of rectangles
         mesh = mesh_of(self.sizes)
         cut = mesh.expand(_split_axes(layout))
         summed = mesh.expand(p.axis for p in layout if isinstance(p, Partial))
-        # Copies of a parameter stand on some stages only, so a sum over pp has terms of those;
-        # and a micro-batch is on some dp ranks only, so the others have no term of its loss.
+        # Only the stages that hold a copy of a parameter contribute to a sum over pp, and only the
+        # dp ranks that ran a micro-batch contribute to its loss.
         terms = mesh.expand(("pp", "dp") if _is_loss(self.where) else ("pp",))
         free = [
             axis
@@ -286,7 +286,7 @@ class _Merger:
             what = f"a term of the sum over {', '.join(summed)}" if summed else "a replica"
             self.fail(
                 "missing",
-                f"{name_ranks(sorted(missing))} ought to hold {what} and recorded none; "
+                f"{name_ranks(sorted(missing))} should hold {what} and recorded none; "
                 f"held by {self.holders}; {self.source}",
             )
 
@@ -298,7 +298,7 @@ class _Merger:
         return at
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
-        """The places of the parts by what they hold: equal elements of equal terms are replicas."""
+        """Indices of the parts, grouped into replicas: the same elements of the same terms."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, part in enumerate(self.parts):
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))
@@ -366,7 +366,7 @@ class _Merger:
         return _pick(part.coordinates, _split_axes(part.layout))
 
     def check_coverage(self, count: torch.Tensor) -> None:
-        """Rectangles may leave elements out or take them twice; other layouts cannot."""
+        """Checks for elements that rectangles omit or hold twice; other layouts cannot do so."""
         for check, verb, wrong in (
             ("overlap", "held by more than one part", count > 1),
             ("hole", "held by no rank", count == 0),
@@ -382,7 +382,7 @@ class _Merger:
 
 
 def accumulator(dtype: torch.dtype, summed: bool) -> torch.dtype:
-    """The dtype that a merged tensor has: wide enough for exact values and good sums."""
+    """The dtype of a merged tensor: exact for the values and wide enough for sums."""
     if dtype.is_complex:
         return torch.complex128
     if dtype.is_floating_point:
@@ -395,7 +395,7 @@ def _rectangle(layout: Layout) -> bool:
 
 
 def _owners(layout: Layout, coordinates: Coordinates, sizes: Sizes) -> tuple[int, ...]:
-    """Whose the tensors of a rank are, where the layout leaves each to some of the ranks."""
+    """The owner index of a rank for each Owned placement."""
     return tuple(p.owner(coordinates, sizes) for p in layout if isinstance(p, Owned))
 
 

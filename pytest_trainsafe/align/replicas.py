@@ -1,7 +1,7 @@
-"""Compares what ranks hold that ought to be the same, exactly.  Called by merge.
+"""Compares replicas exactly.  Called by merge.
 
-Replicas come out of the same computation or the same collective, so there is no rounding to
-allow for: one different bit is a finding.  Only NaNs are equal whatever their payload.
+Replicas come from the same computation or the same collective, so no rounding is allowed: a
+single different bit is a finding.  NaNs are equal whatever their payload.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> str | None:
-    """What is wrong with replicas, or None when all are equal.
+    """Describes how replicas differ; None if all are equal.
 
     `arrays` are the logical indices that the replicas hold.  The message names the ranks that
-    differ from the first, the axes over which they do, how many elements, the first of them in
-    the logical tensor with its values, and the largest difference.
+    differ from the first, the axes over which they differ, the number of different elements, the
+    first of them in the logical tensor with its values, and the largest difference.
     """
     reference_rank, _, reference = replicas[0]
     different = [
@@ -50,7 +50,7 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
 
 
 def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Where two tensors of one shape differ in their bits, as a bool tensor; NaNs are equal."""
+    """A bool tensor that is true where the bits of two tensors differ; NaNs are equal."""
     if left.dtype != right.dtype:
         left, right = left.to(torch.float64), right.to(torch.float64)
     if left.is_complex():
@@ -67,7 +67,7 @@ def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _axes(replicas: Sequence[Replica]) -> list[str]:
-    """The axes along which a step to a neighbouring replica changes the values."""
+    """The axes along which the values change from a replica to its neighbour."""
     classes: list[torch.Tensor] = []
     steps: dict[str, bool] = {}
     seen: list[tuple[Coordinates, int]] = []
@@ -86,7 +86,7 @@ def _axes(replicas: Sequence[Replica]) -> list[str]:
 
 
 def _largest(left: torch.Tensor, right: torch.Tensor) -> str:
-    """The largest difference of elements that differ."""
+    """The largest difference between elements that differ."""
     wide = torch.complex128 if left.is_complex() else torch.float64
     distance = (left.to(wide) - right.to(wide)).abs().nan_to_num(nan=float("inf"))
     largest = distance.max().item()

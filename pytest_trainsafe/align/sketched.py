@@ -1,7 +1,7 @@
-"""Sketches of logical tensors: the ranks' sketches of their parts, added up.
+"""Sketches of logical tensors: the sum of the ranks' sketches.
 
-Called by the judges, for tensors whose values were not kept.  What `merge` would have a finding
-about has no sketch here, and is to be recorded in full.
+Called by the judges for tensors whose values were not kept.  A tensor for which `merge` would
+report a finding has no sketch here; it must be recorded in full.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sketched:
 
     def __sub__(self, other: Sketched) -> Sketched:
         assert self.shape == other.shape
-        with np.errstate(invalid="ignore"):  # of infinities
+        with np.errstate(invalid="ignore"):  # infinities
             return Sketched(self.values - other.values, self.shape)
 
     def along(self, other: Sketched) -> float:
@@ -60,8 +60,8 @@ def is_whole(trace: Trace, id: TensorId) -> bool:
 def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
     """The sketch of a logical tensor.
 
-    None where parts are missing, replicas differ in a bit, or ranks do not agree on the tensor's
-    shape, dtype or layout.
+    None if parts are missing, replicas differ in a bit, or ranks disagree on the tensor's shape,
+    dtype or layout.
     """
     held = trace.holders(id)
     if not held or not _consistent(held) or not _complete(trace, held, free_axes(id)):
@@ -79,7 +79,7 @@ def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
         with np.errstate(invalid="ignore"):
             total = values if total is None else total + values
     assert total is not None
-    if len(shapes) > 1:  # an uneven cut, of which a rank alone cannot know the whole
+    if len(shapes) > 1:  # an uneven split: a rank alone cannot know the logical shape
         return None
     for placement in held[0][1].layout:
         if isinstance(placement, Partial) and placement.op == "avg":
@@ -100,7 +100,7 @@ Shape = tuple[int, ...]
 
 @functools.lru_cache(maxsize=16)
 def _sketcher(point: Point, rank: int) -> Sketcher:
-    """A rank's sketcher, for the small parts of large tensors: those are kept whole."""
+    """A rank's sketcher, for small parts of large tensors, whose values are always kept."""
     return Sketcher(point.coordinates(rank), point.sizes)
 
 
@@ -113,7 +113,7 @@ def _consistent(held: Sequence[Held]) -> bool:
 
 
 def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
-    """The holders by what they hold: replicas together."""
+    """The holders, grouped into replicas."""
     groups: dict[Hashable, list[Held]] = {}
     for rank, event in held:
         where: list[Hashable] = []
@@ -132,7 +132,7 @@ def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
 
 
 def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> bool:
-    """Whether no rank lacks its part, and rectangles fill the tensor."""
+    """Whether no rank lacks its part, and rectangles cover the tensor."""
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)
     if rectangle is not None:
@@ -144,7 +144,7 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
         return _runs_complete(trace, held, flat.axes, free_from)
     mesh = trace.sizes.mesh
     named = mesh.expand(axis for p in layout for axis in axes_of(p))
-    # A copy on some stages gives a sum over pp the terms of those.
+    # Only the stages that hold a copy of a parameter contribute to a sum over pp.
     stages_over = mesh.members("pp")
     free = [a for a in mesh.expand(free_from) if a in stages_over or a not in named]
     bound = math.prod(size for axis, size in trace.sizes.items() if axis not in free)
@@ -159,7 +159,7 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
 def _runs_complete(
     trace: Trace, held: Sequence[Held], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
-    """Whether each set of ranks that shares out a tensor holds all of it, cut in the same runs."""
+    """Whether each set of ranks that splits a tensor holds all of it, in the same ranges."""
     mesh = trace.sizes.mesh
     axes = mesh.expand(axes)
     named = mesh.expand(axis for p in held[0][1].layout for axis in axes_of(p))
@@ -176,7 +176,7 @@ def _runs_complete(
     elements = math.prod(flat.shape)
     cuts = {tuple(sorted(runs)) for runs in sets.values()}
     if len(cuts) > 1:
-        return False  # as stages cut copies of theirs: their sketches do not add up to one
+        return False  # stages may split their copies differently: sketches then do not add up
     end = 0
     for offset, length in cuts.pop():
         if offset != end:

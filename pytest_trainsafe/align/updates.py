@@ -1,6 +1,6 @@
-"""What a step added to a parameter.  Called by the compare judge.
+"""The update that a step made to a parameter.  Called by the compare judge.
 
-A parameter moves little in a step, so an error of its update drowns in its value.
+A parameter changes little in a step, so an error in the update is hidden in the parameter.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
 
 
 def ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:
-    """The parameter or master copy before a step and after it; None if one is not recorded."""
-    # A float64 shadow keeps no master copies, and nothing has one before the first step.
+    """The ids of the parameter or master copy before and after a step; None if one is missing."""
+    # A float64 reference keeps no master copies, and there are none before the first step.
     after = id if trace.holders(id) else msgspec.structs.replace(id, kind="param")
     before = msgspec.structs.replace(after, step=id.step - 1)
     if not trace.holders(before):

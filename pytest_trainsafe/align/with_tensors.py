@@ -1,4 +1,4 @@
-"""A trace with other events of tensors in the place of its own."""
+"""Copies a trace with its tensor events replaced."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Tensors = dict[TensorId, TensorEvent]
 
 
 def with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
-    """The same trace, its files shared, with these events of each rank."""
+    """The same trace, sharing its files, with `tensors(rank)` as the events of each rank."""
     ranks = []
     for rank in trace.ranks:
         adopted = copy.copy(rank)

@@ -1,4 +1,4 @@
-"""Layouts, ranks and rows in the words of findings.  Called by merge."""
+"""Describes layouts and rows in the messages of findings.  Called by merge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def describe(layout: Layout) -> str:
             case Slices():
                 words.append(f"rectangles over {', '.join(placement.axes)}")
             case Flat():
-                words.append(f"flattened and cut in runs over {' and '.join(placement.axes)}")
+                words.append(f"flattened and cut in ranges over {' and '.join(placement.axes)}")
             case Scaled():
                 words.append(f"times the size of {placement.axis}")
             case Owned():

@@ -1,7 +1,8 @@
-"""Annotation files: read, turned into Layouts, and written.
+"""Annotation files: reading them, turning them into Layouts, and writing them.
 
 text, entries   the YAML as plain data, and as typed entries
-declared        the entries of a file, and the Layouts that they declare
-patterns        which entry is a name's
+parse           checks the data and builds the entries
+declared        a file's entries, and the Layouts that they declare
+patterns        finds the entry that applies to a name
 extend, write   adds entries to a file
 """

@@ -1,4 +1,4 @@
-"""Layouts as a user declares them, in YAML, in the style of TTrace's Figure 3.
+"""Layouts that a user declares in YAML, in the style of TTrace's Figure 3.
 
 Called by the recorder for modules and the loss, and by `record/layouts/resolve.py` for parameters.
 """
@@ -24,8 +24,9 @@ from pytest_trainsafe.trace.facts import Annotations as AnnotationsFact
 class Annotations:
     """The entries of one annotation file.
 
-    A pattern matches a dotted name or any dotted suffix of it; the last entry that matches
-    wins, whole.  Layouts are for one Point: an axis of size 1 gives no placement.
+    A pattern matches a dotted name or any dotted suffix of it.  The last entry that matches
+    applies, and earlier ones are ignored.  Layouts are for one Point: an axis of size 1 gives no
+    placement.
     """
 
     def __init__(self, entries: Entries, origin: str = "annotations") -> None:
@@ -40,21 +41,21 @@ class Annotations:
 
     @classmethod
     def empty(cls) -> Annotations:
-        """No annotations: every name has none."""
+        """Annotations without entries."""
         return cls(Entries())
 
     @classmethod
     def of(
         cls, data: Mapping[str, Any], origin: str = "annotations", model: str = ""
     ) -> Annotations:
-        """Annotations from a mapping of the file's form, or those of one `model` of several."""
+        """Annotations from a mapping in the file's form, or those of one of its models."""
         found = cls(parse(data, origin, model), origin)
         found.model = model
         return found
 
     @classmethod
     def read(cls, path: Path) -> Annotations:
-        """Annotations from a YAML file, or those of one model of it: `layouts.yaml#llama`.
+        """Annotations from a YAML file, or of one model in it: `layouts.yaml#llama`.
 
         Raises AnnotationError.
         """
@@ -72,7 +73,7 @@ class Annotations:
         return cls.of(load(text, origin), origin, model)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
-        """These annotations, and what is `given` where they say nothing."""
+        """These annotations, extended by `given`; on conflict these take precedence."""
         below, own = parse(given, "what the framework says"), self.entries
         joined = replace(
             own,
@@ -89,7 +90,7 @@ class Annotations:
         return found
 
     def fact(self) -> AnnotationsFact:
-        """The event that a later proposal of annotations reads."""
+        """The event for a later proposal of annotations: the file, its model and its cp_order."""
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
         return AnnotationsFact(file, order, self.model)
@@ -97,9 +98,9 @@ class Annotations:
     def parameter(
         self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)
     ) -> tuple[Layout, str] | None:
-        """The layout of a parameter and the entry it came from, or None without an entry.
+        """The layout of a parameter and the entry it comes from; None without an entry.
 
-        `axes` are those that tensor parallelism cuts it over, outermost first.
+        `axes` are the axes of tensor parallelism that split it, outermost first.
         """
         found = self._parameters.find(name)
         if found is None:
@@ -111,17 +112,17 @@ class Annotations:
         return nested(dim, axes, point.sizes, entry.blocks), source
 
     def sequence_parallel(self, name: str) -> bool:
-        """Whether a parameter's gradient is a partial sum over tp where sp is on."""
+        """Whether a parameter's gradient is a partial sum over tp if sp is on."""
         found = self._parameters.find(name)
         return found is not None and found[0].sequence_parallel
 
     def expert_parallel(self, name: str) -> bool:
-        """Whether a parameter is an expert's, held by some of the dp and cp ranks at ep > 1."""
+        """Whether a parameter belongs to an expert: with ep > 1, only its owners hold it."""
         found = self._parameters.find(name)
         return found is not None and found[0].expert_parallel
 
     def expert_tp_size(self, name: str) -> int | None:
-        """How many ranks an expert's parameter is cut over, where that is not tp."""
+        """The number of ranks that an expert's parameter is split over, if it is not tp's."""
         found = self._parameters.find(name)
         return found[0].expert_tp_size if found is not None else None
 
@@ -131,14 +132,14 @@ class Annotations:
         return found[0].gradient_partial if found is not None else ()
 
     def decision(self, name: str) -> Decision:
-        """Where a module makes a decision, a choice by scores; "" where it makes none."""
+        """Where a module makes a decision (a choice by scores); "" if it makes none."""
         return self._outputs(name).get("output", OutputEntry()).decision
 
     def local(self, name: str, point: Point) -> tuple[str, ...]:
-        """The places of a module's output, and gradients of it, without a logical counterpart.
+        """The key paths of a module's output, and of its gradient, without a logical counterpart.
 
-        A place is "output" for all that the module yields and all its gradients, "output.0" for
-        one tensor and its gradient, or "output_grad", "output_grad.0" for gradients alone.
+        The key path "output" stands for all outputs and their gradients, "output.0" for one
+        tensor and its gradient, "output_grad" and "output_grad.0" for gradients alone.
         """
         return tuple(
             place
@@ -147,10 +148,10 @@ class Annotations:
         )
 
     def permuted(self, name: str, output_name: str, point: Point, ndim: int) -> tuple[int, ...]:
-        """The order that restores the dimensions of an output; empty where it has them in order.
+        """The permutation that restores the dimensions of an output; () if none is needed.
 
-        Layouts count dimensions in the restored order.  Raises AnnotationError where the output
-        has another number of dimensions, or two axes say different orders.
+        Layouts count dimensions in the restored order.  Raises AnnotationError if the output
+        has another number of dimensions, or two axes declare different permutations.
         """
         entry = _output(self._outputs(name), output_name)
         if entry is None or not entry.permuted:
@@ -179,9 +180,9 @@ class Annotations:
         """The layout of a module's output, or of the gradient that reaches it.
 
         `output_name` is "output", "output.0", "output.logits"; an entry for "output" covers
-        them all.  A gradient has the entry "output_grad"; without one it is laid out as the
-        output is, but whole where the output is partial (the gradient of a sum reaches each
-        of its terms).
+        all of them.  A gradient uses the entry "output_grad".  Without one its layout is that of
+        the output, except that it is whole where the output is partial: the gradient of a sum
+        reaches each of its terms.
         """
         found = self._modules.find(name)
         if found is None:
@@ -198,7 +199,7 @@ class Annotations:
         return layout, source
 
     def buffer(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
-        """The layout of a buffer and the entry it came from, or None without an entry."""
+        """The layout of a buffer and the entry it comes from; None without an entry."""
         found = self._buffers.find(name)
         if found is None:
             return None
@@ -211,14 +212,14 @@ class Annotations:
         return found is not None and _is_local(found[0], point)
 
     def cuts_batches(self) -> str:
-        """The first entry that says dp ranks each have a slice of a micro-batch, or ""."""
+        """The first entry that splits micro-batches over dp ranks; "" without one."""
         for pattern, outputs in self.entries.modules:
             if any(entry.dp_dim is not None for entry in outputs.values()):
                 return f"modules: {pattern}"
         return ""
 
     def loss(self, point: Point) -> tuple[Layout, str] | None:
-        """The layout of the loss, or None without an entry."""
+        """The layout of the loss; None without an entry."""
         entry = self.entries.loss
         if entry is None:
             return None
@@ -227,14 +228,14 @@ class Annotations:
         return (*terms, *means), "loss"
 
     def unreduced(self, point: Point) -> Layout:
-        """What every gradient is besides, before the reduction: a multiple, where that averages."""
+        """The Scaled placements of gradients before a reduction that averages."""
         axes = self.entries.mean_gradients
         if axes is None:
             axes = self._averaged
         return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
 
     def averaged_by_wrapper(self, axes: tuple[str, ...]) -> None:
-        """Take gradients for means over these axes, where the file says nothing of them.
+        """Treats gradients as means over these axes, unless the file declares otherwise.
 
         A wrapper that averages is often found only in the model's first forward.
         """
@@ -245,7 +246,7 @@ class Annotations:
     ) -> list[str]:
         """The entries whose pattern matches none of the names, as "modules: linear_qkv".
 
-        Optional ones are left out.
+        Optional entries are excluded.
         """
         unmatched = [
             *self._parameters.unmatched(parameters),
@@ -255,7 +256,7 @@ class Annotations:
         return [entry for entry in unmatched if entry not in self.entries.optional]
 
     def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
-        """The entries of a module's outputs by place, empty without any."""
+        """The entries of a module's outputs by key path; empty if there are none."""
         found = self._modules.find(name)
         return found[0] if found is not None else {}
 
@@ -285,9 +286,10 @@ class Annotations:
     def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
         if not -ndim <= dim < ndim:
             raise AnnotationError(
-                f"{self.origin}: `{source}` cuts dimension {dim} of {name or 'the root module'!r}, "
-                f"which has {ndim} dimension{'s' * (ndim != 1)}. Correct it, or add a later entry "
-                f"for {name!r}: the last entry that matches wins."
+                f"{self.origin}: `{source}` splits dimension {dim} of "
+                f"{name or 'the root module'!r}, which has {ndim} "
+                f"dimension{'s' * (ndim != 1)}. Correct it, or add a later entry for "
+                f"{name!r}: the last entry that matches wins."
             )
         return dim % ndim
 
@@ -297,14 +299,14 @@ def _is_local(entry: OutputEntry, point: Point) -> bool:
 
 
 def in_use(axis: str, point: Point) -> bool:
-    """Whether an axis is in use at a Point: of more than one rank or stage, or on."""
+    """Whether an axis is in use at a Point: its size is more than 1, or it is on."""
     if axis == "sp":
         return bool(point.get("sp", False)) and point.size("tp") > 1
     return (int(point.get(axis, 1)) if axis == "vpp" else point.size(axis)) > 1
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
-    """The entry for an output: its own, else that of the level above ("output")."""
+    """The entry of an output, or else that of the nearest enclosing key path ("output")."""
     while name not in outputs and "." in name:
         name = name.rpartition(".")[0]
     return outputs.get(name)

@@ -1,4 +1,4 @@
-"""What an annotation file may say, as types.  `parse` makes them, `declared` makes Layouts."""
+"""The entries of an annotation file, as types.  `parse` builds them, `declared` uses them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class AnnotationError(TrainsafeError, ValueError):
     """An annotation is wrong; the message names the file, the entry, and what is allowed."""
 
 
-#: Where a module's choice is: nowhere, in its output, or in a call of topk (or argmax) within it.
+#: Where a module's decision is: nowhere, in its output, or in a call of topk or argmax inside it.
 Decision = Literal["", "output", "topk"]
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
-    """How parameters are cut over tp.  `blocks` are the logical sizes of fused blocks.
+    """How parameters are split over tp.  `blocks` are the logical sizes of fused blocks.
 
-    `expert_parallel` parameters are held by some of the dp and cp ranks only, at ep > 1, and cut
-    over `expert_tp_size` ranks where that is not tp.  Each rank along an axis of
-    `gradient_partial` computes a term of the gradient.
+    With ep > 1, only the owners among the dp and cp ranks hold `expert_parallel` parameters, split
+    over `expert_tp_size` ranks (None: over tp).  Each rank along an axis of `gradient_partial`
+    computes one term of the gradient.
     """
 
     tp_dim: int | None = None
@@ -35,13 +35,13 @@ class ParameterEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
-    """How a module's output is cut, or that each rank holds a term of it.
+    """How a module's output is split, or that each rank holds one term of it.
 
-    At Points where an axis of `local` is in use, it has no logical counterpart.  `permuted` says
-    for an axis in which order the output has its dimensions where that is in use.
-    A `decision` is the indices of what was chosen by scores ("output"), or a choice that the
-    module makes inside itself ("topk").  `dp_dim` is the dimension of which each dp rank has a
-    slice, where dp ranks share every micro-batch.
+    At Points that use an axis of `local`, the output has no logical counterpart.  `permuted`
+    holds, by axis, the permutation that restores the dimensions at Points that use the axis.
+    `decision` is "output" for a module that returns the indices it chose by scores, and "topk"
+    for one that chooses inside its forward.  `dp_dim` is the dimension that is split over dp, for
+    programs whose dp ranks share every micro-batch.
     """
 
     tp_dim: int | None = None
@@ -59,7 +59,7 @@ class OutputEntry:
 
 @dataclass(frozen=True, slots=True)
 class LossEntry:
-    """The axes whose ranks hold terms of the loss (`partial`) or of its mean (`mean`)."""
+    """The axes over which the loss is the sum (`partial`) or the mean (`mean`) of ranks' values."""
 
     partial: tuple[str, ...] = ()
     mean: tuple[str, ...] = ()
@@ -67,11 +67,11 @@ class LossEntry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A whole annotation file, checked.  The order of patterns is the file's.
+    """A whole annotation file, checked.  Patterns are in the order of the file.
 
-    `mean_gradients` are the axes over which gradients are yet to be averaged; None where the file
-    says nothing of them, and () where it says that they are not.  `optional` has the entries that
-    need not match anything, as "modules: linear_qkv".
+    `mean_gradients` are the axes over which gradients have yet to be averaged: None if the file
+    does not declare them, () if it declares that there are none.  `optional` lists the entries
+    that need not match anything, as "modules: linear_qkv".
     """
 
     cp_order: Literal["zigzag", "contiguous"] | None = None

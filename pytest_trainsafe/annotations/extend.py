@@ -1,7 +1,7 @@
-"""Adds annotations to the text of an annotation file, and leaves all that it says as it is.
+"""Adds annotations to the text of an annotation file without changing the rest.
 
-Called by `annotations/write.py`, and by the report for the text of a new file.  Comments, order and
-spelling stay; only what is missing is put in, between what is there.
+Called by `annotations/write.py`, and by the report for the text of a new file.  Comments, order
+and spelling are kept; missing entries are inserted between the existing ones.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-#: What YAML reads as a plain string, and a reader too.
+#: Text that is a string in YAML without quotes.
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 #: Keys whose lists are sets of axes.
 _SETS = {"mean", "partial", "local", "gradient_partial"}
@@ -21,7 +21,7 @@ _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
 def render(wanted: Mapping[str, Any]) -> str:
-    """Annotations as the text of a file: an entry a line."""
+    """Annotations as the text of a file, one line per entry."""
     lines = []
     for section, value in wanted.items():
         if section in ("parameters", "modules"):
@@ -36,10 +36,11 @@ def render(wanted: Mapping[str, Any]) -> str:
 
 
 def extend(text: str, wanted: Mapping[str, Any]) -> str:
-    """The text of a file with what it lacks of `wanted`.
+    """The text of a file, extended by what is missing of `wanted`.
 
-    A key that is there stays with its value, a list of axes in brackets with those it lacks; a
-    pattern "*" goes before the others, which win over it.  `text` must be a valid annotation file.
+    An existing key keeps its value; a list of axes in brackets gets the missing ones.  A pattern
+    "*" is inserted first, so that later patterns override it.  `text` must be a valid annotation
+    file.
     """
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
@@ -65,7 +66,7 @@ def _edited(text: str, edits: list[tuple[int, str]]) -> str:
 def _missing(
     text: str, node: yaml.Node, value: Mapping[str, Any], indent: int
 ) -> list[tuple[int, str]]:
-    """The insertions, each at a place of the text, that give a node the keys it lacks."""
+    """The insertions, as (position, text), that add the missing keys to a node."""
     if not isinstance(node, yaml.MappingNode):
         empty = node.value in ("", "~", "null") and node.start_mark.index == node.end_mark.index
         lines = "".join(f"\n{' ' * indent}{line}" for line in _entries(value))
@@ -104,7 +105,7 @@ def _missing(
 
 
 def _lacking(text: str, node: yaml.Node, items: list[str]) -> list[tuple[int, str]]:
-    """The insertion that gives a list in brackets the items it lacks."""
+    """The insertion that adds the missing items to a list in brackets."""
     if not isinstance(node, yaml.SequenceNode) or not node.flow_style:
         return []
     fresh = [item for item in items if item not in {each.value for each in node.value}]
@@ -119,7 +120,7 @@ def _column(node: yaml.MappingNode) -> int:
 
 
 def _end(text: str, entry: tuple[yaml.Node, yaml.Node]) -> int:
-    """The end of the last line of an entry; a block's own end mark is behind the space after it."""
+    """The end of an entry's last line; the end mark of a block comes after trailing space."""
     node = entry[1]
     while isinstance(node, yaml.MappingNode | yaml.SequenceNode) and not node.flow_style:
         last = node.value[-1]

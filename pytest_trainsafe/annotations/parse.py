@@ -1,4 +1,4 @@
-"""Reads the entries of an annotation file from plain data, with errors for what it may not say."""
+"""Checks the data of an annotation file and builds its entries; reports invalid input."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_trainsafe.annotations.entries import (
 )
 from pytest_trainsafe.core.usage import excerpt, shown
 
-#: The most characters of a pattern, and the most patterns with a wildcard in one section: each is
-#: tried on every name.
+#: Maximum length of a pattern, and maximum number of patterns with a wildcard in one section:
+#: every name is matched against each of them.
 LONGEST_PATTERN, MOST_GLOBS = 1000, 1000
-#: torch's tensors have fewer dimensions, and fewer elements in each.
+#: Larger than any tensor of torch: dimensions, and elements in one dimension.
 MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
-#: A longer key is not a misspelling of one that there is.
+#: A longer key is not treated as a misspelling of a known one.
 _LONGEST_KEY = 100
 
 LOSS_AXES = ("tp", "cp", "dp")
@@ -31,7 +31,7 @@ OUTPUT_KEYS = (
     *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
     *("blocks", "local", "permuted", "decision", "dp_dim"),
 )
-#: Ranks hold no terms of a buffer, and it is nothing that rounding turns.
+#: A buffer has no partial sums, and a decision is never stored in one.
 BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
 
 _PATTERNS = ("parameters", "modules", "buffers")
@@ -39,10 +39,10 @@ _SECTIONS = ("cp_order", "loss", "gradients", *_PATTERNS)
 
 
 def parse(data: Any, origin: str, model: str = "") -> Entries:
-    """Check the data of an annotation file, or a mapping of its form; `origin` names it in errors.
+    """Checks the data of an annotation file, or a mapping of its form; `origin` names it in errors.
 
-    Of a file for several models the entries are those for all, then those of `model`, which win.
-    Whatever the data is, it is either made into Entries or refused by AnnotationError.
+    For a file with several models, the result has the common entries and then those of `model`,
+    which take precedence.  Raises AnnotationError for invalid data of any kind.
     """
     top = _mapping(data, origin, "the file")
     _keys(top, (*_SECTIONS, "models"), origin, "the file")
@@ -64,14 +64,14 @@ def parse(data: Any, origin: str, model: str = "") -> Entries:
             f"{_nearest(model, tuple(models))}"
         )
     raise AnnotationError(
-        f"{origin}: there are annotations for the models {excerpt(known)}; say which one this is "
-        "after a # behind the file's name, as in annotations="
+        f"{origin} has annotations for the models {excerpt(known)}; select one by a # after the "
+        "file's name, as in annotations="
         f"{excerpt(f'layouts.yaml#{next(iter(models))}')!r}"
     )
 
 
 def _joined(common: Mapping[str, Any], own: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The sections for all models with those of one, whose entries come last."""
+    """The common sections, joined with those of one model, whose entries come last."""
     joined: dict[str, Any] = {**common, **own}
     for section in _PATTERNS:
         first, last = (_mapping(each.get(section), origin, section) for each in (common, own))
@@ -109,8 +109,8 @@ def _entries(top: Mapping[str, Any], origin: str) -> Entries:
     for where, outputs in cut:
         if order is None and any(entry.cp_dim is not None for entry in outputs):
             raise AnnotationError(
-                f"{origin}: {_quoted(where)} has a cp_dim, so the file must say "
-                "how cp cuts a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
+                f"{origin}: {_quoted(where)} has a cp_dim, so the file must declare "
+                "how cp splits a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
             )
     return entries
 
@@ -162,7 +162,7 @@ def _gradients(value: Any, origin: str) -> tuple[str, ...] | None:
 
 
 def _axes(fields: Mapping[str, Any], key: str, origin: str, where: str) -> tuple[str, ...]:
-    """The axes in a list of them, each once."""
+    """The axes in a list, without duplicates."""
     axes = fields.get(key, [])
     if not isinstance(axes, list) or not _all_of(axes, LOSS_AXES):
         raise AnnotationError(
@@ -218,13 +218,13 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
         entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
         if entry.decision and name != "output":
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has a decision, which is a module's and "
-                "stands under `output`"
+                f"{origin}: {_quoted(f'{where}: {name}')} has a decision, which belongs to the "
+                "whole module and is allowed only under `output`"
             )
         if entry.permuted and name.startswith("output_grad"):
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has permuted; a gradient has its "
-                "dimensions in the order of its output, so it stands under `output`"
+                f"{origin}: {_quoted(f'{where}: {name}')} has permuted, which is allowed only "
+                "under `output`: a gradient has its dimensions in the order of its output"
             )
     return outputs
 
@@ -312,7 +312,7 @@ def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
         return "topk"
     raise AnnotationError(
         f"{origin}: {_quoted(where)} has decision: {shown(value)}; it must be true (the module "
-        "returns the numbers of what it chose), topk (it chooses inside, by torch.topk or argmax) "
+        "returns the indices that it chose), topk (it chooses inside, by torch.topk or argmax) "
         "or false"
     )
 
@@ -339,7 +339,7 @@ def _size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int |
 
 
 def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
-    """A mapping with keys of text; an empty one for nothing, as in `parameters:`."""
+    """A mapping with text keys; {} for an empty section such as `parameters:`."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -353,7 +353,7 @@ def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
 
 
 def _quoted(where: str) -> str:
-    """The place of an entry for a message: `parameters: fc.weight`."""
+    """The location of an entry, for a message: `parameters: fc.weight`."""
     return f"`{excerpt(where)}`"
 
 
@@ -369,7 +369,7 @@ def _keys(fields: Iterable[str], allowed: tuple[str, ...], origin: str, where: s
 def _nearest(key: str, allowed: tuple[str, ...]) -> str:
     if len(key) > _LONGEST_KEY:
         return ""
-    import difflib  # only needed on the way to an error
+    import difflib  # only needed for an error
 
     near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.7)
     return f". Did you mean {near[0]}?" if near else ""
@@ -410,5 +410,5 @@ def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ..
             "sizes of the fused blocks in the logical tensor, as in [64, 64, 64]"
         )
     if value and fields.get("tp_dim") is None:
-        raise AnnotationError(f"{origin}: {_quoted(where)} has blocks and no tp_dim that cuts them")
+        raise AnnotationError(f"{origin}: {_quoted(where)} has blocks but no tp_dim to split them")
     return tuple(value)

@@ -1,4 +1,4 @@
-"""Which entry of an annotation file is a name's: the last whose pattern matches it.
+"""Finds the entry of an annotation file that applies to a name: the last one that matches it.
 
 Called by `annotations/declared.py`.
 """
@@ -19,7 +19,7 @@ Entry = TypeVar("Entry")
 def matches(pattern: str, name: str) -> bool:
     """Whether a pattern matches a dotted name or a dotted suffix of it.
 
-    Patterns are `fnmatch`'s, in which # stands for a number: `layers.#.fc1`.
+    Patterns are those of `fnmatch`, and # matches a number: `layers.#.fc1`.
     """
     expression = _compiled(pattern)
     return any(expression.match(suffix) for suffix in _suffixes(name))
@@ -27,16 +27,16 @@ def matches(pattern: str, name: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # `translate` escapes a # outside of brackets.  Possessive, as its own groups are atomic: the
-    # expression does not backtrack.
+    # `translate` escapes a # outside of brackets.  The quantifier is possessive, as `translate`'s
+    # own groups are atomic, so that the expression does not backtrack.
     return re.compile(translate(pattern).replace(r"\#", "[0-9]++"))
 
 
 class LastMatch(Generic[Entry]):
     """The entries of one section, by pattern.
 
-    Plain names are looked up, however many there are.  Only patterns with a wildcard are tried in
-    turn; `fnmatch` makes expressions of them that do not backtrack from one `*` into another.
+    Plain names are looked up in a dict.  Only patterns with a wildcard are tried one by one;
+    `fnmatch` compiles them to expressions that do not backtrack from one `*` into another.
     """
 
     def __init__(self, section: str, entries: Sequence[tuple[str, Entry]]) -> None:
@@ -47,8 +47,8 @@ class LastMatch(Generic[Entry]):
         self._found: dict[str, tuple[Entry, str] | None] = {}
 
     def find(self, name: str) -> tuple[Entry, str] | None:
-        """The last entry that matches a name, and where it stands: "modules: linear_qkv"."""
-        # Asked for every activation of every micro-batch.
+        """The last entry that matches a name, and its location: "modules: linear_qkv"."""
+        # Cached: called for every activation of every micro-batch.
         if name not in self._found:
             last = max(self._matching(name), default=None)
             self._found[name] = (
@@ -57,7 +57,7 @@ class LastMatch(Generic[Entry]):
         return self._found[name]
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
-        """Where those entries stand that match none of the names."""
+        """The locations of the entries that match none of the names."""
         matched = {number for name in names for number in self._matching(name)}
         return [self._where(i) for i in range(len(self._entries)) if i not in matched]
 

@@ -1,8 +1,8 @@
-"""Reads annotation files as plain data, within bounds: the only reader of YAML here.
+"""Reads annotation files as plain data, within limits; YAML is read nowhere else.
 
 Called by `declared.py` and `write.py`.  A file may come from anybody, so PyYAML only splits it
-into events.  Data is built from these here: text, numbers, booleans, null, lists and mappings,
-without tags and merge keys, and with limits that are checked before anything is built.
+into events.  This module builds the data from them: text, numbers, booleans, null, lists and
+mappings, without tags or merge keys.  Limits are checked before anything is built.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pytest_trainsafe.core.usage import excerpt, shown
 if TYPE_CHECKING:
     import yaml
 
-#: The most bytes of a file, and the most keys, values, lists and mappings in it.  The value of an
-#: anchor counts again for each alias.
+#: Maximum bytes of a file, and maximum number of keys, values, lists and mappings in it.  Each
+#: alias counts the value of its anchor again.
 MOST_BYTES, MOST_NODES = 4 * 2**20, 100_000
 #: The deepest nesting.  A whole annotation file needs five levels.
 MOST_DEPTH = 16
-#: The most characters of a number.
+#: Maximum length of a number.
 _MOST_DIGITS = 18
 
 _NO_TAGS = (
@@ -42,9 +42,9 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?|[-+]?\.in
 
 
 def read_text(path: Path) -> str:
-    """The text of an annotation file.  AnnotationError where it is no file, too large or not text.
+    """The text of an annotation file.  Raises AnnotationError if it is too large or not text.
 
-    A link is followed.  A pipe or a device is refused, and never waited for.
+    Links are followed.  A pipe or a device is rejected without blocking.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -56,7 +56,7 @@ def read_text(path: Path) -> str:
                 )
             data = file.read(MOST_BYTES + 1)
         if len(data) <= MOST_BYTES:
-            # As `Path.read_text` does: lines end in "\n", however the file ends them.
+            # Normalises line ends to "\n", as `Path.read_text` does.
             return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except (OSError, ValueError) as error:
         if isinstance(error, AnnotationError):
@@ -75,14 +75,14 @@ def read_text(path: Path) -> str:
 def load(text: str, origin: str) -> Any:
     """The data of an annotation file's text; `origin` names the file in errors.
 
-    Raises AnnotationError for what is not YAML, for a key that is there twice, and for tags, merge
-    keys and whatever is beyond the limits.
+    Raises AnnotationError for invalid YAML, duplicate keys, tags, merge keys, and for anything
+    beyond the limits.
     """
     import yaml
 
     if re.search(r"^%TAG\b", text, re.MULTILINE):
         raise AnnotationError(f"{origin}: %TAG declares a tag; {_NO_TAGS}")
-    # libyaml is some twenty times as fast; PyYAML may have been built without it.
+    # libyaml is about twenty times as fast, but PyYAML may have been built without it.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return _Builder(origin).build(yaml.parse(text, loader))
@@ -92,7 +92,7 @@ def load(text: str, origin: str) -> Any:
 
 @dataclass(slots=True)
 class _Anchored:
-    """The value of an anchor, the number of nodes in it and the depth of its nesting."""
+    """The value of an anchor, its number of nodes and its nesting depth."""
 
     value: Any
     nodes: int
@@ -101,20 +101,20 @@ class _Anchored:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or a mapping whose end has not been read; `before` counts the nodes before it."""
+    """A list or mapping whose end has not been read yet; `before` counts the nodes before it."""
 
     value: list[Any] | dict[Any, Any]
     anchor: str | None
     before: int
     height: int = 1
-    #: Of a mapping: the line of each key, and whether the next node is the value of `key`.
+    #: For a mapping: the line of each key, and whether the next node is the value of `key`.
     lines: dict[Any, int] = field(default_factory=dict)
     key: Any = None
     keyed: bool = False
 
 
 class _Builder:
-    """Data from the events of one YAML document, each limit checked as the events arrive."""
+    """Builds data from the events of one YAML document; checks each limit as events arrive."""
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
@@ -140,7 +140,7 @@ class _Builder:
                 self.open.append(_Open({} if mapping else [], event.anchor, self.nodes))
                 self.nodes += 1
                 if event.anchor is not None:
-                    self.anchors.pop(event.anchor, None)  # an alias inside would hold itself
+                    self.anchors.pop(event.anchor, None)  # an alias inside would be recursive
             elif isinstance(event, yaml.CollectionEndEvent):
                 done = self.open.pop()
                 node = _Anchored(done.value, self.nodes - done.before, done.height)
@@ -181,7 +181,7 @@ class _Builder:
         return self.anchors[name]
 
     def _add(self, node: _Anchored, event: yaml.Event) -> None:
-        """Put a finished node into the innermost open collection."""
+        """Adds a finished node to the innermost open collection."""
         if not self.open:
             self.root = node.value
             return
@@ -201,12 +201,12 @@ class _Builder:
         line = _line(event)
         if isinstance(key, (list, dict)):
             raise self._error(event, f"{shown(key)} is used as a key; keys must be text")
-        if key == "<<" and _is_plain(event):  # YAML 1.1 takes it for a merge key
+        if key == "<<" and _is_plain(event):  # a merge key in YAML 1.1
             raise self._error(
                 event,
                 "merge keys (<<) are not supported; write the entries out, or quote a name <<",
             )
-        if isinstance(key, str) and key in inner.lines:  # `parse` refuses other keys
+        if isinstance(key, str) and key in inner.lines:  # `parse` rejects keys that are not text
             raise AnnotationError(
                 f"{self.origin}: {shown(key)} appears twice (line {inner.lines[key]} and line "
                 f"{line}); keep one"
@@ -233,7 +233,7 @@ class _Builder:
             raise self._error(
                 event, f"the number {excerpt(text)} has more than {_MOST_DIGITS} characters"
             )
-        return number(re.sub(r"\.(?=[in])", "", text.lower()))  # Python writes .inf as inf
+        return number(re.sub(r"\.(?=[in])", "", text.lower()))  # Python spells .inf as inf
 
     def _error(self, event: yaml.Event, what: str) -> AnnotationError:
         return AnnotationError(f"{self.origin}: line {_line(event)}: {what}")
@@ -245,12 +245,12 @@ def _line(event: yaml.Event) -> int:
 
 
 def _is_plain(event: yaml.Event) -> bool:
-    """Whether a scalar is without quotes."""
+    """Whether a scalar is unquoted."""
     return bool(getattr(event, "implicit", (False, False))[0])
 
 
 def _said(error: Exception) -> str:
-    """What PyYAML has found, in one line."""
+    """PyYAML's error message in one line."""
     import yaml
 
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:

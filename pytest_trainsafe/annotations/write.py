@@ -1,7 +1,7 @@
-"""Writes proposed annotations to a file, where the user asks for it with --trainsafe-annotate.
+"""Writes proposed annotations to a file, at the user's request (--trainsafe-annotate).
 
-Called by the ladder.  Like a snapshot: the test that lacked them fails once more, and says where
-they are.
+Called by the ladder.  As with a new snapshot, the test that needs them fails one more time and
+its message names the file.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pytest_trainsafe.annotations.entries import AnnotationError, Entries
 from pytest_trainsafe.annotations.extend import extend
 from pytest_trainsafe.annotations.text import read_text
 
-#: The end of the name of a file that is made beside a test.
+#: The suffix of an annotation file that is created next to a test.
 SUFFIX = ".annotations.yaml"
 
 
 def write_annotations(
     wanted: Mapping[str, Any], file: str, nodeid: str, root: str, model: str = ""
 ) -> str:
-    """Add what is missing of `wanted` to the file the program read, else to one beside the test.
+    """Adds what is missing of `wanted` to the file the program read, or to one next to the test.
 
-    `file` is "" where the program read none, and `model` the one of several in it that was read;
-    `nodeid` is below `root`.  Returns what was done, in a sentence.
+    `file` is "" if the program read none; `model` is the model that was read, in a file with
+    several.  `nodeid` is relative to `root`.  Returns a clause that says what was done.
     """
     path = Path(file)
     if not file or not os.access(path, os.W_OK) or "site-packages" in path.parts:
@@ -39,7 +39,7 @@ def write_annotations(
     try:
         with _alone(path.parent):
             old = read_text(path) if path.exists() else ""
-            before = Annotations.of_text(old, str(path), model)  # `extend` takes valid text only
+            before = Annotations.of_text(old, str(path), model)  # `extend` requires valid text
             new = extend(old, {"models": {model: wanted}} if model else wanted)
             if new == old:
                 return f"{shown} has them already{_how(path, file)}"
@@ -55,22 +55,22 @@ def write_annotations(
 def _how(path: Path, file: str) -> str:
     if file and path == Path(file):
         return ""
-    why = " (what the program read cannot be written)" if file else ""
-    return f"{why}: give ctx.watch this file as annotations=, or what it adds to yours"
+    why = " (the program's own file is not writable)" if file else ""
+    return f"{why}: pass this file to ctx.watch as annotations=, or copy its entries to yours"
 
 
 def _check(new: str, before: Entries, path: Path, model: str) -> None:
-    """Raise AnnotationError unless the new text is valid and still says what `before` did."""
+    """Raises AnnotationError unless the new text is valid and keeps the entries of `before`."""
     after = Annotations.of_text(new, str(path), model).entries
     kept = {p for p, _ in before.parameters} <= {p for p, _ in after.parameters}
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}
     if not kept or (before.cp_order and before.cp_order != after.cp_order):
-        raise AnnotationError("it is written in a way that nothing can be added to safely")
+        raise AnnotationError("its layout does not allow entries to be inserted safely")
 
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other test of this machine writes annotations into the folder meanwhile."""
+    """Excludes other processes of this machine from writing annotations into the folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -31,19 +31,19 @@ CHECKS = (
 )
 
 
-#: The checks that are made for each kind of tensor: `coverage:param_grad` is the one of a kind.
+#: The checks made for each kind of tensor: `coverage:param_grad` is the check of one kind.
 PER_KIND = ("coverage", "sensitive")
 
 
 def is_accepted(check: str, accepted: Collection[str]) -> bool:
-    """Whether a check, or one of a kind, is accepted: `coverage` accepts it for every kind."""
+    """Whether a check is accepted; `coverage` accepts `coverage:KIND` for every kind."""
     return check in accepted or check.partition(":")[0] in accepted
 
 
 def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
-    """The names, each of which a check has: accepting another would accept nothing.
+    """Returns the names; raises UnknownCheckError if one is not the name of a check.
 
-    UnknownCheckError says who gave the name (`source`), and lists those there are.
+    The message starts with `source`, which says where the names come from.
     """
     names = tuple(accept)
     for name in names:
@@ -68,7 +68,7 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
 def _require_kind(check: str, kind: str, source: str) -> None:
     from typing import get_args
 
-    from pytest_trainsafe.core.tensor_id import Kind  # too slow to import for who does not ask
+    from pytest_trainsafe.core.tensor_id import Kind  # slow to import, and rarely needed
 
     kinds = get_args(Kind)
     if kind not in kinds:

@@ -1,7 +1,7 @@
 """The grammar of `--trainsafe-sweep`: axis words such as `tp=1,2`, any number after the option.
 
 pytest's parser gives an option one word.  `gather` rewrites the command line before pytest
-parses it for good, so that every axis word gets an option of its own.
+parses it for the last time, so that every axis word gets an option of its own.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*=")
 
 
 def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
-    """Give every axis word after a `--trainsafe-sweep` its own option, in place.
+    """Gives every axis word after a `--trainsafe-sweep` its own option, in place.
 
-    The words that count are those up to the next option, paths between them included:
-    further on, `a=b` may be the value of somebody else's option.  An existing path of that
-    name stays a path.  Returns the words that were taken from among the paths.
+    Only words up to the next option count, with paths between them allowed: further on, `a=b`
+    may be the value of another plugin's option.  An existing path of that name stays a path.
+    Returns the words that were found among the paths.
     """
     rewritten: list[str] = []
     taken: list[str] = []
@@ -42,7 +42,7 @@ def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
             after_sweep = True
             value_due = position + 1 < len(arguments)
             if not value_due:
-                rewritten.append(argument)  # pytest says that a value is missing
+                rewritten.append(argument)  # pytest reports the missing value
         elif argument.startswith("-"):
             after_sweep = argument.startswith(f"{OPTION}=")
             rewritten.append(argument)
@@ -56,10 +56,10 @@ def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
 
 
 def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
-    """Axis words as a table.  Values of known axes are checked here, others by each test.
+    """Parses axis words into a table.  Values of other than built-in axes are checked by each test.
 
-    SweepError, naming `source`, for a word that is no axis word, an axis given twice, and
-    values the axis does not take.
+    Raises SweepError, naming `source`, for a word that is not an axis word, an axis given twice,
+    and values that the axis does not take.
     """
     table: dict[str, tuple[str, ...]] = {}
     for word in words:

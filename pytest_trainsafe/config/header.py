@@ -34,7 +34,7 @@ def header(settings: Settings) -> list[str]:
 
 
 def network(settings: Settings) -> str:
-    """`network private`, or `network host` with the reason why a private one is not available."""
+    """`network private`, or `network host` with the reason why private is not available."""
     from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Add the group `trainsafe`: every option has an ini twin of the same meaning."""
+    """Adds the option group `trainsafe`; every option has an ini twin of the same meaning."""
     group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
     for option in OPTIONS:
         text, twin = option.full_help, f"{option.full_help} (see {option.flag})"
@@ -37,10 +37,10 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
-    """Take the axis words out of the paths, before pytest looks for either.
+    """Removes the axis words from the paths, before pytest uses either.
 
-    pytest has parsed the command line once by now, to find its plugins and conftest files,
-    and has taken the words for paths; its list of paths is corrected too.
+    pytest has already parsed the command line once to find its plugins and conftest files, and
+    took the words for paths; its list of paths is corrected too.
     """
     if not any(argument.split("=")[0] == OPTION for argument in arguments):
         return

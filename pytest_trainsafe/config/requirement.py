@@ -1,8 +1,8 @@
-"""Whether the installed torch is one that this release works with.
+"""Whether the installed torch is one that this release supports.
 
-Asked when a trainsafe test is collected (`sweep.collect`), and before ranks are launched for
-`torchrun_group`.  pip refuses an old torch too, but torch often comes by other ways: a container
-of a vendor, conda, a build of one's own, `pip install --no-deps`.
+Called when a trainsafe test is collected (`sweep.collect`), and before ranks are launched for
+`torchrun_group`.  pip enforces the requirement too, but torch is often installed by other means:
+a vendor's container, conda, a build from source, `pip install --no-deps`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from packaging.version import InvalidVersion, Version
 
 
 def refused_torch() -> str:
-    """Why the installed torch is refused, in one sentence that names it and the floor; else "".
+    """Why the installed torch is not supported, in one sentence; "" if it is.
 
-    Compares metadata with metadata, so torch is not imported, and the floor is written down in
-    pyproject.toml alone.  A build from source (2.6.0a0+git1234) counts as its release.  Where
-    there is no metadata to compare, as in a bare checkout, nothing is refused.
+    Compares package metadata, so torch is not imported and the minimum is stated only in
+    pyproject.toml.  A build from source (2.6.0a0+git1234) counts as its release.  If there is
+    no metadata, as in a bare checkout, any torch is accepted.
     """
     try:
         found = importlib.metadata.version("torch")

@@ -1,7 +1,7 @@
 """The run's settings, as one frozen object.
 
-Plain data: sessions and reports take it from here and never look at pytest's options.  `table` has
-the option of each, and `read` makes the object.
+Plain data: sessions and reports use it and never read pytest's options.  `table` has the option of
+each setting, and `read` creates the object.
 """
 
 from __future__ import annotations
@@ -22,24 +22,23 @@ RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What options, ini values and a test's marker say about a run.
+    """The settings of a run, from options, ini values and a test's marker.
 
-    `sweep` holds the axis words as written, the command line's or else the ini file's;
-    `sweep_from_ini` tells which.  `dtypes` names the rungs of the precision ladder, empty for
-    the automatic ones.  `timeout` is in seconds and holds for one rank group.  `record` is one
-    of RECORDINGS.  `record_kinds` empty records every kind.  `keep_traces` is a directory, or ""
-    to keep none.
-    `slots` is how many ranks may train on this machine at once, 0 for one a core.  `no_cache`
-    runs every reference; `cache_size` bounds the kept ones, in bytes.  `cache_inputs` holds
+    `sweep` holds the axis words as written, from the command line or else from the ini file
+    (`sweep_from_ini`).  `dtypes` names the rungs of the precision ladder; empty means automatic.
+    `timeout` is in seconds, per rank group.  `record` is one of RECORDINGS.  An empty
+    `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
+    `slots` is how many ranks may train on this machine at once, 0 for one per core.  `no_cache`
+    runs every reference; `cache_size` bounds the cached ones, in bytes.  `cache_inputs` holds
     absolute patterns of files, and "$NAME" for environment variables, that references depend on.
-    `localize` is the seconds that each failing test may spend on finding the code at fault, 0 for
-    none; `judge/localize/budget.py` bounds what a process spends.
-    `annotate` is the root directory, below which node ids are, where annotations that tests lack
-    are to be written; "" where they are not.
+    `localize` is the number of seconds that each failing test may spend on finding the faulty
+    code, 0 for none; `judge/localize/budget.py` bounds the time of a process.
+    `annotate` is the root directory of node ids, below which missing annotations are written;
+    "" if they are not written.
     `rng` says whether ranks keep the RNG ledger.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
-    and `launchers` the names of its own launchers, each with the import path of what makes it.
+    and `launchers` the names of its own launchers, each with the import path of its factory.
     """
 
     sweep: SweepWords = ()
@@ -71,5 +70,5 @@ class Settings:
 
 SETTINGS = pytest.StashKey[Settings]()
 
-#: The axis words an xdist worker is given by its controller, which has parsed them.
+#: The key under which an xdist controller passes its parsed axis words to a worker.
 WORKER_SWEEP = "trainsafe_sweep"

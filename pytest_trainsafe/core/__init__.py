@@ -1,13 +1,13 @@
-"""The ground floor: what every stage speaks of.  Imports nothing else of this package.
+"""The types that every stage shares.  Imports nothing else of this package.
 
-axes, point      the axes of a sweep, and one value of each
-mesh             the axes that multiply into the world size, and where ranks stand
+axes, point      the axes of a sweep, and one value for each
+mesh             the axes that multiply into the world size, and the positions of ranks
 usage            input, lists and near misses as error messages quote them
 tensor_id        the layout-free name of a logical tensor
-layout, indices  how a rank's tensor maps into the logical one, and the arithmetic of that
+layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact, and what it is about
 precision        the number systems of the ladder, and how each rounds
-code_files       whose code a file is
-untrusted        reads files that somebody else may have written
+code_files       classifies a file: the project's, this package's, torch's, installed, standard
+untrusted        safe reading of files that another process may have written
 cut_text         text that is safe to send, print and keep
 """

@@ -1,4 +1,4 @@
-"""The axes every sweep knows: their names, their types, and how a word becomes a value.
+"""The built-in axes: their names, their types, and how a word is parsed into a value.
 
 A program adds axes of its own: see `sweep/program.py`.
 """
@@ -14,16 +14,16 @@ from pytest_trainsafe.core.point import MESH_AXES, AxisValue
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import SweepError
 
-#: From most to least precise, the order in which a precision ladder is climbed.
+#: From most to least precise: the order of the precision ladder.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
-#: The most Points of one test, and so the most values of one axis.
+#: Maximum number of Points of one test, and therefore of values of one axis.
 MOST_POINTS = 10_000
-#: The longest timeout, a year: functions of the operating system that wait take no more than some.
+#: The longest timeout, one year.  The operating system's wait functions reject much longer ones.
 MOST_SECONDS = 365 * 24 * 3600
 #: The largest integer, in magnitude, that an axis takes.
 MOST_INTEGER = 2**63 - 1
-#: The most characters of a word that an axis takes.
+#: Maximum length of a word that an axis takes.
 MOST_CHARACTERS = 100
 
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -61,7 +61,7 @@ class Axis:
         return " or ".join(words) or "a value"
 
     def check(self, value: object) -> AxisValue:
-        """The value itself; SweepError where this axis does not take it."""
+        """Returns the value unchanged; raises SweepError if this axis does not take it."""
         good = (
             type(value) in self.types
             and (not self.choices or value in self.choices)
@@ -80,10 +80,10 @@ class Axis:
         return value
 
     def parse(self, text: str) -> AxisValue:
-        """The value that a word on the command line stands for."""
+        """Parses a word from the command line; raises SweepError if the axis does not take it."""
         for kind in self.types:
             if kind is int and _INTEGER.fullmatch(text) and len(text) > len(str(-MOST_INTEGER)):
-                raise self._too_large(text)  # not to be read: the time it takes is quadratic
+                raise self._too_large(text)  # int() takes quadratic time on long text
             value = _read(kind, text)
             if value is not None:
                 return self.check(value)
@@ -123,11 +123,11 @@ AXES: dict[str, Axis] = {
     )
 }
 
-#: Axes that say how a Run is executed, not what is trained: a reference has none of them, but pp
-#: where a test says so.  A mesh that a program declares has others: see `parallel_axes`.
+#: Axes that say how a Run is executed, not what is trained.  A reference has none of them, except
+#: pp where a test asks for it.  A program's own mesh has other axes: see `parallel_axes`.
 PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
-#: Axes that say what is trained; the others say how, and only the candidate follows them.
+#: Axes that say what is trained, so that the reference follows them too.
 PROBLEM_AXES = frozenset({"microbatches"})
 
 
@@ -160,7 +160,7 @@ def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
 
 
 def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
-    """The values of one axis, each valid and all different; SweepError otherwise."""
+    """Returns the values of one axis; raises SweepError unless each is valid and all differ."""
     if not values:
         raise SweepError(f"axis {shown(axis.name)} has no values; give {axis.allowed}")
     if len(values) > MOST_POINTS:

@@ -1,6 +1,6 @@
-"""Whose code a file is: the project's, this package's, torch's, another package's, or Python's.
+"""Classifies files: the project's, this package's, torch's, another package's, or Python's.
 
-Asked in the ranks and in the test process; imports no torch.
+Used in the ranks and in the test process; does not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 
 _OURS = tuple(f"{PACKAGE / name}{os.sep}" for name in RANK_SIDE)
 
-#: Folders of frameworks' own functions around those of `torch.distributed`.
+#: Framework folders that wrap the functions of `torch.distributed`.
 _LAYERS = (os.path.join(os.sep, "deepspeed", "comm", ""),)
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
@@ -29,35 +29,35 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 
 
 def _folder_of_torch() -> str:
-    spec = importlib.util.find_spec("torch")  # finds it without importing it
+    spec = importlib.util.find_spec("torch")  # does not import it
     return os.path.dirname(spec.origin) + os.sep if spec is not None and spec.origin else os.sep
 
 
-#: torch's own folder, with a separator at its end.
+#: torch's folder, with a trailing separator.
 TORCH = _folder_of_torch()
 
 
 def is_ours(file: str) -> bool:
-    """Whether the file is of this package, and runs in ranks around a program's own code."""
+    """Whether the file belongs to this package and runs in the ranks around the program's code."""
     return file.startswith(_OURS)
 
 
 def passes_on(file: str) -> bool:
-    """Whether the file only hands a collective on: ours, or a framework's layer over torch's."""
+    """Whether the file only forwards a collective: ours, or a framework's wrapper of torch's."""
     return is_ours(file) or any(layer in file for layer in _LAYERS)
 
 
 def is_stdlib(file: str) -> bool:
-    """Whether the file is of Python's own library."""
+    """Whether the file belongs to the standard library.  Compares text; resolves no links."""
     return file.startswith(_STDLIB) and not is_installed(file)
 
 
 def is_installed(file: str) -> bool:
-    """Whether the file is of a package that somebody installed, and not the user's own."""
+    """Whether the file belongs to an installed package."""
     return any(folder in file for folder in _INSTALLED)
 
 
-#: Functions of torch, by file, that do nothing but call what they were given.
+#: Functions of torch, by file, that only call the function they were given.
 _CALLERS = {
     ("nn/modules/module.py", "_wrapped_call_impl"),
     ("nn/modules/module.py", "_call_impl"),
@@ -85,8 +85,8 @@ _IN_TORCH = f"{os.sep}torch{os.sep}"
 def only_calls(file: str, function: str) -> bool:
     """Whether a frame only calls the next one: a wrapper of torch's, or ours.
 
-    A traceback is easier to read without them, and keeps more of the program's own frames where
-    it is shortened.
+    Without such frames a traceback is easier to read, and when it is shortened, it keeps more
+    of the program's own frames.
     """
     if is_ours(file):
         return True
@@ -98,19 +98,19 @@ _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 
 def is_project(file: Path) -> bool:
-    """Whether a file belongs to the project under test: not installed, not Python's own."""
+    """Whether a file belongs to the project under test: neither installed nor Python's own."""
     return _is_project(str(file))
 
 
 def _is_project(file: str) -> bool:
-    # On text: asked of every module of a process, and a Path takes longer to make than to ask.
+    # Works on text: every module of a process is tested, and building Paths would dominate.
     if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
         return False
     return not file.startswith(_standard_prefixes())
 
 
 def is_standard(file: Path) -> bool:
-    """Whether a file is of Python's own library, wherever links lead."""
+    """Whether a file belongs to the standard library, including where its links lead."""
     parts = set(file.parts)
     if {"site-packages", "dist-packages"} & parts:
         return False
@@ -120,7 +120,7 @@ def is_standard(file: Path) -> bool:
 @cache
 def _standard_folders() -> tuple[Path, ...]:
     names = ("stdlib", "platstdlib")
-    # The base installation's, which a virtual environment shares, and where links lead.
+    # A virtual environment shares the base installation's library, possibly through links.
     found = [Path(sysconfig.get_path(name)) for name in names] + [Path(os.__file__).parent]
     return tuple({*found, *(path.resolve() for path in found)})
 
@@ -131,22 +131,22 @@ def _standard_prefixes() -> tuple[str, ...]:
 
 
 def loaded_files() -> list[str]:
-    """The files of the project that this process has imported.  Called in the ranks."""
+    """The sorted files of the project that this process has imported.  Called in the ranks."""
     found = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and file.endswith(_SUFFIXES):
             path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
-            # Not every `__file__` is one: torch.ops claims to live in "_ops.py".
+            # Not every `__file__` is a file: that of torch.ops is "_ops.py".
             if _is_project(path) and os.path.isfile(path):
                 found.add(path)
     return sorted(found)
 
 
 def relative(source: str) -> str:
-    """A path with its line, relative to the working directory where that is shorter."""
+    """A "path:line" relative to the working directory, if that is shorter."""
     path, colon, line = source.rpartition(":")
     if not (colon and path and line.isdigit()):
-        return source  # no place in a file: "the backward pass"
+        return source  # not a file: "the backward pass"
     shorter = os.path.relpath(path)
     return f"{shorter if len(shorter) < len(path) else path}:{line}"

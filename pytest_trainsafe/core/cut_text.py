@@ -1,13 +1,13 @@
-"""Text that ranks produce, made safe to send, to print and to keep: encodable, and of bounded size.
+"""Makes text from ranks safe to send, print and keep: encodable, and of bounded size.
 
-Called by the ranks before a text leaves them, and by the parent for what it prints.
+Called by the ranks before they send a text, and by the parent for what it prints.
 """
 
 from __future__ import annotations
 
 #: Characters of an exception's own text.
 ERROR_LIMIT = 2_000
-#: Characters of a traceback, with everything that is chained to it.
+#: Characters of a traceback, including those of chained exceptions.
 TRACEBACK_LIMIT = 40_000
 #: Characters of one line of a message.
 LINE_LIMIT = 4_000
@@ -16,7 +16,7 @@ MESSAGE_LIMIT = 100_000
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, or its start and end with a note that says how many characters are left out."""
+    """The text, or its start and end with a note of how many characters are left out."""
     if len(text) <= limit:
         return text
     head, tail = limit * 2 // 3, limit // 3
@@ -24,12 +24,12 @@ def cut(text: str, limit: int) -> str:
 
 
 def cut_lines(text: str, limit: int = LINE_LIMIT) -> str:
-    """The text with each of its lines cut to the limit."""
+    """The text with each line cut to the limit."""
     if len(text) <= limit:
         return text
     return "\n".join(cut(line, limit) for line in text.split("\n"))
 
 
 def encodable(text: str) -> str:
-    """The text with lone surrogates, which UTF-8 cannot encode, as escapes: `\\udc80`."""
+    """The text with lone surrogates, which UTF-8 cannot encode, escaped: `\\udc80`."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")

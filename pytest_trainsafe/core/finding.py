@@ -1,4 +1,4 @@
-"""A Finding: one judged fact.  Every judge returns Findings; report turns them into words."""
+"""A Finding: one judged fact.  Every judge returns Findings; report renders them as text."""
 
 from __future__ import annotations
 
@@ -63,11 +63,10 @@ Subject = ModuleSubject | CallSubject | StreamSubject | RankSubject | StepSubjec
 
 
 class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a wrong value is, in relation to the right one.
+    """How a wrong value relates to the right one.
 
-    `name` is one of the compare judge's `patterns`; `text` says it in a
-    sentence with its evidence; `axis` is the mesh axis involved, if one is; `cause` completes
-    "so ..." in the report.
+    `name` is one of the compare judge's `patterns`; `text` is a sentence with the evidence;
+    `axis` is the mesh axis involved, or ""; `cause` completes "so ..." in the report.
     """
 
     name: str
@@ -95,12 +94,12 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One judged fact: verdict, where, evidence, likely cause.
+    """One judged fact: verdict, location, evidence, likely cause.
 
-    `judge` names the judge, or the part of it, that found the fact.  `check` is a stable code: it
-    names the check, and is the word with which a user accepts an inconclusive one.
-    `order` places the finding in dataflow; the smallest failing one leads the report.
-    `subject` is what it is about where that is no tensor, and `evidence` its data by name.
+    `judge` names the judge, or the part of it, that found the fact.  `check` is a stable code that
+    names the check; a user accepts an inconclusive finding by this name.
+    `order` is the finding's position in dataflow; the smallest failing one leads the report.
+    `subject` is what the finding is about if not a tensor, and `evidence` its data by name.
     `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
     `mismatch` compares the elements of a wrong tensor; None where its values were not recorded or
     have another shape.
@@ -130,12 +129,11 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """What a localisation found: rows of label and text.
+    """The result of a localisation: rows of label and text.
 
-    `source` is the "file:line" of the code at fault, and `what` its name.
-
-    Both are empty where there is no one place.  `faults` has the phase and the module or parameter
-    of each fault, those earlier in dataflow first.
+    `source` is the "file:line" of the faulty code and `what` its name; both are empty if there
+    is no single place.  `faults` holds the phase and the module or parameter of each fault, in
+    order of dataflow.
     """
 
     rows: tuple[tuple[str, str], ...]

@@ -1,8 +1,8 @@
-"""The arithmetic of Layouts: which elements of the logical tensor a rank holds.
+"""Index arithmetic of Layouts: which elements of the logical tensor a rank holds.
 
-Called by merge, by the consistent tensors of the recorder, and by the judges.  A layout splits
-each dimension on its own, so a rank's part is one increasing index array per dimension; a Flat
-takes a run of the elements that these hold.
+Called by merge, by the recorder's consistent tensors, and by the judges.  A layout splits each
+dimension independently, so a rank's part is one increasing index array per dimension; a Flat
+takes a contiguous range of the elements that those arrays select.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ Indices = npt.NDArray[np.int64]
 
 
 class LayoutError(TrainsafeError, ValueError):
-    """A layout does not fit the tensor or the mesh it is used for."""
+    """A layout does not fit the tensor or the mesh that it is applied to."""
 
 
 def index_arrays(
     layout: Layout, coordinates: Coordinates, sizes: Sizes, logical_shape: Sequence[int]
 ) -> list[Indices]:
-    """The logical indices that one rank holds: an increasing array per dimension.
+    """The logical indices that one rank holds: one increasing array per dimension.
 
-    Placements of the same dimension nest, outermost first: each cuts what the ones before it
-    left to this rank.  Of a Flat these are the rows that its run touches, the smallest box around
-    it.  Raises LayoutError when a placement does not fit the shape.
+    Placements of the same dimension nest, outermost first: each one splits what the previous
+    ones left to this rank.  For a Flat, the arrays span the smallest box that contains its range.
+    Raises LayoutError if a placement does not fit the shape.
     """
     arrays = [np.arange(length, dtype=np.int64) for length in logical_shape]
     for placement in layout:
@@ -78,11 +78,11 @@ def local_shape(
 def logical_shape(
     held: Sequence[tuple[Layout, Coordinates, tuple[int, ...]]], sizes: Sizes
 ) -> tuple[int, ...]:
-    """The shape of the logical tensor, from what ranks hold: layout, coordinates, local shape.
+    """The shape of the logical tensor, from each rank's layout, coordinates and local shape.
 
-    A dimension's length is the sum over its parts; while a part is absent, it is the length
-    that explains the parts there are (the largest such: equal parts).
-    Raises LayoutError when replicas have different lengths.
+    The length of a split dimension is the sum over its parts.  If a part is missing, the parts
+    are taken to be as long as the longest one present.
+    Raises LayoutError if replicas have different lengths.
     """
     held = [_unflattened(*each) for each in held]
     layout, _, first = held[0]
@@ -112,9 +112,9 @@ def logical_shape(
 
 
 def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int, ...]:
-    """The logical shape, from one rank's local shape where every cut is even.
+    """The logical shape, from one rank's local shape, if every split is even.
 
-    Raises LayoutError when a placement names a dimension that is not there.
+    Raises LayoutError if a placement names a dimension that the tensor does not have.
     """
     layout, flat = split_flat(layout)
     whole = list(shape if flat is None else flat.shape)
@@ -134,9 +134,9 @@ def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int
 def extract(
     full: torch.Tensor, layout: Layout, coordinates: Coordinates, sizes: Sizes
 ) -> torch.Tensor:
-    """One rank's part of a full tensor; a view of it where the part is a rectangle.
+    """One rank's part of a full tensor; a view of it if the part is a rectangle.
 
-    Of a Partial (sum), coordinate 0 gets the values and the others zeros.
+    For a Partial (sum), coordinate 0 gets the values and the other coordinates get zeros.
     """
     layout, flat = split_flat(layout)
     part = full
@@ -157,7 +157,7 @@ def extract(
 
 
 def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
-    """A layout without its Flat, and the Flat.  Raises LayoutError where one cannot stand."""
+    """Splits a layout into the rest and its Flat.  Raises LayoutError for a misplaced Flat."""
     flats = [p for p in layout if isinstance(p, Flat)]
     if not flats:
         return layout, None
@@ -172,15 +172,15 @@ def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
 
 
 def check_run(flat: Flat, shape: Sequence[int]) -> None:
-    """Raises LayoutError unless a Flat's run lies within a flattened tensor of `shape`."""
+    """Raises LayoutError unless a Flat's range lies within a flattened tensor of `shape`."""
     if flat.shape != tuple(shape):
-        raise LayoutError(f"{flat} is a run of a tensor of {list(flat.shape)}, not {list(shape)}")
+        raise LayoutError(f"{flat} is a range of a tensor of {list(flat.shape)}, not {list(shape)}")
     if flat.offset < 0 or flat.length < 0 or flat.offset + flat.length > math.prod(shape):
-        raise LayoutError(f"{flat} is no run of {math.prod(shape)} elements")
+        raise LayoutError(f"{flat} is not within {math.prod(shape)} elements")
 
 
 def scale(layout: Layout, sizes: Sizes) -> int:
-    """By how much a layout's values are larger than the logical ones."""
+    """The factor by which a layout's values are larger than the logical ones."""
     return math.prod(sizes[p.axis] for p in layout if isinstance(p, Scaled))
 
 
@@ -192,7 +192,7 @@ def _unflattened(
 
 
 def _box(flat: Flat) -> list[slice]:
-    """The smallest box around a run: a slice per dimension of its shape."""
+    """The smallest box around a Flat's range: one slice per dimension of its shape."""
     if not flat.length:
         return [slice(0, 0)] * len(flat.shape)
     ends = (flat.offset, flat.offset + flat.length - 1)
@@ -210,7 +210,7 @@ def insert(
     arrays: Sequence[Indices],
     add: bool = False,
 ) -> None:
-    """Write (or `add`) a part into the full tensor at its `index_arrays`, in place."""
+    """Writes (or adds) a part into the full tensor at its `index_arrays`, in place."""
     for block in itertools.product(*(placed_runs(array) for array in arrays)):
         target, source = full, part
         for dim, (there, here, length) in enumerate(block):
@@ -225,10 +225,10 @@ def insert(
 def _positions(
     placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
 ) -> Any:
-    """What a placement keeps of a dimension of `length`: a slice or an index array."""
+    """The positions that a placement keeps of a dimension: a slice or an index array."""
     known = sizes.mesh.of_layouts if isinstance(sizes, OverMesh) else {*sizes} & {*coordinates}
     if placement.axis not in known:
-        raise LayoutError(f"{placement} names an axis that is none of {', '.join(sizes)}")
+        raise LayoutError(f"{placement} names an axis that is not one of {', '.join(sizes)}")
     ranks, rank = sizes[placement.axis], coordinates[placement.axis]
     if isinstance(placement, ZigZag):
         chunks = (_chunk(length, 2 * ranks, rank), _chunk(length, 2 * ranks, 2 * ranks - 1 - rank))
@@ -236,7 +236,8 @@ def _positions(
     if not placement.blocks:
         return _chunk(length, ranks, rank)
     if sum(placement.blocks) != length:
-        raise LayoutError(f"{placement}: the blocks make {sum(placement.blocks)}, not {length}")
+        total = sum(placement.blocks)
+        raise LayoutError(f"{placement}: the blocks add up to {total}, not {length}")
     starts = itertools.accumulate(placement.blocks, initial=0)
     return np.concatenate(
         [
@@ -247,7 +248,7 @@ def _positions(
 
 
 def _chunk(length: int, parts: int, index: int) -> slice:
-    """The chunk that `torch.chunk` gives: equal sizes, rounded up, until nothing is left."""
+    """The range that `torch.chunk` gives: equal sizes, rounded up, until nothing is left."""
     size = -(-length // parts)
     return slice(min(index * size, length), min((index + 1) * size, length))
 
@@ -264,7 +265,7 @@ def runs(array: Indices) -> Iterator[tuple[int, int]]:
 
 
 def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
-    """The runs with their positions in the part: (in the full tensor, in the part, length)."""
+    """The contiguous ranges of an index array: (start in the tensor, start in the part, length)."""
     placed, here = [], 0
     for there, length in runs(array):
         placed.append((there, here, length))
@@ -273,9 +274,10 @@ def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
 
 
 def nested(dim: int, axes: Sequence[str], sizes: Sizes, blocks: tuple[int, ...] = ()) -> Layout:
-    """A dimension that is cut over several axes, outermost first, in blocks of the whole.
+    """The layout of a dimension that is split over several axes, outermost first.
 
-    Raises LayoutError for blocks that an axis but the last cuts unevenly.
+    `blocks` are those of the whole dimension.  Raises LayoutError if an axis other than the last
+    splits a block unevenly.
     """
     layout: list[Shard] = []
     axes = [axis for axis in axes if sizes[axis] > 1]

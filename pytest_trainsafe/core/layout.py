@@ -1,9 +1,9 @@
 """Layouts: how a rank's local tensor maps into the logical tensor.
 
 A Layout is a tuple of placements, outermost split first.  Each placement names the mesh axis
-it acts over; an axis that no placement names holds replicas.  Because every placement splits
-one dimension, the whole map is one index array per dimension; only a Flat, which comes last,
-takes a run across them (`align/flat.py` undoes it first).
+it acts over; along an axis that no placement names, ranks hold replicas.  Every placement splits
+one dimension, so the whole map is one index array per dimension.  The exception is a Flat, which
+comes last and takes a range across dimensions (`align/flat.py` undoes it first).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import msgspec
 if TYPE_CHECKING:
     import torch
 
-#: A number of elements, rows or ranks; a trace that says another is refused when it is read.
+#: A number of elements, rows or ranks; reading a trace rejects any other value.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
 
 
 class Shard(msgspec.Struct, frozen=True, tag="shard", omit_defaults=True):
-    """Dimension `dim` is cut over `axis` in contiguous chunks, in rank order.
+    """Dimension `dim` is split over `axis` into contiguous chunks, in rank order.
 
-    `blocks` holds the sizes of consecutive blocks that are each cut on their own, as fused
-    QKV or gated projections are (Megatron's `partition_stride`); empty means one block.
-    An uneven dimension is cut as `torch.chunk` cuts it, as DTensor does.
+    `blocks` holds the sizes of consecutive blocks that are split independently, as in fused
+    QKV or gated projections (Megatron's `partition_stride`); empty means one block.
+    An uneven dimension is split as `torch.chunk` and DTensor split it.
     """
 
     dim: int
@@ -34,7 +34,7 @@ class Shard(msgspec.Struct, frozen=True, tag="shard", omit_defaults=True):
 
 
 class ZigZag(msgspec.Struct, frozen=True, tag="zigzag"):
-    """Dimension `dim` is cut in 2n chunks; rank r of n holds chunks r and 2n-1-r.
+    """Dimension `dim` is split into 2n chunks; rank r of n holds chunks r and 2n-1-r.
 
     The load-balanced order of causal context parallelism (Megatron-LM, torch, ring attention).
     """
@@ -53,9 +53,9 @@ class Partial(msgspec.Struct, frozen=True, tag="partial", omit_defaults=True):
 class Slices(msgspec.Struct, frozen=True, tag="slices"):
     """An explicit rectangle: `offsets[d] .. offsets[d] + lengths[d]` of a tensor of `shape`.
 
-    For layouts that only the framework can compute (a mesh that is not the Point's, uneven
-    nested shards).  It comes first in its Layout, and each rank has its own rectangle; equal
-    rectangles are replicas.  `axes` names the mesh axes it depends on.
+    For layouts that only the framework can compute (a mesh that differs from the Point's, uneven
+    nested shards).  It comes first in its Layout.  Each rank has its own rectangle; equal
+    rectangles are replicas.  `axes` names the mesh axes that the rectangle depends on.
     """
 
     offsets: tuple[Count, ...]
@@ -65,14 +65,14 @@ class Slices(msgspec.Struct, frozen=True, tag="slices"):
 
 
 class Flat(msgspec.Struct, frozen=True, tag="flat"):
-    """A run of a flattened tensor: elements `offset .. offset + length`, in row-major order.
+    """A range of a flattened tensor: elements `offset .. offset + length`, in row-major order.
 
-    What is flattened is what the placements before it leave to this rank, a tensor of `shape`;
-    the part is a vector of `length`.  For optimizers that cut a flat buffer of many parameters
-    (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).  It is the
-    last placement that cuts, and each rank has its own run; equal runs are replicas, and a rank
-    without elements need hold nothing.  `axes` names the mesh axes whose ranks' runs together
-    make the tensor.
+    The flattened tensor, of `shape`, is this rank's part after the preceding placements; the
+    local tensor is a vector of `length`.  For optimizers that split a flat buffer of many
+    parameters (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).
+    It is the last placement that splits.  Each rank has its own range; equal ranges are replicas,
+    and a rank with an empty range may hold no tensor at all.  `axes` names the mesh axes whose
+    ranks' ranges together make up the tensor.
     """
 
     offset: Count
@@ -82,10 +82,11 @@ class Flat(msgspec.Struct, frozen=True, tag="flat"):
 
 
 class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
-    """Values are as many times the logical ones as `axis` has ranks.
+    """Values are larger than the logical ones by a factor: the size of `axis`.
 
-    Gradients are, of a loss averaged over one rank's own share, until the reduction over `axis`
-    divides by their number.  Says nothing of what ranks along `axis` hold.
+    This holds for gradients of a loss that each rank averages over its own samples, until the
+    reduction over `axis` divides by the number of ranks.  It does not say how ranks along `axis`
+    split the tensor.
     """
 
     axis: str
@@ -95,9 +96,9 @@ class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
     """Only some ranks hold the tensor: the owners of an expert.
 
     Ranks are numbered over `axes`, the first varying fastest, and `stride` neighbours share a
-    number; all whose numbers leave the same remainder when divided by `parts` own the same
-    tensors, and no others do.  That is Megatron-LM's expert parallelism: `ep` neighbours along cp
-    and dp share the experts out.  Where experts have a tensor-parallel size of their own, tp is
+    number.  The owner index is that number modulo `parts`; ranks with the same owner index own
+    the same tensors.  This is Megatron-LM's expert parallelism: `ep` neighbours along cp and dp
+    divide the experts among them.  If experts have a tensor-parallel size of their own, tp is
     among the axes and that size is the stride.
     """
 
@@ -106,7 +107,7 @@ class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
     stride: Annotated[int, msgspec.Meta(ge=1, le=2**48)] = 1
 
     def owner(self, coordinates: Coordinates, sizes: Sizes) -> int:
-        """The remainder of the rank at these coordinates."""
+        """The owner index of the rank at these coordinates."""
         number, stride = 0, 1
         for axis in self.axes:
             number += coordinates[axis] * stride
@@ -119,7 +120,7 @@ Layout = tuple[Placement, ...]
 
 
 def axes_of(placement: Placement) -> tuple[str, ...]:
-    """The mesh axes on which a rank's coordinates say what it holds."""
+    """The mesh axes whose coordinates determine which part a rank holds."""
     match placement:
         case Slices() | Flat():
             return placement.axes
@@ -130,7 +131,7 @@ def axes_of(placement: Placement) -> tuple[str, ...]:
 
 
 def common_form(layout: Layout) -> tuple[object, ...]:
-    """A layout without what may differ between ranks."""
+    """A layout without the values that may differ between ranks."""
 
     def form(placement: Placement) -> object:
         match placement:
@@ -151,7 +152,7 @@ Coordinates = Mapping[str, int]
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one rank holds of a logical tensor.  Made from traces, put together by merge."""
+    """One rank's part of a logical tensor.  Made from traces; `align/merge.py` joins parts."""
 
     rank: int
     coordinates: Coordinates

@@ -1,6 +1,6 @@
 """A Point: one value per axis, one configuration of a parallel training run.
 
-Made by the sweep, carried through launch, record and report.  Knows nothing of torch.
+Made by the sweep, passed through launch, record and report.  Does not depend on torch.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ TRIVIAL: dict[str, AxisValue] = {
     **dict.fromkeys(("sp", "recompute", "compile"), False),
 }
 
-#: The most characters of a Point's id; the name of a file has 255 at most.
+#: Maximum length of a Point's id; a file name has at most 255.
 _LONGEST_ID = 150
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value per axis, in the order the test declared them.
+    """One value per axis, in the order in which the test declares them.
 
-    Axes that are absent have their trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is
-    the program's: which axes multiply, and how ranks are numbered.
+    An absent axis has its trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is the
+    program's mesh: which axes multiply, and how ranks are numbered.
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()
@@ -48,14 +48,14 @@ class Point:
         mesh: Mesh = DEFAULT,
         **axes: AxisValue,
     ) -> Point:
-        """Build a Point from a mapping and keywords: `Point.of(tp=2, sp=True)`."""
+        """Builds a Point from a mapping and keywords: `Point.of(tp=2, sp=True)`."""
         return cls(tuple({**(mapping or {}), **axes}.items()), mesh)
 
     def __iter__(self) -> Iterator[tuple[str, AxisValue]]:
         return iter(self.values)
 
     def get(self, axis: str, default: AxisValue) -> AxisValue:
-        """The value of an axis, or `default` where the Point does not name it."""
+        """The value of an axis, or `default` if the Point does not name it."""
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
@@ -121,7 +121,7 @@ class Point:
         return math.prod(self.size(axis) for axis in self.mesh.axes)
 
     def coordinates(self, rank: int) -> OverMesh:
-        """Where a rank stands on every mesh axis."""
+        """The position of a rank on every mesh axis."""
         assert 0 <= rank < self.world_size, (rank, self)
         return coordinates_over(self.sizes, rank)
 
@@ -130,7 +130,7 @@ class Point:
         return Point.of(dict(self.values), mesh=self.mesh, **axes)
 
     def without(self, *axes: str) -> Point:
-        """This Point with some axes at their trivial value."""
+        """This Point with some axes reset to their trivial value."""
         left = tuple((axis, value) for axis, value in self.values if axis not in axes)
         return Point(left, self.mesh)
 
@@ -138,8 +138,8 @@ class Point:
     def id(self) -> str:
         """A readable test id of `[a-z0-9-]` only: `tp2-cp1-sp-bfloat16`.
 
-        Other characters upset shells, JUnit and pytest-xdist's scheduling groups.  A long one is
-        cut, and ends in a hash of the Point: folders are named by it.
+        Other characters cause trouble in shells, JUnit and pytest-xdist's scheduling groups.  A
+        long id is cut and ends in a hash of the Point, because folders are named after it.
         """
         whole = "-".join(_word(axis, value) for axis, value in self.values) or "single"
         if len(whole) <= _LONGEST_ID:

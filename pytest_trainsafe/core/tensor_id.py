@@ -22,7 +22,7 @@ Kind = Literal[
     "optimizer_state",
     "loss",
     "grad_norm",
-    "update",  # derived, never recorded: a parameter after the step minus before it
+    "update",  # derived, never recorded: the change of a parameter in a step
 ]
 
 #: The step number under which the values before the first step are recorded.
@@ -42,13 +42,14 @@ Place = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
 class TensorId(msgspec.Struct, frozen=True, order=True):
     """`step / microbatch / kind / module / name`: the layout-free name of a logical tensor.
 
-    `microbatch` is None for what belongs to the whole step (main gradients, parameters).
-    `module` is the path in the root module's names, "" for the root itself.
+    `microbatch` is None for tensors of the whole step (main gradients, parameters).
+    `module` is the module's path from the root, "" for the root itself.
     `name` is the parameter, buffer or state name ("weight", "weight.exp_avg"), or the position in
     the module's output ("output", "output.0", "output.logits") or in the model's arguments
-    ("input.0", "input.tokens").  A `grad_norm` is what the program reports ("grad_norm"), or the
-    norm by which it clips ("clip_norm").  A buffer with a micro-batch is as its forward left it.
-    `call` counts the calls of the same module within one microbatch.
+    ("input.0", "input.tokens").  A `grad_norm` is the norm that the program reports
+    ("grad_norm") or clips by ("clip_norm").  A buffer with a micro-batch has the value that the
+    micro-batch's forward left.
+    `call` counts the calls of the same module within one micro-batch.
     """
 
     step: Step

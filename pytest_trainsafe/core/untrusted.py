@@ -1,8 +1,7 @@
-"""Opens and reads files that somebody else may have written: traces, cache entries, ranks' files.
+"""Reads files that another process may have written: traces, cache entries, ranks' files.
 
-Whatever lies at such a path, reading it neither waits nor takes more memory than the caller
+Whatever is at a path, reading it never blocks and never takes more memory than the caller
 allows: only regular files are opened, links are not followed, and sizes are checked first.
-Used wherever the content does not come from this process.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import msgspec
 
 from pytest_trainsafe.errors import TrainsafeError
 
-#: What msgspec raises for data that is not what it should be, whatever the data.
+#: What msgspec raises for malformed data of any kind.
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-#: Neither wait for a pipe's other end, nor take a terminal, nor hand the file to children.
+#: Do not follow links, wait for a pipe, become a controlled terminal, or leak to children.
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 _CHUNK = 1 << 20
 
 
 class BadFileError(TrainsafeError, OSError):
-    """A path leads to something that is not read; `strerror` says what, without the path."""
+    """A path that must not be read; `strerror` gives the reason, without the path."""
 
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(errno.EINVAL, reason, str(path))
@@ -35,12 +34,12 @@ class BadFileError(TrainsafeError, OSError):
 def open_file(
     path: Path, *, below: Path | None = None, most: int | None = None, follow: bool = False
 ) -> int:
-    """A descriptor of the regular file at `path`, for reading; the caller closes it.
+    """Opens the regular file at `path` for reading; the caller closes the descriptor.
 
-    The file itself is not a link, unless `follow` allows one.  With `below`, a folder above
-    `path`, none of the folders between the two is one either, so the file cannot lie elsewhere.
-    Raises FileNotFoundError, BadFileError for what is no regular file or has more than `most`
-    bytes, or another OSError.
+    The file must not be a link, unless `follow` is set.  With `below`, a folder above `path`,
+    no folder between the two may be a link either, so the file cannot be outside of `below`.
+    Raises FileNotFoundError, another OSError, or BadFileError if `path` is not a regular file or
+    has more than `most` bytes.
     """
     if "\0" in str(path):
         raise BadFileError("its name has a null character", path)
@@ -48,12 +47,12 @@ def open_file(
     name = path if folder is None else Path(path.name)
     flags = os.O_RDONLY | (_CAREFULLY & ~os.O_NOFOLLOW if follow else _CAREFULLY)
     try:
-        # Looked at before it is opened: to open a device may already do something.
+        # Checked before opening: opening a device may already have an effect.
         status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
         require_regular(status, path)
         descriptor = os.open(name, flags, dir_fd=folder)
     except UnicodeEncodeError as error:
-        raise BadFileError(f"its name cannot be that of a file ({error.reason})", path) from None
+        raise BadFileError(f"its name is not a valid file name ({error.reason})", path) from None
     except OSError as error:
         if isinstance(error, BadFileError):
             raise
@@ -65,7 +64,7 @@ def open_file(
         status = os.fstat(descriptor)
         require_regular(status, path)
         if most is not None and status.st_size > most:
-            raise BadFileError(f"it has {status.st_size} bytes, and the limit is {most}", path)
+            raise BadFileError(f"it has {status.st_size} bytes, but the limit is {most}", path)
     except BaseException:
         os.close(descriptor)
         raise
@@ -73,9 +72,9 @@ def open_file(
 
 
 def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
-    """The content of the regular file at `path`, which has at most `most` bytes.
+    """The content of the regular file at `path`, at most `most` bytes.
 
-    Raises what `open_file` does, also for a file that grows beyond `most` while it is read.
+    Raises the errors of `open_file`, also if the file grows beyond `most` while it is read.
     """
     descriptor = open_file(path, below=below, most=most)
     try:
@@ -91,20 +90,20 @@ def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
 
 
 def shown(text: object, most: int = 500) -> str:
-    """Text from a file, made safe for a message: shortened, and without control characters."""
+    """Text from a file, safe for a message: shortened, control characters replaced."""
     found = str(text)
     short = found if len(found) <= most else f"{found[:most]}..."
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)
 
 
 def require_regular(status: os.stat_result, path: Path) -> None:
-    """Raise BadFileError unless `status` is that of a regular file."""
+    """Raises BadFileError unless `status` is that of a regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise BadFileError(f"it is {_kind(status.st_mode)}, not a regular file", path)
 
 
 def _folder_of(path: Path, below: Path) -> int:
-    """A descriptor of the folder of `path`, reached from `below` without following a link."""
+    """Opens the folder of `path`, walking from `below` without following links."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     folder = os.open(below, flags)
     for name in path.relative_to(below).parts[:-1]:
@@ -124,7 +123,7 @@ def _folder_of(path: Path, below: Path) -> int:
 
 
 def _with_path(error: OSError, path: Path) -> OSError:
-    """The same error with the whole path: it was raised for a name relative to a folder."""
+    """The same error with the whole path, in place of a name relative to a folder."""
     return OSError(error.errno, error.strerror, str(path))
 
 

@@ -1,7 +1,7 @@
 """The words of error messages: input as it can be quoted, lists, and near misses.
 
-Messages quote input through `shown` and `excerpt` only: input may be huge, contain itself, or hold
-characters that a terminal acts on.
+Messages quote input only through `shown` and `excerpt`: input may be huge, contain itself, or
+hold terminal control characters.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-#: The most characters of one text that a message quotes, and of a whole collection.
+#: Maximum number of characters that a message quotes of one text, and of a whole collection.
 MOST_SHOWN, _MOST_OF_A_COLLECTION = 100, 300
-#: How many entries of a collection are quoted, and how deep; how many words are listed.
+#: Maximum number of quoted entries per collection, of nested levels, and of listed words.
 _ENTRIES, _DEPTH, _MOST_LISTED = 6, 3, 40
-#: A longer word is not a misspelling of a known one.
+#: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100
-#: Integers of more bits are described by their size: CPython refuses to print those of more than
-#: 4 300 digits.
+#: Larger integers are described by their size: CPython refuses to print more than 4 300 digits.
 _MOST_BITS = 256
 
 _BRACKETS: dict[type, tuple[str, str]] = {
@@ -29,17 +28,17 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tp'?` where a known word is close to this one, else nothing."""
+    """`; did you mean 'tp'?` if a known word is close to this one, else an empty string."""
     if len(word) > _LONGEST_NAME:
         return ""
-    import difflib  # only needed on the way to an error
+    import difflib  # only needed for an error
 
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def listing(words: Iterable[str]) -> str:
-    """Words as a sentence has them: `a, b, c`.  Of very many, the first and how many more."""
+    """Words joined as `a, b, c`; a long list is cut to its start and the number left out."""
     every = list(words)
     more = [f"and {len(every) - _MOST_LISTED} more"] if len(every) > _MOST_LISTED else []
     return ", ".join([*map(excerpt, every[:_MOST_LISTED]), *more])
@@ -54,8 +53,8 @@ def excerpt(text: str, most: int = MOST_SHOWN) -> str:
 def shown(value: object) -> str:
     """`repr(value)` for a message: short, printable, and safe for any value.
 
-    Collections are cut in depth, in width and in length.  An object of a class that is not
-    Python's own is described by its class: its `repr` may be of any length, or raise.
+    Collections are cut in depth, width and length.  An object of a class that is not Python's
+    own is described by its class, because its `repr` may be of any length, or raise.
     """
     text = _shown(value, _DEPTH)
     if type(value) not in _BRACKETS or len(text) <= _MOST_OF_A_COLLECTION:
@@ -64,7 +63,7 @@ def shown(value: object) -> str:
 
 
 def _shown(value: object, depth: int) -> str:
-    # By the class itself: a subclass may have a `repr`, a length or an order of its own.
+    # Test the exact class: a subclass may override `repr`, length or order.
     kind = type(value)
     if isinstance(value, (str, bytes)) and kind in (str, bytes):
         unit = "characters" if kind is str else "bytes"

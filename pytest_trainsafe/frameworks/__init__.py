@@ -1,8 +1,8 @@
-"""What is known of training frameworks: one package each, behind `record.adapter`."""
+"""Adapters for training frameworks, one package each, behind `record.adapter`."""
 
 from __future__ import annotations
 
-#: The adapters that every Run has, by import path.
+#: The import paths of the adapters that every Run uses.
 BUILT_IN = (
     "pytest_trainsafe.frameworks.torch_native.adapter:TorchNative",
     "pytest_trainsafe.frameworks.deepspeed.adapter:DeepSpeed",

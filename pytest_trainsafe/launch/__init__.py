@@ -1,7 +1,7 @@
-"""Launch: run a task in a group of ranks and bring back every rank's outcome.
+"""Launch: run a task in a group of ranks and return every rank's outcome.
 
-Knows nothing of training, models or traces.  The public names are resolved when they are first
-used; none of their modules imports torch.
+Does not depend on training, models or traces.  Public names are resolved on first use; none of
+their modules imports torch.
 """
 
 from __future__ import annotations

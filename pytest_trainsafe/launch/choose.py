@@ -1,9 +1,9 @@
-"""Which launcher starts a group: the one the user named, or the one that suits the program.
+"""Chooses the launcher of a group: the one the user named, or the one that suits the program.
 
 Launchers are known by name and import path: those of the package, and those that a project adds
 with the hook `pytest_trainsafe_launchers`.  By default functions go to the warm launcher, whose
-ranks are forked from a process that has imported torch already, and scripts go to torchrun, since
-what a script expects of its process is its own affair.
+ranks are forked from a process that has already imported torch, and scripts go to torchrun,
+because a script may depend on how its process was started.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class LauncherError(DeclarationError):
 
 
 class Launchers:
-    """The launchers of one pytest process, each made when it is first needed.
+    """The launchers of one pytest process, each created on first use.
 
     `wanted` is "auto" or the name of a launcher; `added` are those of a project, by name and
-    import path.  `network` is as in `TorchrunLauncher`.  `folder` and `controller` are shared by
-    the processes of one pytest run: there they find one fork server, and with that process it
-    ends.  `tell` takes what the user should know, such as why ranks were not forked.
+    import path.  `network` is as in `TorchrunLauncher`.  `folder` is shared by the processes of
+    one pytest run, which find their common fork server there; the server ends when the process
+    `controller` ends.  `tell` receives warnings for the user, such as why ranks were not forked.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Launchers:
         self._lock = threading.Lock()
 
     def of(self, *, script: bool, stop: threading.Event) -> Launcher:
-        """The launcher of a program that is a script, or a function.
+        """The launcher for a script, or for a function.
 
         Setting `stop` ends the wait for a launcher that another process makes ready.
         Raises LauncherError for one that cannot be made.

@@ -1,9 +1,9 @@
-"""Data: what may cross between the test process and its ranks, as msgpack bytes.
+"""Data: the values that may pass between the test process and its ranks, as msgpack bytes.
 
 None, bool, int, float, str, bytes, list, tuple, dict, `torch.Tensor`, numpy arrays, and msgspec
-Structs (which arrive as dicts).  Tensors and arrays travel as safetensors bytes, so that every
-bit arrives; nothing is ever unpickled.  torch and numpy are imported only where there is a
-tensor or an array to decode.
+Structs (which arrive as dicts).  Tensors and arrays are sent as safetensors bytes, so every
+bit is preserved; nothing is ever unpickled.  torch and numpy are imported only to decode a
+tensor or an array.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _ALLOWED = (
 
 
 class NotDataError(TrainsafeError, TypeError):
-    """A value that cannot cross between processes as data."""
+    """A value that cannot be passed between processes as data."""
 
 
 def encode(value: Any, what: str = "value") -> bytes:
-    """Bytes that `decode` turns back into an equal value; `what` names it in errors."""
+    """Encodes a value for `decode`, which returns an equal one; `what` names it in errors."""
     return msgspec.msgpack.encode(_plain(value, what))
 
 
 class MalformedDataError(TrainsafeError, ValueError):
-    """Bytes that `encode` did not make; the message says what is wrong with them."""
+    """Bytes that `encode` did not produce; the message says what is wrong with them."""
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The value that `encode` was given; tensors arrive on the CPU, without gradient.
+    """The value that `encode` was given; tensors arrive on the CPU, without gradients.
 
-    Raises MalformedDataError for bytes that are anything else.
+    Raises MalformedDataError for any other bytes.
     """
     try:
         return _decode(data)
-    # The bytes may be anything: a number of 10**5 digits, keys that cannot be
-    # hashed, a tensor's file without a tensor; and safetensors has an error of its own.
+    # The bytes may be anything: a number of 10**5 digits, unhashable keys, a safetensors file
+    # without a tensor; and safetensors raises an error class of its own.
     except (*MALFORMED, ValueError, TypeError, LookupError, MemoryError) as error:
         raise MalformedDataError(f"{type(error).__name__}: {error}"[:500]) from error
 
@@ -56,7 +56,7 @@ def _decode(data: bytes | memoryview) -> Any:
 def _plain(value: Any, what: str) -> Any:
     if value is None or isinstance(value, bool):
         return value
-    if isinstance(value, _loaded("numpy", "generic")):  # before float: numpy.float64 is one
+    if isinstance(value, _loaded("numpy", "generic")):  # before float: numpy.float64 is a float
         return msgspec.msgpack.Ext(_SCALAR, _array_bytes(value, what))
     if isinstance(value, int):
         if -(2**63) <= value < 2**64:
@@ -99,14 +99,14 @@ def _encodable(text: str, what: str) -> str:
         text.encode()
     except UnicodeEncodeError as error:
         raise NotDataError(
-            f"{what} is {text[:200]!r}, which UTF-8 cannot encode ({error.reason}). A path whose "
-            "name is no UTF-8 cannot cross between processes; bytes can."
+            f"{what} is {text[:200]!r}, which UTF-8 cannot encode ({error.reason}). A path with a "
+            "name that is not UTF-8 cannot cross between processes as text; pass it as bytes."
         ) from None
     return text
 
 
 def _loaded(module: str, name: str) -> tuple[type, ...]:
-    """The class, if its module is imported at all: a value of it could not exist otherwise."""
+    """The class in a tuple; () if its module is not imported, since then no value of it exists."""
     found = getattr(sys.modules.get(module), name, None)
     return (found,) if found is not None else ()
 
@@ -121,7 +121,7 @@ def _tensor_bytes(tensor: Any, what: str) -> bytes:
             "Pass `.full_tensor()` or `.to_local()`."
         )
     try:
-        # contiguous() keeps the memory of a dense tensor; save() refuses views and strides.
+        # save() rejects views and strides; contiguous() copies only if needed.
         plain = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         return bytes(save({"t": plain.contiguous()}))
     except (KeyError, ValueError, RuntimeError, NotImplementedError) as error:
@@ -141,7 +141,7 @@ def _array_bytes(array: Any, what: str) -> bytes:
             f"{what} is a numpy array of dtype {whole.dtype}; "
             "allowed are booleans, integers and floating point numbers."
         )
-    # safetensors reads the bytes as little-endian
+    # safetensors stores little-endian bytes
     return bytes(save({"t": whole.astype(whole.dtype.newbyteorder("="), copy=False)}))
 
 

@@ -1,4 +1,4 @@
-"""GroupFailure: what became of a group, as a message that is good enough for a pytest failure."""
+"""GroupFailure: the failure of a group of ranks, as a message for pytest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 class GroupFailure(TrainsafeError):
     """A group of ranks failed; `result` holds everything that is known.
 
-    `what` says which of a test's groups it is, "" where it has only one.
+    `what` says which of a test's groups it is, "" if there is only one.
     """
 
     def __init__(self, result: GroupResult, what: str = "") -> None:
@@ -36,7 +36,7 @@ class GroupFailure(TrainsafeError):
 
 
 def message(result: GroupResult, what: str = "") -> str:
-    """Headline, evidence of the rank that failed first, what the others did, where to look."""
+    """The whole text: headline, evidence of the first failed rank, the other ranks, files."""
     parts = [headline(result), *([f"this was {what}"] if what else []), *result.mismatches[1:]]
     if result.mismatches and not all(rank.status == "ok" for rank in result.ranks):
         parts.append(_what_happened(result))
@@ -48,21 +48,21 @@ def message(result: GroupResult, what: str = "") -> str:
     parts += _others(result)
     parts += [*result.waiting, *_stacks(result)]
     if result.problem and result.launcher_log:
-        parts += ["the launcher said:", _quote(result.launcher_log, 30)]
+        parts += ["output of the launcher:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")
     return cut(cut_lines("\n".join(parts)), MESSAGE_LIMIT)
 
 
 def headline(result: GroupResult) -> str:
     """One sentence: what happened."""
-    # Ranks that disagree on a collective explain every later failure.
+    # A disagreement on a collective explains every later failure.
     return result.mismatches[0] if result.mismatches else _what_happened(result)
 
 
 def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
-    """The exceptions (class and text) that ended a group; none where it ended in another way.
+    """The exceptions (class and text) that ended a group; empty if it ended in another way.
 
-    Ranks that died, hung or disagreed on a collective ended in another way, whatever others raised.
+    Ranks that died, hung or disagreed on a collective count as another way, whatever others raised.
     """
     ended = all(rank.status in ("ok", "raised", "stopped") for rank in result.ranks)
     if result.mismatches or result.problem or not ended:
@@ -71,7 +71,7 @@ def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
 
 
 def reason(result: GroupResult) -> str:
-    """The headline, with the line of the program that the failing rank was at."""
+    """The headline, with the line of the program at which the first failed rank was."""
     line = headline(result).partition("\n")[0]
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     place = _program_line(first.traceback) if first is not None else ""
@@ -79,7 +79,7 @@ def reason(result: GroupResult) -> str:
 
 
 def _program_line(text: str) -> str:
-    """The innermost line of a traceback outside of installed packages; else the innermost."""
+    """The innermost line of a traceback outside of installed packages, else the innermost line."""
     found = [(file, number) for file, number in _FRAME.findall(text)]
     own = [each for each in found if not (is_installed(each[0]) or is_stdlib(each[0]))]
     return ":".join((own or found)[-1]) if found else ""
@@ -100,7 +100,7 @@ def _what_happened(result: GroupResult) -> str:
     hung = [rank for rank in result.ranks if rank.status == "hung"]
     text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
     if result.stuck:
-        text = f"{len(hung)} of {world} ranks waited for what cannot come, and did nothing else"
+        text = f"{len(hung)} of {world} ranks were stuck in calls that cannot complete"
     odd = _odd(result)
     return f"{text}; {name_ranks(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
 
@@ -121,7 +121,7 @@ def _death(code: int | None) -> str:
 
 
 def signal_name(number: int) -> str:
-    """The signal's name: SIGKILL, or SIGRTMIN+6 of a real-time signal."""
+    """The signal's name: SIGKILL, or SIGRTMIN+6 for a real-time signal."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -133,7 +133,7 @@ def _evidence(rank: RankResult) -> list[str]:
     parts = []
     if rank.traceback:
         parts += ["", _quote(rank.traceback, 60)]
-    # the traceback was printed to stderr too, of which only the end may be left
+    # stderr also has the traceback, possibly with its start cut off
     rest = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
     printed = rest.partition("\n")[2] if rest.startswith(CUT) else rest
     if rest.strip() and not (printed and rank.traceback.endswith(printed)):
@@ -146,7 +146,7 @@ def _evidence(rank: RankResult) -> list[str]:
 
 
 def _others(result: GroupResult) -> list[str]:
-    """One line for each rank but the first failed, or for all that raised what it did."""
+    """One line for each rank except the first failed; ranks that raised the same share one."""
     lines = []
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     same = [
@@ -180,7 +180,7 @@ def _stacks(result: GroupResult) -> list[str]:
     for place, ranks in group_places(places):
         verb = "waits" if place is not None and place.waits_in else "is"
         verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
-        where = "at a place unknown: it left no stack" if place is None else str(place)
+        where = "at an unknown place: it left no stack" if place is None else str(place)
         if place is None and all(result.ranks[rank].suspended for rank in ranks):
             where = "suspended"
         mark = "   <- the odd one out" if ranks == odd else ""
@@ -214,7 +214,7 @@ def _quote(text: str, lines: int) -> str:
 
 
 def _quote_start(text: str, lines: int) -> str:
-    """A stack: its first lines are the innermost frames."""
+    """The start of a stack: its first lines are the innermost frames."""
     kept = text.strip("\n").splitlines()
     cut_off = [f"... {len(kept) - lines} lines more"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*kept[:lines], *cut_off])

@@ -1,17 +1,17 @@
-"""The files of a group: where a rank writes and its supervisor reads.
+"""The files of a group: ranks write them, the supervisor reads them.
 
 task.msgpack                 the Task
-launcher.log                 what torchrun, or the process that forks the ranks, said
-rank0/stdout.txt stderr.txt  what the program printed
-rank0/started                the rank's process id; the program begins
-rank0/ledger.jsonl           the rank's collectives, one a line, written before each call
+launcher.log                 output of torchrun, or of the process that forks the ranks
+rank0/stdout.txt stderr.txt  output of the program
+rank0/started                the rank's process id, written when the program begins
+rank0/ledger.jsonl           the rank's collectives, one per line, written before each call
 rank0/blocked                which of those calls the rank is inside of: `blocked`
-rank0/flight.json            torch's flight record of the rank, whole or absent
-rank0/ask                    a pipe: a byte in it asks for flight.json; gone with the group
-rank0/tmp                    sockets of multiprocessing or a link to them; gone with the group
+rank0/flight.json            torch's flight record of the rank, complete or absent
+rank0/ask                    a pipe: a byte in it requests flight.json; removed with the group
+rank0/tmp                    sockets of multiprocessing or a link to them; removed with the group
 rank0/stacks.txt             Python stacks, dumped on SIGUSR1 and SIGTERM
-rank0/result.msgpack         the Outcome, whole or absent
-rank0/imported.json          what a forked rank had to import of installed packages
+rank0/result.msgpack         the Outcome, complete or absent
+rank0/imported.json          installed modules that a forked rank had to import itself
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, 
 #: Exit code of a rank that could not write its outcome (EX_IOERR of sysexits.h).
 CANNOT_WRITE = 74
 
-#: Begins the line in which such a rank tells its outcome through torchrun's pipe instead.
+#: Starts the line by which such a rank sends its outcome through torchrun's pipe instead.
 LAST_WORDS = "pytest-trainsafe-last-words "
 
 
-#: Most bytes of a rank's result, of its list of modules, and of a small file.  The test process
-#: decodes them, and a rank must not exhaust its memory.
+#: Maximum bytes of a rank's result, of its list of modules, and of a small file.  They bound the
+#: memory of the test process, which decodes these files.
 MOST_RESULT, MOST_NAMES, MOST_SMALL = 2**30, 2**24, 2**16
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a rank's program ended, as the rank tells it.  `at` is the system's monotonic clock."""
+    """How a rank's program ended, as the rank reports it.  `at` is the monotonic clock's time."""
 
     rank: int
     status: Literal["ok", "raised"]
@@ -70,14 +70,14 @@ class RankFiles:
         self.imported = self.folder / "imported.json"
 
     def write_outcome(self, outcome: Outcome) -> None:
-        """Write the outcome whole; raises OSError where the disk does not take it.
+        """Writes the outcome atomically; raises OSError if it cannot be written.
 
-        A value that is too large to be read is an error of the rank instead.
+        A value that is too large to be read back becomes an error of the rank.
         """
         content = msgspec.msgpack.encode(outcome)
         if len(content) > MOST_RESULT:
             error = (
-                f"rank {self.rank} returned {len(content)} bytes, and the limit is {MOST_RESULT}; "
+                f"rank {self.rank} returned {len(content)} bytes, but the limit is {MOST_RESULT}; "
                 "write the value to a file and return the file's name"
             )
             large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)
@@ -87,7 +87,7 @@ class RankFiles:
     def read_outcome(self) -> Outcome | None:
         """The outcome, or None while there is none.
 
-        A rank whose file is not one that `write_outcome` writes has failed, and says so.
+        If the file is not a valid outcome of this rank, the result is a failed outcome.
         """
         try:
             data = read_file(self.result, below=self.folder.parent, most=MOST_RESULT)
@@ -101,7 +101,7 @@ class RankFiles:
         return outcome
 
     def unreadable(self, path: Path, error: Exception | str) -> Outcome:
-        """The outcome of a rank that replaced or damaged one of its files."""
+        """The outcome of a rank whose file at `path` was replaced or damaged."""
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Outcome(
             rank=self.rank,
@@ -113,7 +113,7 @@ class RankFiles:
         )
 
     def read_pid(self) -> int | None:
-        """The rank's process id, or None before its program began."""
+        """The rank's process id, or None before its program has begun."""
         try:
             data = read_file(self.started, below=self.folder.parent, most=MOST_SMALL)
         except OSError:
@@ -121,7 +121,7 @@ class RankFiles:
         return int(data) if re.fullmatch(rb"[1-9][0-9]{0,8}", data) else None
 
     def read_imported(self) -> list[str]:
-        """The modules that a forked rank had to import; none where it did not say so."""
+        """The modules that a forked rank had to import; empty if it did not report any."""
         try:
             data = read_file(self.imported, below=self.folder.parent, most=MOST_NAMES)
             return msgspec.json.decode(data, type=list[str])
@@ -130,21 +130,21 @@ class RankFiles:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is either absent or complete to whoever reads it."""
+    """Writes a file atomically: readers see it complete or not at all."""
     unfinished = path.with_name(path.name + ".unfinished")
     unfinished.write_bytes(content)
     os.replace(unfinished, path)
 
 
-#: Begins the line that says how much of a file `read_end` left out.
+#: Starts the line that says how many bytes `read_end` left out.
 CUT = "[... "
 
 
 def read_end(path: Path, limit: int = 8000) -> str:
-    """The last `limit` bytes of a text file, after a line that says how much was left out.
+    """The last `limit` bytes of a text file, preceded by a line that says how much was left out.
 
-    `path` lies in a rank's folder, which must not be a link.  The text begins at the start of a
-    line where it can.  It is "" if there is no file, and a note if the path is not a regular file.
+    `path` is in a rank's folder, which must not be a link.  The text starts at the beginning of a
+    line if possible.  It is "" if there is no file, and a note if the path is not a regular file.
     """
     try:
         with os.fdopen(open_file(path, below=path.parent.parent), "rb", buffering=0) as file:

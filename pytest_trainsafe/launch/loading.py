@@ -1,4 +1,4 @@
-"""Loading: how a rank finds the program its task names."""
+"""Loads and runs the program that a task names.  Called in the ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_trainsafe.launch.task import Function, Script, Task
 
 
 def run_task(task: Task) -> Any:
-    """Run the task in this process and return what its function returns; None for a script."""
+    """Runs the task in this process; returns its function's value, None for a script."""
     sys.path[:] = task.sys_path
     if isinstance(task.target, Script):
         run_script(task.target)
@@ -26,7 +26,7 @@ def run_task(task: Task) -> Any:
 
 
 def run_script(script: Script) -> None:
-    """Run a script as `__main__`, as `python script args` would; `sys.exit(0)` is no failure."""
+    """Runs a script as `python script args` does; `sys.exit(0)` is not a failure."""
     sys.argv[:] = [script.path, *script.args]
     sys.path.insert(0, str(Path(script.path).parent))
     try:
@@ -37,7 +37,7 @@ def run_script(script: Script) -> None:
 
 
 def load_function(target: Function) -> Callable[..., Any]:
-    """The function: by its module's name where that leads to its file, else by the file."""
+    """Imports the function by its module's name, or loads its file if the name leads elsewhere."""
     module_name, _, path = target.name.partition(":")
     found: Any = _module(module_name, target.file)
     for part in path.split("."):
@@ -50,7 +50,7 @@ def load_function(target: Function) -> Callable[..., Any]:
 def _module(name: str, file: str) -> ModuleType:
     if not file:
         return importlib.import_module(name)
-    if name == "__main__":  # its `if __name__ == "__main__"` is not meant for the ranks
+    if name == "__main__":  # must not run `if __name__ == "__main__"` in the ranks
         return _load_file("__trainsafe_main__", file)
     try:
         spec = importlib.util.find_spec(name)
@@ -64,7 +64,7 @@ def _module(name: str, file: str) -> ModuleType:
 def _load_file(name: str, file: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file}, the file of module {name}, is no Python source file")
+        raise ImportError(f"{file}, the file of module {name}, is not a Python source file")
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""Outcome: from what the supervisor saw and the ranks wrote to a GroupResult."""
+"""Builds a GroupResult from the supervisor's observations and the ranks' files."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise.supervisor import RankState, Supervision
 from pytest_trainsafe.launch.task import Task
 
-#: What a rank raises because another one is gone: never the first failure.
+#: Errors that a rank raises because another one has gone: never the cause of a failure.
 _BEREFT = re.compile(
     r"Connection closed by peer|Connection reset by peer|connectFullMesh failed|Broken pipe"
     r"|Socket closed|remote process (has )?exited|failed to recv|recvValue failed"
 )
 
-#: How a rank ended whose program did not wait for others when the group was ended.
+#: How a rank's program had ended, for ranks that did not wait when the group was ended.
 _ENDED: dict[Status, str] = {"ok": "finished", "raised": "raised", "died": "died"}
 
-#: Reasons for a group's end for which only the ledgers show why ranks waited.
+#: Reasons for ending a group that call for an explanation from the ledgers.
 _WAITED = ("stuck", "deadline")
 
 
 def group_result(
     task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
 ) -> GroupResult:
-    """What became of the group, with the ledgers and flight records compared."""
+    """The result of the group; compares the ranks' ledgers and flight records."""
     values = [_value(rank) for rank in seen.ranks]
     unreadable: list[str] = []
     ledgers = [_ledger(rank, unreadable) for rank in seen.ranks]
     statuses = _statuses(seen)
     finished = [done for _, done in ledgers]
     flights = [read_flight(rank.files.flight) for rank in seen.ranks]
-    # A rank whose calls cannot be read would seem to have made none.
+    # A rank whose ledger cannot be read would seem to have made no calls.
     found = [] if unreadable else check_ledgers([calls for calls, _ in ledgers], finished)
     unseen = check_flights(flights, finished, [each.group for each in found])
     calls = [made for made, _ in ledgers]
@@ -74,7 +74,7 @@ def group_result(
 
 
 def _value(rank: RankState) -> Any:
-    """What a rank returned; one that left something else in its place has failed."""
+    """The value that a rank returned; if it cannot be decoded, the rank has failed."""
     if rank.outcome is None or not rank.outcome.value:
         return None
     try:
@@ -85,11 +85,11 @@ def _value(rank: RankState) -> Any:
 
 
 def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], bool]:
-    """A rank's calls; one whose ledger cannot be read has failed, and is named in any case."""
+    """A rank's calls; if its ledger cannot be read, that is noted and the rank has failed."""
     returned = rank.outcome is not None and rank.outcome.status == "ok"
     try:
         calls, finished = read_ledger(rank.files.ledger)
-        if returned and not calls and not finished:  # a rank writes its end before its outcome
+        if returned and not calls and not finished:  # Finished is written before the outcome
             raise LedgerError("it ends early, although the program returned")
     except LedgerError as error:
         unreadable.append(f"the record of rank {rank.rank}'s collectives cannot be read: {error}")
@@ -102,7 +102,7 @@ def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], b
 def _statuses(seen: Supervision) -> list[Status]:
     statuses = [_status(rank, seen.reason) for rank in seen.ranks]
     if seen.reason == "failed" and not {"raised", "died"} & set(statuses):
-        # then SIGTERM came from outside: it ended one rank, and torchrun the others
+        # SIGTERM came from outside: it ended one rank, and torchrun then ended the others.
         gone = [(rank.gone, rank.rank) for rank in seen.ranks if rank.gone is not None]
         statuses[min(gone)[1]] = "died"
     return statuses
@@ -111,7 +111,7 @@ def _statuses(seen: Supervision) -> list[Status]:
 def _status(rank: RankState, reason: str) -> Status:
     if rank.outcome is not None:
         return rank.outcome.status
-    # torchrun ends the others of a failed rank by SIGTERM, then by SIGKILL
+    # When a rank fails, torchrun ends the others by SIGTERM, then by SIGKILL.
     if rank.gone is not None and not (reason == "failed" and rank.exit_code == -15):
         return "died"
     if rank.exit_code not in (None, -15) and reason in ("failed", "launcher"):
@@ -143,7 +143,7 @@ def _rank_result(
 
 
 def _first_failed(seen: Supervision, statuses: list[Status]) -> int | None:
-    """The rank that failed first; one that only lost its peer comes after all others."""
+    """The rank that failed first; ranks that only lost their peer come after all others."""
     order = []
     for rank, status in zip(seen.ranks, statuses, strict=True):
         outcome = rank.outcome

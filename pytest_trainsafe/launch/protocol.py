@@ -1,4 +1,4 @@
-"""Launcher: the one thing every way of starting ranks can do, and what some can do besides.
+"""Launcher: the protocol of every way to start ranks, and of optional abilities.
 
 Nothing outside of a launcher's own folder asks of which class it is: it asks for these protocols.
 """
@@ -32,14 +32,14 @@ class LaunchSetup:
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Starts a fresh group of ranks for a task and outlives it.
+    """Starts a new group of ranks for a task and returns when all of it has ended.
 
     `run` may be called from several threads and processes at once, with the same `workdir`.
     """
 
     @property
     def name(self) -> str:
-        """The word by which a user chooses this launcher."""
+        """The name by which a user selects this launcher."""
         ...
 
     def run(
@@ -51,12 +51,12 @@ class Launcher(Protocol):
         stop: threading.Event | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
-        """Run the task and return every rank's outcome, whatever happens in the ranks.
+        """Runs the task and returns every rank's outcome, whatever happens in the ranks.
 
-        `timeout` is in seconds and counts from when every rank has begun the program.  Every
-        file is below `workdir`.  Setting `stop`, from another thread, ends the group.  `environ`
-        is the environment that the task's is added to, by default this process's own; it is
-        written to no file.  When `run` returns or raises, no process of the group lives.
+        `timeout` is in seconds, from the moment when every rank has begun the program.  All files
+        are below `workdir`.  Setting `stop` from another thread ends the group.  `environ` is the
+        environment to which the task adds its variables, by default this process's own; it is
+        not written to any file.  When `run` returns or raises, no process of the group is alive.
         `run_command` does all of this for a command that starts the ranks.
         """
         ...

@@ -1,9 +1,9 @@
-"""The rank's side: `python -m pytest_trainsafe.launch.rank TASKFILE`, started by torchrun.
+"""The main program of a rank: `python -m pytest_trainsafe.launch.rank TASKFILE`, under torchrun.
 
-`warm_rank` calls the same `main` in a process that was forked.
+`forkserver/forked_rank.py` calls the same `main` in a forked process.
 
-Runs the task, writes its outcome where the supervisor reads it, and waits for the other ranks
-before it leaves.
+Runs the task, writes its outcome for the supervisor, and waits for the other ranks before it
+exits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
-    """Run the task of `task_file` as the rank that torchrun's environment names.
+    """Runs the task of `task_file` as the rank in torchrun's environment; returns the exit code.
 
     `prepared` is called once torch.distributed is instrumented, before the program is imported.
     """
@@ -62,7 +62,7 @@ def _die_with_the_agent() -> None:
 
 
 def _redirect(files: RankFiles) -> None:
-    """Send what the rank and its children print to files, and its stacks too when asked."""
+    """Redirects output of the rank and its children to files, and stacks on request."""
     files.folder.mkdir(parents=True, exist_ok=True)
     for stream, path in ((1, files.stdout), (2, files.stderr)):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -71,7 +71,7 @@ def _redirect(files: RankFiles) -> None:
     stacks = files.stacks.open("ab", buffering=0)
     faulthandler.enable(file=stacks)
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
-    # torchrun ends the other ranks of a failed one by SIGTERM: leave a note of where we were
+    # torchrun ends the other ranks of a failed one by SIGTERM: dump their stacks first.
     faulthandler.register(signal.SIGTERM, file=stacks, all_threads=True, chain=True)
     atexit.register(stacks.close)
 
@@ -103,17 +103,17 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
 
 
 def _print_error(files: RankFiles, text: str) -> None:
-    """Append to the rank's stderr, whatever the program did to `sys.stderr` or descriptor 2."""
+    """Appends to the rank's stderr file, even if the program replaced `sys.stderr` or fd 2."""
     _flush()
     with contextlib.suppress(OSError), files.stderr.open("a", encoding="utf-8") as stderr:
         stderr.write(text)
 
 
 def _flush() -> None:
-    """Write out what the program printed.
+    """Flushes the standard streams.
 
-    A program may close its streams, or put None or any object in their place; what it printed
-    there is lost, which is no failure of its training.
+    A program may close its streams, or replace them by None or any object.  Their unflushed
+    output is then lost, but that is not a failure of the program.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -127,14 +127,14 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     from pytest_trainsafe.launch.resources import temporary
 
     temporary.provide(files.temporary)
-    # before the program is imported, lest it binds the functions that these replace
+    # Before the program is imported, because it may bind the functions that these replace.
     installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)
     if task.device == "cuda":
         local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if local_rank >= found:
             raise RuntimeError(
-                f"the task wants one CUDA device for each of {task.world_size} ranks, "
-                f"and {found} can be seen; use fewer ranks or device='cpu'"
+                f"the task needs one CUDA device for each of {task.world_size} ranks, "
+                f"but {found} are visible; use fewer ranks or device='cpu'"
             )
         torch.cuda.set_device(local_rank)
     write_whole(files.started, str(os.getpid()).encode())
@@ -142,11 +142,11 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
 
 
 def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
-    """Wait until every rank has an outcome; a rank that is ok also leaves when one failed.
+    """Waits until every rank has an outcome; a successful rank stops waiting when one has failed.
 
-    A rank that leaves early closes the connections that a slower one is still making
-    ("connectFullMesh failed"), and makes torchrun end the others of a failed one at once.  Not
-    bounded here: the supervisor ends the group at the deadline.
+    A rank that exits early closes connections that a slower rank is still setting up
+    ("connectFullMesh failed"), and a failed rank that exits makes torchrun end the others at once.
+    There is no time limit here: the supervisor ends the group at the deadline.
     """
     missing = {rank: RankFiles(group, rank) for rank in range(world_size)}
     while True:
@@ -163,7 +163,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
 
 
 def _last_words(stderr: int, rank: int, error: OSError) -> None:
-    """Tell why there is no outcome where no disk is needed: through torchrun's pipe."""
+    """Reports why there is no outcome file, through torchrun's pipe, which needs no disk."""
     before = error.__context__
     cause = f", after {type_name(before)}: {own_text(before)}" if before else ""
     outcome = Outcome(
@@ -171,14 +171,14 @@ def _last_words(stderr: int, rank: int, error: OSError) -> None:
         status="raised",
         at=time.monotonic(),
         error_type=type(error).__name__,
-        error=f"{error}, while the rank wrote down its outcome{cause}"[:1000],
+        error=f"{error}, while the rank wrote its outcome{cause}"[:1000],
     )
     line = b"\n" + LAST_WORDS.encode() + msgspec.json.encode(outcome) + b"\n"
     os.write(stderr, line)
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without the destructors of process groups, which may wait for peers."""
+    """Exits without running destructors of process groups, which may wait for peers."""
     try:
         atexit._run_exitfuncs()
         _flush()

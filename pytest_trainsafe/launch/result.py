@@ -1,4 +1,4 @@
-"""Results: what became of every rank of a group."""
+"""The results of a group and of each of its ranks."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Status = Literal["ok", "raised", "died", "hung", "stopped"]
 
 
 class RankResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one rank.
+    """The result of one rank.
 
     status     meaning
     ok         the program returned `value`
     raised     the program raised: `error_type`, `error`, `traceback`
     died       the process ended without a result: `exit_code`, negative for a signal
-    hung       it was still running at the deadline, or waited for what cannot come
+    hung       it was still running at the deadline, or was stuck in a call that cannot complete
     stopped    it was still running when another rank's failure ended the group
 
-    `stdout` and `stderr` are the ends of the files of that name in `folder`.  `stack` is the
-    rank's Python stacks when it was stopped.  `suspended` says that it was still running, but
-    suspended by a signal such as SIGSTOP.  `ended` counts seconds since the group started,
-    None for a rank that had to be ended.
+    `stdout` and `stderr` are the ends of the files of that name in `folder`.  `stack` holds the
+    Python stacks of a rank that was stopped.  `suspended` is set if the rank was still running but
+    suspended by a signal such as SIGSTOP.  `ended` is in seconds since the group started, None
+    for a rank that had to be ended.
     """
 
     rank: int
@@ -43,16 +43,16 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a group of ranks.
+    """The result of a group of ranks.
 
-    `first_failed` is the rank whose failure came first; None when every rank is ok, or when
-    they hung together; `stuck` says that those were ended before `timeout`, since ranks that
-    disagree wait for ever.  `mismatches` says where ranks disagreed on their collectives;
-    `waiting` says of each process group in which a rank waited where its ranks stood;
-    `problem` why the group as a whole came to nothing, if no rank can tell;
-    `leftovers` the processes which outlived their rank and were ended with the group.
-    `launcher_log` is the end of what torchrun, or the process that forked the ranks, said;
-    `hint` tells a user what may help.
+    `first_failed` is the rank whose failure came first; None if all ranks are ok, or hung
+    together.  `stuck` means that hung ranks were ended before `timeout`, because they waited in
+    calls that could never complete.  `mismatches` describes where ranks disagreed on their
+    collectives; `waiting` the state of the ranks in each process group in which one waited;
+    `problem` why the group as a whole failed, if no rank explains it;
+    `leftovers` the processes that outlived their rank and were ended with the group.
+    `launcher_log` is the end of the output of torchrun or of the process that forked the ranks;
+    `hint` is advice for the user.
     """
 
     task: str
@@ -77,12 +77,12 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> list[Any]:
-        """What the program returned, by rank; raises `GroupFailure` unless all is well."""
+        """The programs' return values, by rank; raises `GroupFailure` unless `ok`."""
         self.raise_for_failure()
         return [rank.value for rank in self.ranks]
 
     def raise_for_failure(self, what: str = "") -> None:
-        """Raise `GroupFailure`, whose message tells what happened, unless all is well.
+        """Raises `GroupFailure`, whose message says what happened, unless `ok`.
 
         `what` says which of several groups this one is.
         """

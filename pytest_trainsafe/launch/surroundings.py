@@ -1,7 +1,7 @@
-"""What a process takes over from the one that starts it, as it was at one moment.
+"""A snapshot of what a process inherits from the process that starts it.
 
-A Run is launched in a thread, perhaps after the test that it belongs to has gone on.  What its
-ranks take over is noted when the Run is asked for.
+A Run is launched in a thread, possibly after its test has changed the environment or the working
+directory.  So the snapshot is taken when the Run is requested.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: pytest sets it for every test and phase: what is told apart by it would never be the same.
+#: pytest sets it for every test and phase, so comparing it would make all snapshots differ.
 _TEST = "PYTEST_CURRENT_TEST"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Surroundings:
-    """Environment, working directory and module search path, whose folders are absolute.
+    """Environment, working directory and module search path (with absolute folders).
 
-    Equal where a program could see no difference, but for the name of the current test.
+    Two are equal if a program could see no difference except the name of the current test.
     """
 
     variables: frozenset[tuple[str, str]]
@@ -29,7 +29,7 @@ class Surroundings:
 
     @classmethod
     def now(cls) -> Surroundings:
-        """Those of this process."""
+        """The snapshot of this process, taken now."""
         environ = dict(os.environ)
         test = environ.pop(_TEST, None)
         cwd = os.getcwd()
@@ -39,11 +39,11 @@ class Surroundings:
     @property
     def environ(self) -> Mapping[str, str]:
         """The environment, as a mapping."""
-        told = {} if self.test is None else {_TEST: self.test}
-        return dict(self.variables) | told
+        current_test = {} if self.test is None else {_TEST: self.test}
+        return dict(self.variables) | current_test
 
 
 def _absolute(entry: str, cwd: str) -> str:
-    """An entry of the search path that does not hang on the working directory; hooks stay."""
+    """An entry of the search path as an absolute path; entries for import hooks are unchanged."""
     found = os.path.join(cwd, entry) if entry else cwd
     return found if os.path.exists(found) else entry

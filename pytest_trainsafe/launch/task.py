@@ -1,4 +1,4 @@
-"""A Task: what every rank of a group runs, as data that fits in a file."""
+"""A Task: what every rank of a group runs, as serialisable data."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Script(msgspec.Struct, frozen=True, tag="script"):
 class Function(msgspec.Struct, frozen=True, tag="function"):
     """An importable function: `module:qualname`.
 
-    `file` is where the module lives, so that a module which the ranks cannot import by name
-    (a test file) is loaded by its path; empty when only the name is known.
+    `file` is the module's file, from which ranks load a module that they cannot import by name
+    (a test file); empty if only the name is known.
     """
 
     name: str
@@ -40,10 +40,10 @@ class Function(msgspec.Struct, frozen=True, tag="function"):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One program for every rank of a group, its arguments and its surroundings.
+    """A program for every rank of a group, its arguments, and the environment to run it in.
 
-    `arguments` is `data.encode`d at once: what the ranks receive cannot change afterwards.
-    `sys_path` and `cwd` are those of the process that asked for it.  `env` is added to the
+    `arguments` is encoded by `data.encode` at once, so later changes do not reach the ranks.
+    `sys_path` and `cwd` are those of the requesting process.  `env` is added to the
     ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
     """
 
@@ -71,7 +71,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Task:
         """A task from a module-level function, a "package.module:function" or a Script.
 
-        `surroundings` are those of now by default.
+        `surroundings` are by default those of this process now.
         Raises ArgumentError, naming the target or the argument, where the ranks could not find or
         receive it.
         """
@@ -130,7 +130,7 @@ def _target(target: Callable[..., Any] | str | Script) -> Function | Script:
         module, _, name = target.partition(":")
         if not (module and name and all(map(str.isidentifier, f"{module}.{name}".split(".")))):
             raise ArgumentError(
-                f"{target!r} names no function; write it as 'package.module:function'"
+                f"{target!r} is not the name of a function; write it as 'package.module:function'"
             )
         return Function(target)
     return _function(target)
@@ -139,19 +139,19 @@ def _target(target: Callable[..., Any] | str | Script) -> Function | Script:
 def _function(target: Callable[..., Any]) -> Function:
     if isinstance(target, partial):
         raise ArgumentTypeError(
-            f"{target!r} is a partial; pass its function, and its arguments after it"
+            f"{target!r} is a partial; pass its function and the arguments separately"
         )
     if inspect.ismethod(target):
-        raise ArgumentTypeError(f"{target!r} is bound to an object; pass a function of a module")
+        raise ArgumentTypeError(f"{target!r} is a bound method; pass a module-level function")
     if not inspect.isfunction(target):
         raise ArgumentTypeError(
             f"{target!r} is not a Python function. "
-            "The ranks import what they run: pass a function of a module, its name, or a Script."
+            "The ranks import the program: pass a module-level function, its name, or a Script."
         )
     module, name = target.__module__, target.__qualname__
     if "<lambda>" in name:
         raise ArgumentTypeError(
-            f"{name} of {module} is a lambda, which the ranks cannot import; name it"
+            f"{name} of {module} is a lambda, which the ranks cannot import; define a function"
         )
     if "<locals>" in name:
         raise ArgumentTypeError(
@@ -166,6 +166,6 @@ def _function(target: Callable[..., Any]) -> Function:
             f"{module}:{name} is not the function that was passed but {found!r}; "
             "the ranks would import that one"
         )
-    # not inspect.getsourcefile: that follows __wrapped__ into the decorated function's module
+    # Not inspect.getsourcefile, which follows __wrapped__ into the decorated function's module.
     file = getattr(sys.modules[module], "__file__", None) or ""
     return Function(f"{module}:{name}", str(Path(file).absolute()) if file else "")

@@ -1,7 +1,7 @@
-"""What the recorder asks of a training framework, and the adapters that answer in this process.
+"""The recorder's interface to training frameworks, and the adapters active in this process.
 
-A Run names its adapters by import path, so that the recorder knows no framework by name.  One that
-the package does not have is added by the hook `pytest_trainsafe_adapters`.
+A Run names its adapters by import path, so the recorder knows no framework by name.  Projects add
+adapters of their own with the hook `pytest_trainsafe_adapters`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Parts = Sequence[tuple[str, nn.Module]]
 Rename = Callable[[str], str]
-#: What is called with the gradients of the parameter of a name.
+#: Takes a parameter's name and returns the function to call with its gradients.
 GradientHook = Callable[[str], Callable[[torch.Tensor], None]]
 
 
@@ -35,34 +35,34 @@ class Engine(Protocol):
 
     @property
     def module(self) -> Any:
-        """The model that it trains, which is recorded."""
+        """The model that it trains; this is the model that is recorded."""
 
     @property
     def optimizer(self) -> Any:
-        """Its optimizer, watched where the program names none."""
+        """Its optimizer, watched if the program passes none."""
 
     def annotations(self, names: Mapping[nn.Module, str]) -> dict[str, Any]:
-        """What a user would annotate because of it; the user's own annotations win."""
+        """The annotations that the engine implies; the user's own take precedence."""
 
     def reduces_in(self) -> str:
-        """The dtype in which it reduces gradients over ranks; "" where it does not say."""
+        """The dtype in which it reduces gradients over ranks; "" if it is not configured."""
 
     def attach(self) -> None:
-        """Called once, when the recorder's hooks are on the modules."""
+        """Called once, after the recorder's hooks are on the modules."""
 
     def listen(self, before: Callable[[bool], None], after: Callable[[], None]) -> None:
-        """Call `before(False)` when gradients are reduced and not yet clipped, `after()` later."""
+        """Calls `before(False)` between reduction and clipping, `after()` after the step."""
 
     def unscaled(self, grad: torch.Tensor) -> torch.Tensor:
-        """A gradient of the backward that runs, without a loss scale."""
+        """A gradient of the running backward without the loss scale."""
 
     def skipped(self) -> str:
-        """Why it left out its last step; "" where it did not."""
+        """Why it skipped its last step; "" if it did not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A model that a program watches: its parts, and where what is found is written down."""
+    """A model that a program watches: its parts, and the recorder's objects to work with."""
 
     parts: Parts
     point: Point
@@ -72,32 +72,32 @@ class Watched:
 
 
 class Adapter:
-    """Answers for plain PyTorch.  A framework's adapter overrides what differs under it.
+    """The answers for plain PyTorch.  A framework's adapter overrides those that differ.
 
-    An adapter must not import its framework: it is asked of every program, also of those that
-    do not use it.
+    An adapter must not import its framework, because it is called for every program, including
+    those that do not use the framework.
     """
 
     def engine(self, model: object) -> Engine | None:
-        """The engine that `ctx.watch` was given as its model; None where it is not of this kind."""
+        """The engine, if the model passed to `ctx.watch` is this framework's; else None."""
         return None
 
     def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
-        """Where an optimizer of the framework keeps gradients, master copies and states."""
+        """The accessor for an optimizer of the framework; None for any other optimizer."""
         return None
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
-        """From a rank's names to the whole model's, where ranks number what they hold from 0."""
+        """A function from a rank's names to the whole model's; None if names agree."""
         return None
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
-        """How the names of modules begin whose outputs have no counterpart on a single device."""
+        """Prefixes of names of modules whose outputs have no counterpart on a single device."""
         return ()
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
-        """The layout of a parameter that the framework has cut; None for any other.
+        """The layout of a parameter that the framework has split; None for any other.
 
-        Raises LayoutError for a cut that cannot be expressed.
+        Raises LayoutError for a split that cannot be expressed.
         """
         return None
 
@@ -110,7 +110,7 @@ class Adapter:
         return ""
 
     def find_wrappers(self, watched: Watched) -> None:
-        """Find what averages gradients over ranks, where the model has no engine."""
+        """Finds what averages gradients over ranks, if the model has no engine."""
 
     def listen_to_unsharded(
         self,
@@ -118,7 +118,7 @@ class Adapter:
         parameters: Mapping[str, nn.Parameter],
         hook: GradientHook,
     ) -> None:
-        """Hook the gradients of tensors that stand in for sharded parameters in a backward."""
+        """Hooks the gradients of tensors that replace sharded parameters in a backward."""
 
 
 #: The adapters of the Run that this process records.
@@ -126,18 +126,18 @@ _active: tuple[Adapter, ...] = ()
 
 
 def activate(paths: Iterable[str]) -> None:
-    """Make the adapters that import paths name ("package.module:Class") those of this process."""
+    """Sets the adapters of this process, from import paths ("package.module:Class")."""
     global _active
     _active = tuple(map(_made, paths))
 
 
 def adapters() -> Iterator[Adapter]:
-    """The adapters of this process, a project's own before those of the package."""
+    """The adapters of this process, a project's own before those of this package."""
     return reversed(_active)
 
 
 def renaming(parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename:
-    """From a rank's names of modules and parameters to the whole model's."""
+    """A function from a rank's names of modules and parameters to the whole model's."""
     found = [adapter.renaming(parts, point, coordinates) for adapter in adapters()]
     chosen = [rename for rename in found if rename is not None]
 
@@ -155,7 +155,7 @@ def _made(path: str) -> Adapter:
         made = getattr(import_module(module), name)()
     except (ImportError, AttributeError, TypeError) as error:
         raise ProgramError(
-            f"the adapter {path!r} cannot be made ({error}); pytest_trainsafe_adapters takes "
+            f"the adapter {path!r} cannot be created ({error}); pytest_trainsafe_adapters takes "
             '"package.module:Class", a class without arguments that ranks can import'
         ) from error
     if not isinstance(made, Adapter):

@@ -1,7 +1,7 @@
-"""The Point as a program sees it: it remembers which axes the program asked for.
+"""The Point as a program sees it: records which axes the program reads.
 
-An axis that leaves no trace in any layout (sp, zero, recompute) has no other witness that the
-program knows of it at all.
+For an axis that affects no layout (sp, zero, recompute), reading it is the only evidence that the
+program uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pytest_trainsafe.record.clock import ProgramError
 
 
 class AskedPoint(Point):
-    """A Point whose `asked` holds the axes that were looked up; looking at all asks for all."""
+    """A Point whose `asked` holds the axes that were read; reading `values` counts as all."""
 
     __slots__ = ("_point", "asked")
 
@@ -31,12 +31,12 @@ class AskedPoint(Point):
         return self._point.values
 
     def get(self, axis: str, default: AxisValue) -> AxisValue:
-        """The value of an axis, or `default` where the Point does not name it."""
+        """The value of an axis, or `default` if the Point does not name it."""
         self.asked.add(axis)
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
-        """How many ranks stand along an axis or a role, or the value of `vpp`; 1 by default."""
+        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default."""
         self.asked.add(axis)
         return self._point.size(axis) if axis in self.mesh.names else super().size(axis)
 

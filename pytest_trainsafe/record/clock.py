@@ -1,6 +1,6 @@
-"""Where the training program is in time: step, micro-batch, and which call of a module.
+"""Tracks the training program's position: step, micro-batch, and the call number of a module.
 
-The recorder owns one; its errors are what a program sees that marks time wrongly.
+Owned by the recorder.  Its errors report programs that mark time wrongly.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from pytest_trainsafe.errors import TrainsafeError
 
 
 class ProgramError(TrainsafeError):
-    """A training program used its context in a way that has no meaning; says how to mend it."""
+    """A training program used its context incorrectly; the message says how to fix it."""
 
 
 @dataclass(slots=True)
 class _Step:
-    """What one step has seen: micro-batches by number, calls by micro-batch and module.
+    """The state of one step: micro-batches by number, calls by micro-batch and module.
 
     `entries` counts how often a micro-batch was entered; `forwarded` has the entry in which a
-    part of the model was called, and `reached` the micro-batch of each backward (None of several).
+    part of the model was called, and `reached` the micro-batch of each backward (None if there
+    are several).
     """
 
     entries: dict[int, int] = field(default_factory=dict)
@@ -39,13 +40,13 @@ class _Step:
 
 
 class Clock:
-    """The current step, and the micro-batch that what runs now belongs to; None outside of them.
+    """The current step, and the micro-batch of the code that runs now; None outside of them.
 
-    A pipeline schedule forwards one micro-batch while others wait for their backward.  So a
-    micro-batch may be entered several times, and a backward belongs to the micro-batch whose
-    outputs it reaches, wherever it runs.  `resumed` says that the backward that runs goes over
-    ground that one before it covered: the gradients of weights, put off until later.
-    `recomputed` says that a backward has run a part of a forward again.
+    A pipeline schedule runs forwards of one micro-batch while others wait for their backward.  So
+    a micro-batch may be entered several times, and a backward belongs to the micro-batch whose
+    outputs it reaches, wherever it runs.  `resumed` is set while a backward continues an earlier
+    one of the same micro-batch: deferred weight gradients.  `recomputed` is set once a backward
+    has run a part of a forward again.
     """
 
     def __init__(self) -> None:
@@ -61,17 +62,17 @@ class Clock:
 
     @property
     def microbatch(self) -> int | None:
-        """The micro-batch of what runs now: in a backward the one it reached, else the open one."""
+        """The current micro-batch: in a backward the one it reached, else the open one."""
         reached = self._seen.reached.get(_backward())
         return self.open if reached is None else reached
 
     @property
     def microbatches_done(self) -> int:
-        """How many micro-batches the current step has had, with the one that is running."""
+        """The number of micro-batches that the current step has entered."""
         return len(self._seen.entries)
 
     def start_step(self) -> int:
-        """Enter the next step and return its number."""
+        """Enters the next step and returns its number."""
         if self.step is not None:
             raise ProgramError(
                 f"ctx.step was entered inside step {self.step}; leave `with ctx.step():`, or call "
@@ -81,13 +82,13 @@ class Clock:
         return self.step
 
     def end_step(self) -> None:
-        """Leave the step, also where an exception ended it: its number is not used again."""
+        """Leaves the step, even after an exception: its number is not used again."""
         self.step = self.open = None
         self.steps_done += 1
         self._seen = _Step()
 
     def start_microbatch(self, index: int) -> None:
-        """Enter a micro-batch of the current step, or come back to it."""
+        """Enters a micro-batch of the current step, possibly again."""
         if self.step is None:
             raise ProgramError(
                 "ctx.microbatch was entered outside ctx.step; put it inside `with ctx.step():`, or "
@@ -99,13 +100,13 @@ class Clock:
                 "`with ctx.microbatch(...):`, or call ctx.end_microbatch(), before the next begins"
             )
         if index in self._seen.finished:
-            raise self._twice(index, "and its backward was over")
+            raise self._twice(index, "and its backward had finished")
         self.open = index
         self._nodes.clear()
         self._seen.entries[index] = self._seen.entries.get(index, 0) + 1
 
     def end_microbatch(self) -> bool:
-        """Leave the micro-batch; say whether it is over, its backward in its only entry."""
+        """Leaves the micro-batch; returns whether it is over: entered once, with its backward."""
         index, seen = self.open, self._seen
         assert index is not None
         self.open = None
@@ -115,14 +116,14 @@ class Clock:
         return True
 
     def forward(self, part: str) -> None:
-        """The model, or this part of it, is called in the open micro-batch."""
+        """Called when the model, or this part of it, runs in the open micro-batch."""
         assert self.open is not None
         entry = self._seen.entries[self.open]
         if self._seen.forwarded.setdefault((self.open, part), entry) != entry:
             raise self._twice(self.open, "and the model ran forward each time")
 
     def backward(self, microbatch: int, *, sure: bool = True) -> None:
-        """A gradient of this micro-batch arrived; `sure` says that the graph tells which it is.
+        """Called when a gradient of this micro-batch arrives; `sure` if the graph identifies it.
 
         A backward that reaches several micro-batches belongs to none of them.
         """
@@ -135,10 +136,10 @@ class Clock:
             self._seen.reached[running] = None
 
     def call(self, module: str) -> tuple[int | None, bool]:
-        """Number this call of a module within its micro-batch, and say whether it recomputes.
+        """Numbers this call of a module within its micro-batch; returns also if it recomputes.
 
-        A forward that runs inside a backward is activation recomputation: it has the number of
-        the call it repeats, or None where it repeats none.
+        A forward inside a backward is activation recomputation: it has the number of the call
+        that it repeats, or None if it repeats none.
         """
         assert self.microbatch is not None
         place = self.microbatch, module
@@ -156,11 +157,11 @@ class Clock:
         return number, recomputing
 
     def _notice_recomputation(self) -> None:
-        """Notice a forward that ran since the last gradient of the same backward.
+        """Detects a forward that ran since the last gradient of the same backward.
 
-        Autograd numbers the nodes that a thread makes.  A backward makes none, unless it runs
-        forward code: recomputed modules may be called by their `forward` alone, where no hook
-        sees them, and a checkpoint may hold plain functions.
+        Autograd numbers the nodes that a thread creates.  A backward creates none, unless it runs
+        forward code.  Hooks do not see all recomputation: recomputed modules may be called
+        through `forward` alone, and a checkpoint may contain plain functions.
         """
         thread, made = threading.get_ident(), torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
         self.recomputed |= made > self._nodes.setdefault(thread, made)
@@ -169,10 +170,11 @@ class Clock:
     def _repeated(self, place: tuple[int, str]) -> int | None:
         """The number of the call that the running backward node repeats.
 
-        Checkpoints are recomputed last first, so counting again would mix their calls up.
-        Autograd numbers its nodes as they are made: the calls that a checkpoint's node made are
-        the first ones after it.  Without reentry the node is one of the calls' own, and the
-        number may be wrong; but then no gradient arrives at what is recomputed.
+        Checkpoints are recomputed in reverse order, so counting calls again would confuse them.
+        Autograd numbers nodes as they are created: the calls inside a checkpoint are the first
+        ones after the checkpoint's node.  Without reentrant autograd the node belongs to one of
+        the calls itself and the number may be wrong, but then no gradient arrives at the
+        recomputed modules.
         """
         made: int = torch._C._current_autograd_node()._sequence_nr()
         log = self._seen.log[place]
@@ -192,6 +194,6 @@ class Clock:
 
 
 def _backward() -> int:
-    """The number of the backward that is running in this thread, -1 for none."""
+    """The number of the backward that runs in this thread, -1 for none."""
     running: int = torch._C._current_graph_task_id()
     return running

@@ -1,4 +1,4 @@
-"""The Context: what a training program is given, and the lines it adds to be recorded."""
+"""The Context: the object that a training program receives and reports to."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ AnnotationSource = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 class Context:
-    """One rank's view of a Run: where it stands, what to train in, and how to be recorded."""
+    """One rank's view of a Run: its position, what to train on, and the recording methods."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded, device: str = "cpu") -> None:
         self.point = AskedPoint(spec.point)
@@ -51,17 +51,17 @@ class Context:
         self._mesh: DeviceMesh | None = None
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._filled: dict[int, Filled] = {}
-        #: What is open between `begin_step` and `end_step`; entered around the program.
+        #: The steps and micro-batches of `begin_step` and the like; entered around the program.
         self.marks = Marks(self.step, self.microbatch)
 
-    # Where the rank stands.
+    # The position of the rank.
 
     @property
     def mesh(self) -> DeviceMesh:
         """A DeviceMesh with the program's mesh axes, by default `pp dp cp tp`, outermost first.
 
         Made on first use, with its process groups.
-        Starts torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
+        Initialises torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
         """
         if self._mesh is None:
             _start_distributed(self.device)
@@ -73,7 +73,7 @@ class Context:
         return self._mesh
 
     def group(self, axis: str) -> dist.ProcessGroup:
-        """The process group of this rank along one mesh axis, also where the axis has size 1.
+        """The process group of this rank along one mesh axis, even if the axis has size 1.
 
         Also along a role that several axes have, such as "dp", or an overlapping axis, such as
         "ep".  Such a group is made on first use, which all ranks must reach in the same order.
@@ -102,11 +102,11 @@ class Context:
         std: Std = default_std,
         annotations: AnnotationSource = None,
     ) -> None:
-        """Fill every parameter from a hash of its name (TTrace 4.2).
+        """Fills every parameter with values that depend on its name and the seed (TTrace 4.2).
 
         A parameter that is sharded as a DTensor, by attributes in Megatron-LM's convention, or
-        by `annotations` (those of `watch`) receives its part of the logical tensor.
-        `std(name, logical_shape)` gives mean and standard deviation; by default weights have
+        by `annotations` (as for `watch`) gets its part of the logical tensor.
+        `std(name, logical_shape)` returns mean and standard deviation; by default weights have
         1/sqrt(fan_in), biases 0.02, and norms' scales a mean of 1.
         """
         found = _annotations(annotations)
@@ -119,17 +119,17 @@ class Context:
         annotations: AnnotationSource = None,
         level: Level = "microbatch",
     ) -> None:
-        """Record this model and optimizer from now on.  Call once, before the first step.
+        """Records this model and optimizer from now on.  Call once, before the first step.
 
-        A pipeline rank gives what it holds of the model: one module or a list of chunks whose
-        names are the whole model's, or a dict of parts by the names that the whole gives them,
+        A pipeline rank passes its part of the model: one module or a list of chunks with the
+        names of the whole model, or a dict of parts by their names in the whole model,
         `{"layers.4": ..., "layers.5": ...}`.
 
         With `level="step"` only whole steps are compared: initial parameters, the gradients that
-        the optimizer is given, their norm, updates, and the losses that `ctx.loss` is given.  For
-        programs whose micro-batches have no counterparts in the reference.  They mark steps, and
-        no micro-batches; what a step computes is theirs, as long as all dp ranks together compute
-        the same at every Point.
+        the optimizer uses, their norm, updates, and the losses passed to `ctx.loss`.  This is for
+        programs whose micro-batches have no counterparts in the reference.  They mark steps but no
+        micro-batches; they may divide a step as they like, as long as all dp ranks together
+        compute the same at every Point.
         """
         self._recorder.watch(model, optimizer, _annotations(annotations), self._filled, level)
 
@@ -141,16 +141,15 @@ class Context:
         yield from self._recorder.step()
 
     def microbatches(self, total: int, order: Order = "contiguous") -> Sequence[int]:
-        """The global numbers of the micro-batches that this dp rank computes, of `total` a step.
+        """The global numbers of this dp rank's micro-batches, of `total` per step.
 
-        All dp ranks together do what the reference does one after the other.  `order` says which
-        rank computes which:
+        The reference runs all of them; dp ranks divide them.  `order` says how:
 
-        - "contiguous": rank r of n takes the r-th run of total/n numbers;
-        - "strided": rank r takes r, r+n, r+2n and so on, as a distributed sampler of batches does;
-        - "split": every rank takes all of them, and a slice of the batch of each.  Annotations say
-          which dimension of an activation is cut (`dp_dim`), and gradients are terms of a sum;
-        - a sequence of all numbers: rank r takes its r-th run;
+        - "contiguous": rank r of n takes the r-th block of total/n numbers;
+        - "strided": rank r takes r, r+n, r+2n and so on, as a distributed sampler does;
+        - "split": every rank takes all of them, with a slice of each batch.  Annotations say
+          which dimension of an activation is split (`dp_dim`), and gradients are terms of a sum;
+        - a sequence of all numbers: rank r takes its r-th block;
         - a function of a dp rank and the number of dp ranks, which returns that rank's numbers.
         """
         self._recorder.clock.split = isinstance(order, str) and order == SPLIT
@@ -160,35 +159,35 @@ class Context:
     def microbatch(self, index: int) -> Iterator[int]:
         """One forward and backward; `index` is the micro-batch's global number in its step.
 
-        Where a pipeline schedule runs them apart, enter it for the forward, and again for the
+        If a pipeline schedule separates them, enter it for the forward, and again for the
         backward or for the forward of another chunk.  A backward outside of every micro-batch
-        belongs to the one whose outputs it reaches, if it is one.
+        belongs to the micro-batch whose outputs it reaches, if there is exactly one.
         """
         yield from self._recorder.microbatch(index)
 
     def begin_step(self) -> int:
-        """Begin an optimizer step, as entering `with ctx.step():` does; returns its number.
+        """Begins an optimizer step, as entering `with ctx.step():` does; returns its number.
 
-        For loops that a framework owns: `end_step` ends it, from another function.
+        For loops that a framework owns; call `end_step` from another callback.
         """
         return self.marks.begin_step()
 
     def end_step(self) -> None:
-        """End the step that `begin_step` began.  The optimizer has stepped by then."""
+        """Ends the step that `begin_step` began.  The optimizer must have stepped."""
         self.marks.end_step()
 
     def begin_microbatch(self, index: int) -> None:
-        """Begin the micro-batch of this global number, as entering `with ctx.microbatch` does."""
+        """Begins the micro-batch of this global number, like `with ctx.microbatch`."""
         self.marks.begin_microbatch(index)
 
     def end_microbatch(self) -> None:
-        """End the micro-batch that `begin_microbatch` began."""
+        """Ends the micro-batch that `begin_microbatch` began."""
         self.marks.end_microbatch()
 
     def follow(self, stages: Any, total: int, order: Order = "contiguous") -> Sequence[int]:
-        """Mark the micro-batches that torch.distributed.pipelining runs, of `total` a step.
+        """Marks the micro-batches that torch.distributed.pipelining runs, of `total` per step.
 
-        Takes this rank's stage, or a list of its stages, before the first step; gives the global
+        Takes this rank's stage, or a list of its stages, before the first step; returns the global
         numbers of this dp rank's micro-batches, in the `order` of `microbatches`.
         """
         numbers = self.microbatches(total, order)
@@ -199,30 +198,30 @@ class Context:
     # What the program reports.
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None = None) -> None:
-        """Record the loss of this micro-batch, or of `microbatch`, as the program reports it.
+        """Records the loss of this micro-batch, or of `microbatch`, as the program reports it.
 
-        With `ctx.watch(..., level="step")` it is the loss of the step: what this dp rank
-        reports of its part, or all of them together.
+        With `ctx.watch(..., level="step")` it is the loss of the step, either of this dp rank's
+        part or of all dp ranks together.
         """
         self._recorder.loss(value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
-        """Record the global gradient norm as the program reports it; once a step."""
+        """Records the global gradient norm that the program reports; once per step."""
         self._recorder.grad_norm(value)
 
     def before_clip(
         self, norm: torch.Tensor | float | None = None, max_norm: float | None = None
     ) -> None:
-        """Say that the program is about to clip its gradients by code of its own.
+        """Announces that the program is about to clip its gradients with code of its own.
 
-        Called between the last reduction and the clipping, on every rank, with the norm and the
-        limit by which it clips.  torch's clip functions are seen without it.
+        Call it between the last reduction and the clipping, on every rank, with the norm and the
+        limit that the clipping uses.  torch's clip functions are detected without it.
         """
         before_clip(norm, max_norm)
 
 
 def _start_distributed(device: torch.device) -> None:
-    """Start torch.distributed, unless the program did; a process by itself is a world of one."""
+    """Initialises torch.distributed unless the program did; a single process is a world of 1."""
     if dist.is_initialized():
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -246,7 +245,7 @@ def _annotations(given: AnnotationSource) -> Annotations:
         return Annotations.of(given)
     if not isinstance(given, str | os.PathLike):
         raise AnnotationError(
-            f"annotations is a {type(given).__name__}; it is the path of a YAML file, or the "
-            "mapping that one would hold"
+            f"annotations is a {type(given).__name__}; it must be the path of a YAML file, or a "
+            "mapping of the same form"
         )
     return Annotations.read(Path(given))

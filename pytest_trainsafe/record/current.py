@@ -1,4 +1,4 @@
-"""The context of a script: found by the script itself, since nobody calls it with one."""
+"""The context of a script, which the script gets by calling `context()`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _alone: Context | None = None
 
 
 def context() -> Context:
-    """The context of the Run this script is part of.
+    """The context of the Run that this script is part of.
 
-    Outside of one, a context that records nothing, so that the script also runs by itself:
-    float32, on a GPU where there is one, every rank on the dp axis.
+    Without a Run, returns a context that records nothing, so that the script also runs alone:
+    in float32, on a GPU if there is one, with all ranks on the dp axis.
     """
     global _alone
     if _current is not None:
@@ -34,13 +34,13 @@ def context() -> Context:
 
 
 def set_context(ctx: Context | None) -> None:
-    """Make a context the one that `context()` finds.  Called around a script's Run."""
+    """Sets the context that `context()` returns.  Called around a script's Run."""
     global _current
     _current = ctx
 
 
 class Unrecorded:
-    """Takes a Recorder's place where nothing is recorded."""
+    """Replaces the Recorder when nothing is recorded."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -53,10 +53,10 @@ class Unrecorded:
         filled: Mapping[int, Filled] | None = None,
         level: str = "microbatch",
     ) -> None:
-        """Record nothing."""
+        """Records nothing."""
 
     def step(self) -> Iterator[int]:
-        """Count steps."""
+        """Counts steps."""
         number = self.clock.start_step()
         try:
             yield number
@@ -64,7 +64,7 @@ class Unrecorded:
             self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
-        """Check what a recorder would: numbers are not used twice."""
+        """Checks, like a Recorder, that micro-batch numbers are not reused."""
         self.clock.start_microbatch(index)
         try:
             yield index
@@ -72,10 +72,10 @@ class Unrecorded:
             self.clock.end_microbatch()
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:
-        """Record nothing."""
+        """Records nothing."""
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
-        """Record nothing."""
+        """Records nothing."""
 
 
 def _unrecorded() -> Context:

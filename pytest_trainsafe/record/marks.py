@@ -1,7 +1,7 @@
 """Steps and micro-batches that are opened by one call and closed by another.
 
-For loops that a framework owns, which calls a program back at the start and at the end of each.
-Used by `ctx.begin_step` and its kin; `with ctx.step():` needs none of this.
+For loops that a framework owns, which call the program back at the start and the end of each.
+Used by `ctx.begin_step` and the like; `with ctx.step():` does not need this.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from types import TracebackType
 
 from pytest_trainsafe.record.clock import ProgramError
 
-#: Enters a step, or the micro-batch of a number; yields its number.
+#: Enters a step, or the micro-batch with a given number; yields its number.
 Step = Callable[[], AbstractContextManager[int]]
 Microbatch = Callable[[int], AbstractContextManager[int]]
 
 
 class Marks:
-    """The step and the micro-batch that are open.  A context manager around the whole program.
+    """The open step and micro-batch.  A context manager around the whole program.
 
-    Leaving it with one open is a ProgramError, unless an exception ends the program.
+    Leaving it with one open raises ProgramError, unless an exception ends the program.
     """
 
     def __init__(self, step: Step, microbatch: Microbatch) -> None:
@@ -31,18 +31,18 @@ class Marks:
         self._numbers = (0, 0)
 
     def begin_step(self) -> int:
-        """Open the next step; its number."""
+        """Opens the next step; returns its number."""
         opened = self._enter_step()
         number = opened.__enter__()
         self._step, self._numbers = opened, (number, 0)
         return number
 
     def end_step(self) -> None:
-        """Close the step that `begin_step` opened."""
+        """Closes the step that `begin_step` opened."""
         if self._step is None:
             raise ProgramError(
-                "ctx.end_step was called, and no step is open that ctx.begin_step opened; call "
-                "ctx.begin_step() where a step begins, or use `with ctx.step():` for the whole"
+                "ctx.end_step was called, but ctx.begin_step has not opened a step; call "
+                "ctx.begin_step() where a step begins, or use `with ctx.step():` around it"
             )
         if self._microbatch is not None:
             raise ProgramError(
@@ -53,17 +53,17 @@ class Marks:
         opened.__exit__(None, None, None)
 
     def begin_microbatch(self, index: int) -> None:
-        """Open the micro-batch of this global number."""
+        """Opens the micro-batch of this global number."""
         opened = self._enter_microbatch(index)
         opened.__enter__()
         self._microbatch, self._numbers = opened, (self._numbers[0], index)
 
     def end_microbatch(self) -> None:
-        """Close the micro-batch that `begin_microbatch` opened."""
+        """Closes the micro-batch that `begin_microbatch` opened."""
         if self._microbatch is None:
             raise ProgramError(
-                "ctx.end_microbatch was called, and no micro-batch is open that "
-                "ctx.begin_microbatch opened; call ctx.begin_microbatch(index) where one begins"
+                "ctx.end_microbatch was called, but ctx.begin_microbatch has not opened a "
+                "micro-batch; call ctx.begin_microbatch(index) where one begins"
             )
         opened, self._microbatch = self._microbatch, None
         opened.__exit__(None, None, None)
@@ -88,7 +88,7 @@ class Marks:
             f"the program ended in {what}: ctx.begin_step() needs {call} before the program ends"
         )
         for opened in left:
-            # What was open ends as it does where an exception leaves it: nothing is written.
+            # Close it as if an exception had ended it, so that nothing is written.
             raised = error or unclosed
             opened.__exit__(type(raised), raised, trace)
         if error is None:

@@ -1,7 +1,7 @@
 """The global numbers of a step's micro-batches, and which of them a dp rank computes.
 
-Called by `ctx.microbatches`.  A micro-batch has the same number, and the same data, at every
-Point: dp ranks together compute what the reference computes one after the other.
+Called by `ctx.microbatches`.  A micro-batch has the same number and the same data at every Point:
+the reference computes all of them in sequence, and dp ranks divide them.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any
 
 from pytest_trainsafe.record.clock import ProgramError
 
-#: "contiguous", "strided" or "split"; the numbers of a step in the order in which they are cut
-#: into runs, one for each dp rank; or a function of a dp rank and the number of dp ranks that
-#: returns the numbers of that rank.
+#: "contiguous", "strided" or "split"; or all numbers of a step, in an order that is cut into one
+#: block per dp rank; or a function of a dp rank and the number of dp ranks that returns that
+#: rank's numbers.
 Order = str | Sequence[int] | Callable[[int, int], Iterable[int]]
 
 #: Every dp rank computes a slice of every micro-batch.
 SPLIT = "split"
 
-#: Numbers that an error lists.
+#: Maximum number of entries that an error lists.
 _MOST_LISTED = 8
 
 
 def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -> Sequence[int]:
     """The numbers that dp rank `rank` of `ranks` computes, of the `total` of a step, in order.
 
-    Raises ProgramError for an order under which dp ranks do not compute each number exactly once.
+    Raises ProgramError if the dp ranks would not compute each number exactly once.
     """
     given: Any = total
     if not isinstance(given, int) or total < 1:
         raise ProgramError(
-            f"ctx.microbatches({total!r}): it takes the number of micro-batches of a step, all dp "
-            "ranks together, an integer of at least 1"
+            f"ctx.microbatches({total!r}): the total must be the number of micro-batches of a "
+            "step, all dp ranks together, an integer of at least 1"
         )
     if callable(order):
         return _own(total, rank, ranks, order)
@@ -42,9 +42,9 @@ def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -
         return range(total)
     if total % ranks:
         raise ProgramError(
-            f"ctx.microbatches({total}): {total} micro-batches cannot be shared evenly by "
-            f"dp={ranks} ranks; use a multiple of {ranks}, rule the Point out with "
-            "`requires(divides(...))`, or give `order` a function that shares them unevenly"
+            f"ctx.microbatches({total}): {total} micro-batches cannot be divided evenly among "
+            f"dp={ranks} ranks; use a multiple of {ranks}, exclude the Point with "
+            "`requires(divides(...))`, or pass `order` a function that divides them unevenly"
         )
     share = total // ranks
     run = slice(rank * share, (rank + 1) * share)
@@ -65,7 +65,7 @@ def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -
 def _own(
     total: int, rank: int, ranks: int, order: Callable[[int, int], Iterable[int]]
 ) -> Sequence[int]:
-    """A program's own numbers.  Those of all dp ranks are asked for, to check them together."""
+    """The numbers from a program's function, called for all dp ranks to check them together."""
     shares = []
     for each in range(ranks):
         given: Any = order(each, ranks)
@@ -74,7 +74,7 @@ def _own(
         except TypeError:
             raise ProgramError(
                 f"ctx.microbatches({total}): the function given as `order` returned {given!r} for "
-                f"dp rank {each}; it takes a dp rank and the number of dp ranks and returns the "
+                f"dp rank {each}; it must take a dp rank and the number of dp ranks and return the "
                 "numbers of that rank's micro-batches, a sequence of integers"
             ) from None
     _require_each_once(total, shares, "the function")
@@ -82,7 +82,7 @@ def _own(
 
 
 def _integers(values: Iterable[Any]) -> list[int]:
-    """The values as a list; TypeError unless all are integers."""
+    """The values as a list; raises TypeError unless all are integers."""
     return [operator.index(value) for value in values]
 
 
@@ -115,9 +115,9 @@ def _listed(numbers: Sequence[int]) -> str:
 
 def _unknown(total: int, order: object) -> ProgramError:
     return ProgramError(
-        f"ctx.microbatches({total}, order={order!r}): order is 'contiguous' (a dp rank computes a "
-        "run of consecutive numbers), 'strided' (rank r of n computes r, r+n, r+2n and so on), "
-        "'split' (every dp rank computes a slice of each micro-batch), a sequence of all numbers "
-        "that is cut into runs, or a function of a dp rank and the number of dp ranks that "
-        "returns the numbers of that rank"
+        f"ctx.microbatches({total}, order={order!r}): order must be 'contiguous' (a dp rank "
+        "computes a block of consecutive numbers), 'strided' (rank r of n computes r, r+n, r+2n "
+        "and so on), 'split' (every dp rank computes a slice of each micro-batch), a sequence of "
+        "all numbers that is cut into blocks, or a function of a dp rank and the number of dp "
+        "ranks that returns the numbers of that rank"
     )

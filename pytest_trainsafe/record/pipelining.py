@@ -1,7 +1,7 @@
 """Marks the micro-batches of torch.distributed.pipelining, whose schedules own the loop.
 
-Called by `ctx.follow`.  A schedule calls its stages micro-batch by micro-batch; the first call on
-a stage may be one without data, to learn shapes, and belongs to none.
+Called by `ctx.follow`.  A schedule calls its stages once per micro-batch.  The first call of a
+stage may have no data and serve to infer shapes; it belongs to no micro-batch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from pytest_trainsafe.record.clock import Clock, ProgramError
 
-#: What a schedule calls on a stage, each with a micro-batch's number on this rank.  The last one
-#: is of schedules that put the gradients of weights off, and not in every release of torch.
+#: The methods of a stage that a schedule calls with a micro-batch's number on this rank.  The last
+#: is for schedules that defer the gradients of weights; some releases of torch lack it.
 METHODS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
@@ -24,12 +24,12 @@ def follow(
     clock: Clock,
     microbatch: Callable[[int], AbstractContextManager[int]],
 ) -> None:
-    """Enter `microbatch(numbers[i])` around whatever the stages do for their i-th micro-batch."""
+    """Enters `microbatch(numbers[i])` around the stages' calls for their i-th micro-batch."""
     for stage in stages:
         if not all(callable(getattr(stage, name, None)) for name in METHODS[:2]):
             raise ProgramError(
                 f"ctx.follow was given a {type(stage).__name__}; it takes a stage of "
-                "torch.distributed.pipelining, or a list of those that this rank has"
+                "torch.distributed.pipelining, or a list of this rank's stages"
             )
         for name in METHODS:
             if hasattr(stage, name):
@@ -52,8 +52,8 @@ def _marked(
         index = int(next(iter((*args, *kwargs.values()))))
         if index >= len(numbers):
             raise ProgramError(
-                f"a pipeline stage came to its micro-batch {index}, and ctx.follow said that this "
-                f"rank has {len(numbers)}; give it the number of micro-batches of a step, all dp "
+                f"a pipeline stage ran its micro-batch {index}, but ctx.follow declared that this "
+                f"rank has {len(numbers)}; pass it the number of micro-batches of a step, all dp "
                 "ranks together"
             )
         with microbatch(numbers[index]):

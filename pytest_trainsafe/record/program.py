@@ -1,4 +1,4 @@
-"""Runs a training program in a rank and records it.  The task that a Run launches."""
+"""Runs and records a training program in a rank.  This is the task that a Run launches."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
 def run(assigned: dict[str, Any]) -> dict[str, Any]:
-    """Record one Run; return the seconds it took and the files it imported.
+    """Records one Run; returns the seconds it took and the files it imported.
 
-    `assigned` is an Assignment as plain data.  Only rank 0 returns files.  Raises ProgramError when
-    the program recorded no step, which leaves nothing to compare.
+    `assigned` is an Assignment as plain data.  Only rank 0 returns the files.  Raises ProgramError
+    if the program recorded no step, because there is then nothing to compare.
     """
     assignment = msgspec.convert(assigned, Assignment, strict=False)
     seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx))
@@ -49,9 +49,10 @@ def run(assigned: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
-    """Record what `train` does with a Context, whole; return the seconds it took.
+    """Records what `train` does with a Context; returns the seconds it took.
 
-    What it raises passes through, and leaves what was recorded until then, without an end.
+    An exception of `train` propagates; the trace then has what was recorded before, without an
+    End.
     """
     spec = assignment.spec
     activate(spec.adapters)
@@ -124,10 +125,10 @@ def _train(spec: RunSpec, ctx: Context) -> None:
 
 @contextlib.contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Tensors a program makes without a dtype follow the rung, so that float64 stays float64."""
+    """Sets the default dtype to the rung's, so that tensors created without one match the rung."""
     before = torch.get_default_dtype()
-    # torch allows low-precision defaults, but factories of constants then lose far more than
-    # any recipe does; only the wide dtypes become the default.
+    # torch allows low-precision defaults, but constants would then lose far more precision than
+    # in any recipe; so only the wide dtypes become the default.
     if dtype in (torch.float64, torch.float32):
         torch.set_default_dtype(dtype)
     try:

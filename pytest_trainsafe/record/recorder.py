@@ -1,4 +1,4 @@
-"""The recorder of one rank: turns what a program does into the events of a Trace."""
+"""The recorder of one rank: turns the actions of a program into the events of a Trace."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from pytest_trainsafe.trace.rng import SWITCHED_OFF
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: What a program marks: the micro-batches of its steps, or whole steps only.
+#: What a program marks: micro-batches and steps, or whole steps only.
 Level = Literal["microbatch", "step"]
 LEVELS: tuple[Level, ...] = ("microbatch", "step")
 
 
 class Recorder:
-    """Owns one rank's clock and writer; made by `record.program`, used through the Context."""
+    """Owns one rank's clock and writer; created by `record.program`, used through the Context."""
 
     def __init__(self, assignment: Assignment, writer: RankWriter) -> None:
         self.assignment = assignment
@@ -72,7 +72,7 @@ class Recorder:
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
         self.buffers: BufferRecorder | None = None
-        #: Called when a model in the Run's dtype is watched: what was cast before only made it.
+        #: Called when a model in the Run's dtype is watched: earlier casts only initialised it.
         self.initialised: list[Callable[[], None]] = []
         self.written: Writes | None = None
         self.conditions: Conditions | None = None
@@ -93,20 +93,20 @@ class Recorder:
         filled: Mapping[int, Filled] | None = None,
         level: Level = "microbatch",
     ) -> None:
-        """Install every hook and write down the model's modules.
+        """Installs all hooks and writes the model's modules.
 
-        `filled` says what ctx.initialize made of parameters, to be told where it knew less.
-        At the `level` "step" no module is recorded, and no micro-batch can be entered.
+        `filled` records the layouts that ctx.initialize assumed, to report any that differ now.
+        At `level` "step" no module is recorded, and no micro-batch can be entered.
         """
         if level not in LEVELS:
             raise ProgramError(
-                f"ctx.watch was given level={level!r}; it takes 'microbatch', where the program "
-                "marks its micro-batches, or 'step', where only whole steps can be compared"
+                f"ctx.watch was given level={level!r}; it takes 'microbatch' if the program "
+                "marks its micro-batches, or 'step' if only whole steps can be compared"
             )
         if self.parameters is not None:
             raise ProgramError(
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
-                "parts where a rank holds several)"
+                "parts if a rank holds several)"
             )
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
         if engine is not None:
@@ -153,9 +153,7 @@ class Recorder:
         rewriter = None
         if self.spec.rewrite:
             where = self.spec.point.coordinates(self.writer.rank)
-            if not self.spec.point.get(
-                "compile", False
-            ):  # torch compiles nothing within such a mode
+            if not self.spec.point.get("compile", False):  # it would disable torch.compile
                 self.written = Writes(self.clock, self.sites, parameters.values())
             rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
         self.activations = ActivationRecorder(
@@ -203,7 +201,7 @@ class Recorder:
             engine=engine,
             sites=self.sites,
         )
-        if engine is None:  # one that cuts parameters itself says so only now
+        if engine is None:  # an engine that splits parameters itself does so only now
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.point)
         if engine is not None:
@@ -221,13 +219,13 @@ class Recorder:
         if self.rng is not None:
             self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         dtype = precision(self.spec.dtype).dtype
-        # A model in a narrower dtype computes in that, and may never be cast again.
+        # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
             for heard in self.initialised:
                 heard()
 
     def step(self) -> Iterator[int]:
-        """The body of `ctx.step()`.  A step that an exception ends leaves no StepEvent."""
+        """Implements `ctx.step()`.  A step that an exception ends leaves no StepEvent."""
         if self.parameters is None or self.activations is None or self.buffers is None:
             raise ProgramError(
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
@@ -269,7 +267,7 @@ class Recorder:
             self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
-        """The body of `ctx.microbatch(index)`."""
+        """Implements `ctx.microbatch(index)`."""
         if self.level == "step":
             raise ProgramError(
                 f"ctx.microbatch({index}) was entered in a program whose ctx.watch has "
@@ -277,8 +275,8 @@ class Recorder:
             )
         if self._cuts and not self.clock.split and self.spec.point.size("dp") > 1:
             raise ProgramError(
-                f"the annotation {self._cuts} has a dp_dim, which says that every dp rank computes "
-                "a slice of each micro-batch, and the program does not; call "
+                f"the annotation {self._cuts} has a dp_dim, so every dp rank should compute "
+                "a slice of each micro-batch, but the program does not declare that; call "
                 "ctx.microbatches(total, order='split') before the micro-batches, or remove dp_dim"
             )
         self.clock.start_microbatch(index)
@@ -299,27 +297,27 @@ class Recorder:
             self.parameters.write(index)
 
     def _write_gradients(self) -> None:
-        """Write the gradients of micro-batches that were entered again, or had them elsewhere."""
+        """Writes gradients of micro-batches that were entered twice, or got them after the end."""
         assert self.parameters is not None
         assert self.activations is not None
         self.activations.write_all()
         self.parameters.write_all()
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:
-        """Write the loss of a micro-batch, by default of the current one; or of the whole step."""
+        """Writes the loss of a micro-batch (by default the current one) or of the whole step."""
         if microbatch is None:
             microbatch = self.clock.microbatch
         whole = self.level == "step" and microbatch is None
         if (microbatch is None and not whole) or self.clock.step is None:
             raise ProgramError(
                 "ctx.loss was called outside ctx.microbatch; call it once in each "
-                "`with ctx.microbatch(index):`, or say of which it is: ctx.loss(value, index). "
-                "A loss of the whole step is taken where ctx.watch has level='step'"
+                "`with ctx.microbatch(index):`, or pass the index: ctx.loss(value, index). "
+                "A loss of the whole step requires level='step' in ctx.watch"
             )
         self._report("loss", value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
-        """Write the gradient norm of the current step."""
+        """Writes the gradient norm of the current step."""
         if self.clock.step is None:
             raise ProgramError(
                 "ctx.grad_norm was called outside ctx.step; call it once in each `with ctx.step():`"
@@ -327,7 +325,7 @@ class Recorder:
         self._report("grad_norm", value, None)
 
     def before_clip(self, clip: Clip) -> None:
-        """The program is about to clip its gradients."""
+        """Called when the program is about to clip its gradients."""
         if self.parameters is not None:
             self.parameters.before_clip(clip)
 
@@ -343,7 +341,7 @@ class Recorder:
             unit = "step" if microbatch is None else "micro-batch"
             raise ProgramError(
                 f"ctx.{kind} was called twice in one {unit} ({where}); report one value for each, "
-                "the sum or the mean where there are several"
+                "the sum or the mean if there are several"
             )
         self._reported.add(where)
         self.sites.note("loss" if kind == "loss" else "norm")
@@ -363,15 +361,15 @@ class Recorder:
         self.writer.add_tensor(where, local_values(value), layout, source)
 
     def _mean_over_dp(self, microbatch: int | None) -> Layout:
-        """The layout of a loss that each dp rank reports of its part of what was computed.
+        """The default layout of a loss: the mean over dp, if dp ranks compute it together.
 
-        Also of one that is averaged already: the mean of equal values is that value.
+        This also holds if the ranks have already averaged it: the mean of equal values is equal.
         """
         shared = microbatch is None or self.clock.split
         return (Partial("dp", "avg"),) if shared and self.spec.point.size("dp") > 1 else ()
 
     def _note_compiled(self) -> None:
-        """Note the modules that run inside compiled regions, each once."""
+        """Notes the modules that run inside compiled regions, each once."""
         for name in self.hooks.inside:
             if name not in self._compiled:
                 self._compiled.add(name)

@@ -1,7 +1,7 @@
 """Checks what each event of a trace declares, when the trace is opened.
 
-Called by the reader for every event, before anything else uses it: align and the judges reserve
-memory for the shapes and look up the axes that events name.
+Called by the reader for every event before anything else uses it, because align and the judges
+allocate memory for the declared shapes and look up the declared axes.
 """
 
 from __future__ import annotations
@@ -33,49 +33,49 @@ DTYPES: Mapping[str, torch.dtype] = {
     if isinstance(value, torch.dtype)
 }
 
-#: Elements up to which a tensor may be of any shape, since little memory is at stake, and beyond
-#: which no tensor is recorded: more than any device holds.
+#: Tensors of at most FEW_ELEMENTS may declare any shape, because little memory is at stake.
+#: Tensors of more than MOST_ELEMENTS, more than any device holds, are rejected.
 FEW_ELEMENTS, MOST_ELEMENTS = 2**26, 2**40
 
-#: How many times the elements of all its parts a logical tensor may have, for each rank: parts
-#: may be missing.
+#: A logical tensor may declare this many times the recorded elements, per rank: parts may be
+#: missing.
 MOST_TIMES = 64
 
-#: Most placements of a layout; those that are known have at most one for each axis and kind.
+#: Maximum number of placements in a layout; real layouts have at most one for each axis and kind.
 MOST_PLACEMENTS = 16
 
-#: Most layouts that are remembered.
+#: Maximum number of cached layouts.
 _MOST_KNOWN = 4096
 
 
 class TensorCheck:
-    """Checks the events of tensors at the mesh `sizes`; most of them share a few layouts."""
+    """Checks tensor events against the mesh `sizes`; caches the few layouts that they share."""
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._known: dict[Layout, _Facts] = {}
 
     def fault(self, event: TensorEvent) -> str | None:
-        """What is wrong with an event by itself; None for a sound one."""
+        """What is wrong with an event by itself; None if it is valid."""
         if event.dtype not in DTYPES:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
         if event.id.kind == "update":
             return f"{event.id} is derived and never recorded"
         if event.id.kind == "input" and event.id.microbatch is None:
-            return f"{event.id} is an input of no micro-batch"
+            return f"{event.id} is an input without a micro-batch"
         if math.prod(event.shape) > MOST_ELEMENTS or math.prod(event.logical) > MOST_ELEMENTS:
             return f"{event.id} has more than {MOST_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):
-            return f"{event.id} must have both a file and a place in it, or neither"
+            return f"{event.id} must have both a file and a position in it, or neither"
         if event.key and event.sketch >= 0:
             return f"{event.id} has both values and a sketch"
         fault = self._facts(event.layout).fault if event.layout else ""
         return f"{event.id}: {fault}" if fault else None
 
     def extent(self, event: TensorEvent) -> int:
-        """Elements that the logical tensor has at most, by what one sound part says of it.
+        """The most elements that the logical tensor can have, according to one valid part.
 
-        A dimension of no length counts as one, so that no other can be of any length beside it.
+        A dimension of length 0 counts as 1: otherwise the other lengths would not be bounded.
         """
         shape = event.shape
         own = _extent(shape) if 0 in shape else math.prod(shape)
@@ -94,9 +94,10 @@ class TensorCheck:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """What there is to know of a layout: its fault, and by how much it enlarges a part.
+    """Cached facts about a layout: its fault, and by how much it enlarges a part.
 
-    `parts` is the number of parts that it cuts, `declared` the elements that it says there are.
+    `parts` is the number of parts that it splits the tensor into, `declared` the number of
+    elements that it declares.
     """
 
     fault: str = ""
@@ -105,7 +106,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
-    """Whether a layout is one of this mesh; whether it fits a tensor is for align to judge."""
+    """Checks a layout against the mesh; align checks whether it fits the tensor."""
     if len(layout) > MOST_PLACEMENTS:
         return _Facts(f"its layout has {len(layout)} placements")
     parts = declared = 1

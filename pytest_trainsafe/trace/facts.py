@@ -80,9 +80,9 @@ _LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
 class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True):
     """A collective that may reduce gradients or their norm: "all_reduce(SUM)", its axes, its line.
 
-    `caller` is the nearest line of another file that led there, "" for none: frameworks have
-    their collectives in functions of their own.  `numel` counts the elements that go in, None
-    where several tensors do.
+    `caller` is the nearest line of another file on the call stack, "" for none: frameworks call
+    their collectives in functions of their own.  `numel` counts the input elements; it is None
+    for several input tensors.
     """
 
     call: Text
@@ -104,13 +104,14 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
 class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     """A line of the program, by what it does.
 
-    `model` calls the model, `loss` and `norm` report (ctx.loss, ctx.grad_norm), `backward` starts
-    a backward, `write` changes gradients in place after it, `step` steps the optimizer;
+    `model` calls the model; `loss` and `norm` report (ctx.loss, ctx.grad_norm); `backward` starts
+    a backward; `write` changes gradients in place after it; `step` steps the optimizer;
     `alter` changes parameters in place before a forward of the same step;
-    `optimizer` constructs it, and `wrapper` a wrapper that reduces gradients by itself; `mode`
-    puts a module into evaluation mode.  `at` is the innermost line outside of torch, and `user`
-    that of the user's own code where `at` is an installed package's.  `name` is the class made,
-    the operation, or the module's path; `at` is "" where the line of a `mode` is not known.
+    `optimizer` constructs the optimizer, and `wrapper` a wrapper that reduces gradients;
+    `mode` puts a module into evaluation mode.
+    `at` is the innermost line outside of torch, "" for a `mode` whose line is not known.  `user`
+    is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
+    the constructed class, the operation, or the module's path.
     """
 
     what: What

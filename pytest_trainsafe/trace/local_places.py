@@ -1,4 +1,4 @@
-"""How a trace notes which outputs have no logical counterpart at its Point.
+"""Notes in a trace of outputs that have no logical counterpart at the trace's Point.
 
 Written by the recorder from the annotation `local`, read by the compare judge.
 """
@@ -13,19 +13,19 @@ _FLOWS = ("activation", "activation_grad")
 
 
 def note_of(module: str, place: str) -> str:
-    """The note of a place of a module's output: "output", "output.0", "output_grad.0"."""
+    """The note for a key path in a module's output: "output", "output.0", "output_grad.0"."""
     if place == "output":
         return f"activation {module}"
     return f"{'gradient' if _is_gradient(place) else 'place'} {module}.{place}"
 
 
 def is_local(id: TensorId, noted: Collection[str]) -> bool:
-    """Whether a tensor has no logical counterpart, by what the ranks noted."""
+    """Whether a tensor has no logical counterpart, according to the ranks' notes."""
     return any(note in noted for note in _notes_of(id))
 
 
 def covers(place: str, name: str, gradient: bool) -> bool:
-    """Whether a local place has in it the output `name`, or the gradient that reaches it."""
+    """Whether a local key path includes the output `name`, or the gradient that reaches it."""
     if _is_gradient(place):
         if not gradient:
             return False
@@ -38,7 +38,7 @@ def _is_gradient(place: str) -> bool:
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
-    """The notes that make a tensor local: its own, and those of what holds it."""
+    """The notes that make a tensor local: for the tensor itself, or for what contains it."""
     if id.kind not in _FLOWS:
         yield f"{id.kind} {id.path}"
         return

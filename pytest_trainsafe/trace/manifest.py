@@ -43,9 +43,9 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
         )
     schema = head.get("schema")
     if schema != SCHEMA_VERSION:
-        said = shown(schema, 40) if isinstance(schema, int | str) else "(not a number)"
+        found = shown(schema, 40) if isinstance(schema, int | str) else "(not a number)"
         raise TraceError(
-            f"{file} has schema version {said}, and this pytest-trainsafe reads "
+            f"{file} has schema version {found}, and this pytest-trainsafe reads "
             f"version {SCHEMA_VERSION}. Record the run again, or use the release that wrote it."
         )
     try:
@@ -53,13 +53,13 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     except MALFORMED as error:
         raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from error
     if manifest.dtype not in DTYPES:
-        said = shown(repr(manifest.dtype), 40)
-        raise TraceError(f"{file} is damaged: there is no dtype {said}. Record the run again.")
+        name = shown(repr(manifest.dtype), 40)
+        raise TraceError(f"{file} is damaged: there is no dtype {name}. Record the run again.")
     return manifest, manifest_hash(data)
 
 
 def point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point, whose mesh axes have sizes that make its world."""
+    """The manifest's Point; raises TraceError unless its mesh sizes are valid and match."""
     try:
         mesh = Mesh.of(manifest.spec.mesh)
     except SweepError as error:

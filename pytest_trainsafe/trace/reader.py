@@ -1,6 +1,6 @@
-"""Reads a Trace back, and says what is wrong with one that is not whole.
+"""Opens and reads a Trace; reports what is wrong with an incomplete or damaged one.
 
-Called by align and the judges.  Events are read at once, tensors when they are asked for.
+Called by align and the judges.  Events are read when the trace is opened, tensors on demand.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from pytest_trainsafe.trace.stand_ins import stand_ins
 from pytest_trainsafe.trace.tensors.payload import Payload, PayloadError
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Values
 
-#: Payload files that stay mapped, for each rank: one a step, or one for each 16 MiB of it.
+#: Payload files that stay mapped, per rank.  A rank has one per step, or one per 16 MiB of it.
 MAPPED = 3
 
 PAYLOAD_NAME = re.compile(r"payload-\d{5,12}\.safetensors", re.ASCII)
 
-#: Most bytes of a rank's events and of one of them: some millions, and the longest is an End,
+#: Maximum bytes of a rank's events (some millions), and of one event.  The longest event is an End,
 #: with a hash for each payload file.
 MOST_EVENTS, MOST_LINE = 2**31, 2**24
 
-#: What flows between modules.
+#: Kinds of tensors that flow between modules.
 _FLOWS = frozenset({"activation", "activation_grad"})
 
-#: Problems that a message lists.
+#: Maximum number of problems that a message lists.
 MOST_LISTED = 20
 
 
@@ -77,8 +77,8 @@ _Fact = TypeVar("_Fact", bound=msgspec.Struct)
 class RankTrace:
     """What one rank recorded.  `tensors` is in the order of dataflow, `rng` in that of time.
 
-    `sketches` has the hashes of the sketches in each file, and `manifest` that of the manifest,
-    of a rank that finished.
+    `sketches` has the hashes of the sketches in each file, and `manifest` the hash of the
+    manifest; only a rank that finished has them.
     """
 
     rank: int
@@ -105,13 +105,13 @@ class RankTrace:
 
 @dataclass(slots=True)
 class Trace:
-    """A recorded Run.  `problems` says what is missing; it is empty for a complete trace.
+    """A recorded Run.  `problems` lists what is missing; it is empty for a complete trace.
 
-    `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is a
-    number that no other open trace of this process has: what is known of a trace is kept by it.
-    `permuted` has the orders that restore the dimensions of outputs, by module and place, which
-    were found and not declared; `renumbered` the modules whose calls have other numbers here than
-    their ranks gave them.
+    `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is unique
+    among the open traces of this process; caches use it as a key.
+    `permuted` has, by module and key path, the permutations that restore the logical order of
+    an output's dimensions, where a judge inferred one.  `renumbered` names the modules whose calls
+    are numbered differently here than by their ranks.
     """
 
     path: Path
@@ -135,10 +135,10 @@ class Trace:
 
     @classmethod
     def open(cls, path: Path | str, allow_incomplete: bool = False) -> Trace:
-        """Open the trace directory `path`.
+        """Opens the trace directory `path`.
 
-        Raises TraceError for a directory that is no trace, another schema version, or a trace
-        that is not whole.  `allow_incomplete` reads what was written before a crash instead,
+        Raises TraceError for a directory that is not a trace, for another schema version, and for
+        an incomplete trace.  `allow_incomplete` reads what was written before a crash instead,
         and keeps the reasons in `problems`.
         """
         path = Path(path)
@@ -161,25 +161,25 @@ class Trace:
         return not self.problems
 
     def require_complete(self) -> None:
-        """Raise TraceError unless the trace is complete."""
+        """Raises TraceError unless the trace is complete."""
         if self.problems:
             listed = "\n  ".join(self.problems[:MOST_LISTED])
             if len(self.problems) > MOST_LISTED:
                 listed += f"\n  and {len(self.problems) - MOST_LISTED} more"
             raise TraceError(
                 f"the trace {self.path} is not complete:\n  {listed}\n"
-                "Record it again; to look at what there is, open it with allow_incomplete=True."
+                "Record it again, or open what there is with allow_incomplete=True."
             )
 
     def holders(self, id: TensorId) -> list[tuple[RankTrace, TensorEvent]]:
         """The ranks that recorded `id`, with their events, in rank order.
 
-        A stage that has only a stand-in for the module, such as `nn.Identity`, is left out.
+        A stage that only has a stand-in for the module, such as `nn.Identity`, is excluded.
         """
         return self._held_by().get(id, [])
 
     def ids(self) -> Iterator[TensorId]:
-        """Every tensor id once: in the order of dataflow within each rank, rank by rank."""
+        """Every tensor id once, rank by rank, in the order of dataflow within each rank."""
         return iter(self._held_by())
 
     def _held_by(self) -> dict[TensorId, list[tuple[RankTrace, TensorEvent]]]:
@@ -193,7 +193,7 @@ class Trace:
         return self._holders
 
     def stand_ins(self) -> dict[int, frozenset[str]]:
-        """By pipeline stage, the modules that stand in for those of another stage."""
+        """By pipeline stage, the modules that stand in for modules of another stage."""
         if self.sizes["pp"] == 1:
             return {}
         stages: dict[int, dict[str, ModuleEvent]] = {}
@@ -204,7 +204,7 @@ class Trace:
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.
 
-        Raises TraceError when the payload was not kept, is missing, or is damaged.
+        Raises TraceError if the payload was not kept, is missing, or is damaged.
         """
         if not event.key:
             raise TraceError(
@@ -219,9 +219,9 @@ class Trace:
             raise _damaged(path, f"{event.id}: {_reason(error)}") from error
 
     def sketch(self, rank: int, event: TensorEvent) -> Values:
-        """The sketch of one rank's event, [8, 16] in float64: of one that has a sketch.
+        """The sketch of one rank's event that has one, [8, 16] in float64.
 
-        Raises TraceError when it is missing or damaged.
+        Raises TraceError if it is missing or damaged.
         """
         assert event.sketch >= 0, event.id
         where = rank, event.file
@@ -242,7 +242,7 @@ class Trace:
             found = Payload(self.path / f"rank{rank}" / name, below=self.path)
             while len(self._payloads) >= MAPPED * self.manifest.world_size:
                 del self._payloads[next(iter(self._payloads))]
-        self._payloads[rank, name] = found  # the last used comes last
+        self._payloads[rank, name] = found  # most recently used last
         return found
 
 
@@ -260,7 +260,7 @@ def _check_ranks(path: Path, manifest: Manifest) -> None:
 
 
 def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
-    """Fill `rank` up to the first fault; what is wrong goes to `trace.problems`."""
+    """Fills `rank` up to the first fault; faults go to `trace.problems`."""
     file = trace.path / f"rank{rank.rank}" / "events.jsonl"
     fault = _read_events(file, trace.path, rank, check)
     faults = [] if fault is None else [fault]
@@ -281,7 +281,7 @@ def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
 
 
 def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
-    """Raise PayloadError unless the file has what events say of it; hashes are checked later."""
+    """Raises PayloadError unless the file has what the events declare; hashes come later."""
     held = payload.sketches((ROWS, COLUMNS))
     for event in events:
         if event.key:
@@ -323,7 +323,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                 return f"{file} line {number} is damaged: {shown(error)}"
             if isinstance(event, End):
                 if event.events != len(rank.events):
-                    return f"{file} says {event.events} events and holds {len(rank.events)}"
+                    return f"{file} has {len(rank.events)} events, but declares {event.events}"
                 if lines.read(1):
                     return f"{file} goes on after its end (line {number})"
                 if event != seal(before, event.events, event.sketches, event.manifest):
@@ -367,17 +367,17 @@ def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | N
 
 
 def _unlike_sealed(trace: Trace, digest: str) -> list[str]:
-    """That the manifest is not the one which ranks sealed with their events, if so."""
+    """A problem if the manifest is not the one that the ranks' End events refer to."""
     unlike = [rank.rank for rank in trace.ranks if rank.manifest not in (None, digest)]
     if not unlike:
         return []
     file = trace.path / "manifest.json"
-    told = f"does not have the hash that rank {unlike[0]} recorded"
-    return [f"{file} {told}: it was changed since, or the rank belongs to another run"]
+    recorded = f"the hash that rank {unlike[0]} recorded"
+    return [f"{file} does not have {recorded}: it was changed, or the rank is from another run"]
 
 
 def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
-    """Tensors that are declared much larger than all the parts that ranks recorded of them."""
+    """Problems of tensors that declare many more elements than their recorded parts have."""
     found = []
     for rank in trace.ranks:
         for id, event in rank.tensors.items():

@@ -19,7 +19,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 #: The noise of low-precision dtypes is larger than this.
 LOW_PRECISION = 1e-5
 
-#: Added to the seed for each further sample of noise: seeds that users choose are small.
+#: Added to the seed for each further sample of noise; much larger than seeds that users choose.
 SAMPLE_STRIDE = 2**40
 
 Recording = Literal["sketch", "full"]
@@ -27,10 +27,10 @@ WantedDevice = Literal["auto", "cpu", "cuda"]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
-    """What to rewrite one tensor with: a normal distribution on the logical `shape`.
+    """The values to rewrite one tensor with: a normal distribution on the logical `shape`.
 
-    Values are kept between `low` and `high`, where these are given: those of a softmax stay
-    positive.
+    Values are clamped to `low` and `high`, if given: a softmax's output stays positive, for
+    example.
     """
 
     shape: tuple[int, ...]
@@ -127,17 +127,17 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def noisy_operations(self) -> bool:
-        """Whether noise is added to every operation, not to modules' outputs: every other sample.
+        """Whether noise is added to every operation instead of modules' outputs.
 
-        Not in low precision: noise on a value that is rounded anyway is a whole step, and many
-        operations together make more of it than rounding does.  A Run that rewrites what flows
-        between modules takes noise there.
+        This is so for every other sample, except in low precision: noise on a value that is
+        rounded anyway is a whole rounding step, so noise on many operations exceeds their
+        rounding.  Runs that rewrite values between modules also get noise there only.
         """
         return bool(self.sample % 2 and self.perturbation < LOW_PRECISION and not self.rewrite)
 
     @property
     def noise_seed(self) -> int:
-        """The seed of the noise: another for every sample."""
+        """The seed of the noise, different for every sample."""
         return self.seed + self.sample * SAMPLE_STRIDE
 
     def records(self, kind: str) -> bool:

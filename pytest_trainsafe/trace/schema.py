@@ -3,17 +3,18 @@
 A trace is a directory:
 
     manifest.json                 one Manifest: what ran, where, and the schema version
-    rank0/events.jsonl            one Event a line, appended as things happen
-    rank0/payload-00000.safetensors   the tensors, and in the entry "sketches" those of tensors
-                                  whose values were not kept; written whole before the events
-                                  that name them
+    rank0/events.jsonl            one Event per line, appended in order
+    rank0/payload-00000.safetensors   tensors, and in the entry "sketches" the sketches of
+                                  tensors whose values were not kept; complete before the events
+                                  that refer to it
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.
 
-What a verdict depends on is covered by hashes: a tensor's bytes by its event's, and all events,
-sketches and the manifest by each rank's End, which is written last.  They show damage and
-mix-ups.  They are no signature: who can write the folder can compute them again.
+Hashes cover everything that a verdict depends on: a tensor's event has the hash of its bytes, and
+each rank's End, which is written last, has the hash of all events, sketches and the manifest.
+They detect damage and mix-ups.  They are not a signature: whoever can write to the folder can
+compute them again.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ SCHEMA_VERSION = 6
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
     """One recorded tensor of one rank.
 
-    `seq` counts the rank's events: the order of dataflow.
+    `seq` counts the rank's events, in order of dataflow.
     `layout_source` says where the layout came from: "dtensor", "attribute", the annotation
     pattern as written ("modules: linear_qkv"), or "default".
-    `file` and `key` find the payload; `key` is empty when the values were not kept.  Then
-    `sketch` is the place of their sketch in the file, and `logical` the logical shape that the
-    rank took its part to be of.
+    `file` and `key` locate the payload; `key` is empty if the values were not kept.  Then
+    `sketch` is the index of their sketch in the file, and `logical` is the logical shape that the
+    rank derived.
     `hash` is xxh3_128 of the contiguous bytes, hexadecimal.
-    `master_copy` says of a parameter that it equals its master copy, rounded to its dtype.
+    `master_copy` is set for a parameter that equals its master copy, rounded to its dtype.
     """
 
     seq: Count
@@ -62,7 +63,8 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):
     """A module of the watched model: its class and where the class is defined.
 
-    `forward` is the "file:line" of a forward that is set in place of the class's own.
+    `forward` is the "file:line" of a forward that replaces the class's own, on the instance or the
+    class.
     """
 
     module: str
@@ -73,7 +75,7 @@ class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True)
 
 
 class InputEvent(msgspec.Struct, frozen=True, tag="input"):
-    """The exact hashes of the root module's input tensors at one microbatch."""
+    """The exact hashes of the root module's input tensors in one micro-batch."""
 
     step: Step
     microbatch: Number
@@ -81,7 +83,7 @@ class InputEvent(msgspec.Struct, frozen=True, tag="input"):
 
 
 class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
-    """A step ended.  `rng_before` and `rng_after` are hashes of the default generators' state."""
+    """The end of a step.  `rng_before` and `rng_after` hash the default generators' state."""
 
     step: Step
     microbatches: Count
@@ -136,11 +138,11 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """The rank finished its program.  This event seals what the rank recorded, and the manifest.
+    """The rank finished its program.  Protects its events and the manifest by a hash.
 
-    `events` counts the events before this one.  `sketches` has the hashes of the sketches of each
-    file: a tensor's own hash does not cover its sketch.  `manifest` is the hash of manifest.json
-    as the rank found it.  `hash` covers the lines before this one and both of these.
+    `events` counts the preceding events.  `sketches` has the hash of the sketches in each file,
+    because a tensor's own hash does not cover its sketch.  `manifest` is the hash of
+    manifest.json as the rank found it.  `hash` covers the preceding lines and these two fields.
     """
 
     events: Count
@@ -150,18 +152,18 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 def manifest_hash(data: bytes) -> str:
-    """The hash by which an End knows the manifest whose file holds `data`; "" for no manifest."""
+    """The hash that an End holds for a manifest file's content `data`; "" for no manifest."""
     return xxhash.xxh3_128_hexdigest(data) if data else ""
 
 
 def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manifest: str) -> End:
-    """The End of a rank whose lines have been hashed into `lines`, which is left as it is."""
+    """The End of a rank whose lines were hashed into `lines`; `lines` is not changed."""
     both = lines.copy()
     both.update(msgspec.json.encode((events, dict(sketches), manifest), order="deterministic"))
     return End(events, both.hexdigest(), dict(sketches), manifest)
 
 
-#: Most ranks of a trace, and most bytes of a manifest.
+#: Maximum number of ranks of a trace, and of bytes of a manifest.
 MOST_RANKS = 2**14
 MOST_MANIFEST = 2**20
 
@@ -169,7 +171,7 @@ MOST_MANIFEST = 2**20
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What ran: the Run, the device it ran on ("cpu", "cuda"), and the versions of what ran it.
 
-    `format` and `schema` come first so that a foreign file is named as one.
+    `format` and `schema` come first so that a foreign file is recognised.
     """
 
     format: str = "pytest-trainsafe trace"

@@ -1,8 +1,8 @@
-"""Finds modules of pipeline stages that only stand in for what another stage holds.
+"""Finds modules on a pipeline stage that only stand in for modules of another stage.
 
-A model that is built whole on every stage often has `nn.Identity` in the place of what the stage
-does not hold, and calls it.  What it returns has the name of another stage's output and is none.
-Called by the reader.
+A model that is built whole on every stage often has an `nn.Identity` for each module that the
+stage does not hold, and calls it.  The output of the `nn.Identity` has the same name as the
+other stage's output but must not be compared with it.  Called by the reader.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ Modules = Mapping[str, ModuleEvent]
 def stand_ins(stages: Mapping[int, Modules]) -> dict[int, frozenset[str]]:
     """By stage, the modules that stand in for those of the same name on another stage.
 
-    One has no parameters and no modules of its own, and another class than the other stage's,
-    which has either; an `Identity` stands in for a module of any other class.
+    A stand-in has no parameters and no children, and its class differs from that of the other
+    stage's module, which has parameters or children; an `Identity` stands in for a module of
+    any other class.
     """
     found = {}
     containers = {stage: _containers(modules) for stage, modules in stages.items()}
@@ -42,6 +43,6 @@ def stand_ins(stages: Mapping[int, Modules]) -> dict[int, frozenset[str]]:
 
 
 def _containers(modules: Modules) -> set[str]:
-    """The modules that have modules of their own."""
+    """The names of modules that have children."""
     found = {name.rpartition(".")[0] for name in modules if name}
     return found | {""} if len(modules) > 1 else found

@@ -1,7 +1,7 @@
 """Writes one rank's part of a Trace.  Called by the recorder, inside the ranks.
 
-The order of writes is what makes a crashed trace readable: a payload file is complete and has
-its final name before the first event that names it is appended.
+A crashed trace stays readable because of the order of writes: a payload file is complete and has
+its final name before the first event that refers to it is appended.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from pytest_trainsafe.trace.tensors.payload import SKETCHES, Held, encode
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, SIZE, Sketcher
 from pytest_trainsafe.trace.tensors.taken import Shape, Taken, as_array, of_bytes
 
-#: Bytes of tensors held back before a payload file is written.  Writing copies them once more, to
-#: memory that the allocator has at hand if it is little: of 16 MiB, recording a step of width 256
-#: takes 0.8 to 0.95 times as long as of 64.
+#: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once
+#: more, and a small copy reuses memory that the allocator already has: with 16 MiB, recording a
+#: step of width 256 takes 0.8 to 0.95 times as long as with 64 MiB.
 FLUSH_BYTES = 16 * 2**20
 
-#: Tensors in a payload file, so that its header keeps to what the format allows (100 MB).
+#: Maximum number of tensors in a payload file; keeps its header below the format's limit (100 MB).
 MOST_ENTRIES = 2**19
 
 
@@ -52,10 +52,9 @@ class TraceWriteError(TrainsafeError):
 class RankWriter:
     """Appends events and tensors to `directory/rank{rank}`; `close()` marks it complete.
 
-    After a failed write the writer refuses everything, so that no End follows lost events.
-    Tensors are copied when added: what the program does to them later is not recorded.
-    With a `sketcher` only small tensors are kept, and those that `keep` names; of the others
-    there is a sketch.
+    After a failed write the writer rejects every call, so that no End follows lost events.
+    Tensors are copied when they are added, so later changes are not recorded.
+    With a `sketcher`, only small tensors and those in `keep` are kept; the others are sketched.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class RankWriter:
         self._keep = keep
         self._sketches: list[npt.NDArray[np.float64]] = []
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
-        #: Where the sketches are that are pending, by their identity.
+        #: The index of each pending sketch, by its identity.
         self._placed: dict[int, int] = {}
-        #: Of the lines that are written, and of the sketches in each file.
+        #: Hashes of the written lines, and of the sketches in each file.
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
         self._failure: str | None = None
@@ -93,7 +92,7 @@ class RankWriter:
             )
 
     def add(self, event: msgspec.Struct) -> None:
-        """Append an event that carries no tensor."""
+        """Appends an event that carries no tensor."""
         self._check()
         self._unwritten.append(event)
         self._count += 1
@@ -106,16 +105,16 @@ class RankWriter:
         layout_source: str = "default",
         master_copy: bool = False,
     ) -> TensorEvent:
-        """Record a rank-local tensor under `id`, once, and return its event.
+        """Records a rank-local tensor under `id`, once, and returns its event.
 
-        Any dtype, shape, stride and device; a DTensor gives its local tensor, a sparse tensor
-        its dense form.
+        Takes any dtype, shape, stride and device.  Records the local tensor of a DTensor, and
+        the dense form of a sparse tensor.
         """
         taken = self.take(id, tensor, layout)
         return self.add_taken(id, taken, layout, layout_source, master_copy)
 
     def take(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> Taken:
-        """What is kept of a tensor as it is now; `add_taken` records it."""
+        """A snapshot of the tensor; `add_taken` records it."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
         kept = host.nbytes <= SIZE or _always_kept(id, host) or (self._keep and id in self._keep)
@@ -141,7 +140,7 @@ class RankWriter:
         layout_source: str = "default",
         master_copy: bool = False,
     ) -> TensorEvent:
-        """Record what was taken of a tensor under `id`, once, and return its event."""
+        """Records a snapshot under `id`, once, and returns its event."""
         self._check()
         file, key, place = "", "", -1
         if taken.data is None:
@@ -178,7 +177,7 @@ class RankWriter:
         return _payload_name(self._files), key
 
     def _hold_sketch(self, taken: Taken) -> tuple[str, int]:
-        """The file and the place of a sketch; equal tensors share one."""
+        """The file and the index of a sketch; equal tensors share one."""
         assert taken.sketch is not None
         place = self._placed.setdefault(id(taken.sketch), len(self._sketches))
         if place == len(self._sketches):
@@ -186,7 +185,7 @@ class RankWriter:
         return _payload_name(self._files), place
 
     def flush(self) -> None:
-        """Write what is pending: the tensors and sketches as a file, then the events."""
+        """Writes everything pending: first the tensors and sketches as a file, then the events."""
         self._check()
         try:
             if self._pending or self._sketches:
@@ -201,7 +200,7 @@ class RankWriter:
             raise
 
     def close(self) -> None:
-        """Write what is pending and the End event: this rank's part is complete and sealed."""
+        """Writes everything pending and the End event, which marks this rank's part complete."""
         self.flush()
         manifest = manifest_hash(_manifest_of(self.directory.parent))
         self.add(seal(self._hash, self._count, self._hashes, manifest))
@@ -229,7 +228,7 @@ class RankWriter:
 
 
 def _manifest_of(directory: Path) -> bytes:
-    """The manifest that the trace has; b"" while it has none, so that it is never complete."""
+    """The content of the trace's manifest; b"" if there is none: the trace is then incomplete."""
     path = directory / "manifest.json"
     try:
         return read_file(path, most=MOST_MANIFEST)
@@ -254,7 +253,7 @@ def manifest_of(spec: RunSpec, device: str) -> Manifest:
 
 
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Write `directory/manifest.json`, whole or not at all."""
+    """Writes `directory/manifest.json` atomically."""
     path = Path(directory) / "manifest.json"
     _guarded(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
@@ -263,7 +262,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _always_kept(id: TensorId, host: torch.Tensor) -> bool:
     """Whether a tensor's values are kept at any size.
 
-    Another Run may follow a decision; tokens are looked for in any layout.
+    The values of a decision are needed by Runs that follow it, and tokens are searched for in
+    any layout.
     """
     return id.kind == "decision" or (id.kind == "input" and not host.is_floating_point())
 
@@ -304,7 +304,7 @@ def _replace(path: Path, data: bytes) -> None:
                 _write_all(file.fileno(), data)
             partial.replace(path)
         except OSError:
-            partial.unlink(missing_ok=True)  # gives the space back, to those who report this
+            partial.unlink(missing_ok=True)  # frees space for the error report
             raise
 
     _guarded(path, len(data), write)

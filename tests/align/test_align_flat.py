@@ -131,7 +131,7 @@ def test_what_no_rank_holds_is_a_hole_and_not_a_number() -> None:
     assert found.check == "hole"
     assert "2 of 24 elements are held by no rank of dp, the first at [1, 2]" in found.message
     assert "held by ranks 0, 1" in found.message
-    assert "flattened and cut in runs over dp" in found.message
+    assert "flattened and cut in ranges over dp" in found.message
     assert merged.tensor is not None
     assert merged.tensor.isnan().nonzero().tolist() == [[1, 2], [1, 3]]
 
@@ -174,7 +174,7 @@ def test_a_copy_that_is_missing_on_a_rank_of_tp_is_named() -> None:
     parts = [part for part in parts_of(FULL, layouts, point) if part.coordinates["tp"] == 0]
     (found,) = merge(parts, point.sizes).findings
     assert found.check == "missing"
-    assert "rank 1 ought to hold a replica" in found.message
+    assert "rank 1 should hold a replica" in found.message
 
 
 def test_a_rank_without_elements_need_hold_nothing() -> None:
@@ -194,9 +194,9 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
 @pytest.mark.parametrize(
     ("length", "shape", "words"),
     [
-        (11, (4, 6), "rank 0 holds [12] where its layout gives a run of 11"),
-        (12, (2, 5), "no run of 10 elements"),
-        (12, (6, 4), "rank 1 holds a run of a tensor of [4, 6] and rank 0 one of [6, 4]"),
+        (11, (4, 6), "rank 0 holds [12] where its layout gives a range of 11"),
+        (12, (2, 5), "is not within 10 elements"),
+        (12, (6, 4), "rank 1 holds a range of a tensor of [4, 6] and rank 0 one of [6, 4]"),
     ],
 )
 def test_parts_that_are_not_their_runs_are_named(
@@ -215,7 +215,7 @@ def test_parts_that_are_not_their_runs_are_named(
     [
         ((Flat(0, 12, (4, 6), ("dp",)), Shard(0, "tp")), "not the last placement that cuts"),
         ((Shard(0, "dp"), Flat(0, 6, (2, 6), ("dp",))), "act over dp"),
-        ((Flat(0, 12, (6, 4), ("dp",)),), "is a run of a tensor of"),
+        ((Flat(0, 12, (6, 4), ("dp",)),), "is a range of a tensor of"),
     ],
 )
 def test_layouts_that_make_no_sense_are_refused(layout: Layout, words: str) -> None:

@@ -55,4 +55,4 @@ def test_tensor_of_a_step_is_missing_where_a_dp_coordinate_lacks_it(tmp_path: Pa
     merged = logical_tensor(record(tmp_path), GRAD)
     [finding] = merged.findings
     assert (finding.check, finding.where) == ("missing", GRAD)
-    assert "ranks 2, 3 ought to hold a replica" in finding.message
+    assert "ranks 2, 3 should hold a replica" in finding.message

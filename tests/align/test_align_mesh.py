@@ -90,7 +90,7 @@ def test_a_missing_part_is_named_by_the_rank_of_the_meshs_order() -> None:
 
     merged = merge([part for part in parts if part.rank != 6], POINT.sizes)
 
-    assert messages(merged).startswith("missing: rank 6 ought to hold a replica")
+    assert messages(merged).startswith("missing: rank 6 should hold a replica")
 
 
 def test_what_belongs_to_one_micro_batch_is_held_along_a_part_of_a_role() -> None:

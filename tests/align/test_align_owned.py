@@ -48,7 +48,7 @@ def test_an_owner_that_lacks_its_expert_is_named_and_others_are_not() -> None:
     [finding] = merge(parts(point, [1]), point.sizes).findings
 
     assert finding.check == "missing"
-    assert "rank 3 ought to hold a replica" in finding.message
+    assert "rank 3 should hold a replica" in finding.message
     assert "owned by one in 2 over cp, dp" in finding.message
 
 
@@ -86,4 +86,4 @@ def test_experts_with_a_tensor_parallel_size_of_their_own_are_owned_by_ranks_of_
     assert owners == [[0, 1, 0, 1], [0, 0, 1, 1]]
     assert merge(parts(point, [1, 3], (one,)), point.sizes).findings == []
     [finding] = merge(parts(point, [1], (one,)), point.sizes).findings
-    assert "rank 3 ought to hold a replica" in finding.message
+    assert "rank 3 should hold a replica" in finding.message

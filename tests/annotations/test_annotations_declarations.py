@@ -209,9 +209,9 @@ def test_axes_that_are_used_together_must_have_one_order() -> None:
         ({"modules": {"a": {"output": {"permuted": [1, 0]}}}}, "must be a mapping"),
         (
             {"modules": {"a": {"output_grad": {"permuted": {"sp": [1, 0]}}}}},
-            "stands under `output`",
+            "allowed only under `output`",
         ),
-        ({"modules": {"a": {"output.1": {"decision": True}}}}, "stands under `output`"),
+        ({"modules": {"a": {"output.1": {"decision": True}}}}, "allowed only under `output`"),
         ({"modules": {"a": {"output": {"decision": "top-k"}}}}, "decision: 'top-k'; it must be"),
         ({"models": {"a": {"models": {}}}}, "`models: a` has the unknown key 'models'"),
         ({"models": {"a": {"modules": {"b": {"outputs": {}}}}, "c": {}}}, "annotations#a"),

@@ -106,8 +106,8 @@ def test_scaled_shape_undoes_even_cuts() -> None:
     ("layout", "words"),
     [
         ((Shard(1, "tp"),), "does not fit a tensor of 1 dimensions"),
-        ((Shard(0, "ep"),), "none of tp, cp, dp, pp"),
-        ((Shard(0, "tp", (3, 3)),), "the blocks make 6, not 8"),
+        ((Shard(0, "ep"),), "not one of tp, cp, dp, pp"),
+        ((Shard(0, "tp", (3, 3)),), "the blocks add up to 6, not 8"),
         ((Slices((0,), (2,), (9,), ("dp",)),), "not a part of a tensor"),
     ],
 )

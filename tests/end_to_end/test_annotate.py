@@ -53,7 +53,7 @@ def test_the_annotations_of_the_gpt_are_found_written_and_right(tmp_path: Path) 
     only = ("--trainsafe-sweep", "cp=2", "sp=true")
     done = inner_pytest.run(tmp_path, source(), *only, "--trainsafe-annotate")
     assert done.returncode == 1
-    assert "written to test_inner.annotations.yaml: give ctx.watch this file" in (
+    assert "written to test_inner.annotations.yaml: pass this file to ctx.watch" in (
         text := inner_pytest.flat(done.stdout)
     )
     assert "31 tensors lack an annotation, or part of one: with what follows all tensors" in text

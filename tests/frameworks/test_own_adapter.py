@@ -174,7 +174,7 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
 
 @pytest.mark.parametrize("path", ["missing_module:Toy", "collections:Missing"])
 def test_an_adapter_that_is_not_there_is_named(path: str) -> None:
-    with pytest.raises(ProgramError, match=f"the adapter '{path}' cannot be made"):
+    with pytest.raises(ProgramError, match=f"the adapter '{path}' cannot be created"):
         activate([path])
 
 

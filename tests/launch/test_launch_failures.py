@@ -52,7 +52,7 @@ def test_a_rank_that_never_comes_is_the_odd_one_out(launch: Launch) -> None:
 def test_a_full_disk_is_named(failure: Failure, file: str) -> None:
     headline = failure(getattr(launch_programs, f"full_{file}")).splitlines()[0]
     assert "rank 1 of 2 raised OSError: [Errno 28] No space left on device" in headline
-    expected = {"ledger": "the ledger of collectives", "result": "wrote down its outcome"}
+    expected = {"ledger": "the ledger of collectives", "result": "wrote its outcome"}
     assert expected[file] in headline
 
 
@@ -77,8 +77,8 @@ def test_a_rank_without_a_device_says_what_there_is(failure: Failure) -> None:
         launch_programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}
     ).splitlines()[0]
     assert headline == (
-        "rank 0 of 1 raised RuntimeError: the task wants one CUDA device for each of 1 ranks, "
-        "and 0 can be seen; use fewer ranks or device='cpu'"
+        "rank 0 of 1 raised RuntimeError: the task needs one CUDA device for each of 1 ranks, "
+        "but 0 are visible; use fewer ranks or device='cpu'"
     )
 
 

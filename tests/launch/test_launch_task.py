@@ -60,11 +60,11 @@ def impostor() -> None: ...
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: None, "is a lambda, which the ranks cannot import; name it"),
+    (lambda: None, "is a lambda, which the ranks cannot import; define a function"),
     (nested(), "nested.<locals>.inner of test_launch_task is nested in a function"),
     (print, "<built-in function print> is not a Python function"),
     (functools.partial(program, 1), "is a partial; pass its function"),
-    (Holder().method, "is bound to an object; pass a function of a module"),
+    (Holder().method, "is a bound method; pass a module-level function"),
     (Holder, "is not a Python function"),
     (impostor, "test_launch_task:program is not the function that was passed"),
 ]

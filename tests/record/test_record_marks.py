@@ -108,9 +108,9 @@ def microbatch_left_open(ctx: Context) -> None:
 @pytest.mark.parametrize(
     ("misuse", "message"),
     [
-        (end_without_begin, "ctx.end_step was called, and no step is open.*call ctx.begin_step"),
-        (end_within_with, "ctx.end_step was called, and no step is open.*call ctx.begin_step"),
-        (end_microbatch_without_begin, "ctx.end_microbatch was called, and no micro-batch is open"),
+        (end_without_begin, "ctx.end_step.*but ctx.begin_step has not.*call ctx.begin_step"),
+        (end_within_with, "ctx.end_step.*but ctx.begin_step has not.*call ctx.begin_step"),
+        (end_microbatch_without_begin, "ctx.end_microbatch.*but ctx.begin_microbatch has not"),
         (step_within_step, "step was entered inside step 0; .*ctx.end_step"),
         (microbatch_outside, "microbatch was entered outside ctx.step.*ctx.begin_step"),
         (microbatch_within_microbatch, r"microbatch\(1\) was entered inside micro-batch 0; .*end_"),

@@ -182,7 +182,7 @@ def two_of_a_name(ctx: Context) -> None:
         (initialize_meta, r"meta device \(weight", r"call model.to_empty"),
         (unknown_axis, r"ctx.group\('vpp'\): there is no such axis", "one of pp, dp, cp, tp, ep"),
         (unknown_coordinate, r"ctx.coordinates\['zero'\]: there is no such", "of tp, cp, dp, pp"),
-        (uneven_microbatches, "3 micro-batches cannot be shared evenly by dp=2", "a multiple of 2"),
+        (uneven_microbatches, "cannot be divided evenly among dp=2", "a multiple of 2"),
         (no_step, "a_program:train never called ctx.step", "wrap each optimizer step in"),
         (two_of_a_name, "two parameters are called 'weight'", "rename"),
     ],
@@ -196,7 +196,7 @@ def test_misuse_is_an_error_that_says_what_to_do(
 
 
 def test_annotations_are_a_path_or_a_mapping(record: Any) -> None:
-    with pytest.raises(AnnotationError, match=r"annotations is a list; it is the path of a YAML"):
+    with pytest.raises(AnnotationError, match=r"annotations is a list; it must be the path"):
         record(lambda ctx: ctx.watch(nn.Linear(3, 2), annotations=["gpt.yaml"]))
 
 

@@ -26,7 +26,7 @@ from pytest_trainsafe.sweep.point_summary import attach_summary
 def test_reference(request, trainsafe, reference_trace):
     assert "weight" in [id.path for id in reference_trace.at("float64").ids()]
     summary = {"point": trainsafe.point.id, "verdict": "pass"}
-    attach_summary(request.node, {**summary, "references": reference_trace.reused})
+    attach_summary(request.node, {**summary, "references": reference_trace.runs.reused})
 """
 
 

@@ -11,7 +11,7 @@ SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
 
 def test_an_input_belongs_to_a_micro_batch() -> None:
     check = TensorCheck(SIZES)
-    for microbatch, fault in ((0, None), (None, "is an input of no micro-batch")):
+    for microbatch, fault in ((0, None), (None, "is an input without a micro-batch")):
         id = TensorId(0, microbatch, "input", "", "input.0")
         found = check.fault(TensorEvent(0, id, "int64", (2,), "00"))
         assert (found is None) == (fault is None)

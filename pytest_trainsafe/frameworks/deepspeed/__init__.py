@@ -1,1 +1,1 @@
-"""DeepSpeed: what its engine and its optimizers hold of a model."""
+"""DeepSpeed: reads parameters, gradients and states from its engine and optimizers."""

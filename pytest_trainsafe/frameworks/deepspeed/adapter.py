@@ -1,4 +1,4 @@
-"""DeepSpeed behind the recorder's questions.  Imports no DeepSpeed: its programs have."""
+"""The recorder's adapter for DeepSpeed.  Does not import DeepSpeed; programs that use it do."""
 
 from __future__ import annotations
 
@@ -28,30 +28,36 @@ from pytest_trainsafe.record.training.holdings import Holdings
 
 
 class DeepSpeed(Adapter):
-    """DeepSpeed's engine, its ZeRO optimizers, its experts, and what AutoTP has cut."""
+    """DeepSpeed's engine, its ZeRO optimizers, its experts, and AutoTP's layouts."""
 
     def engine(self, model: object) -> Engine | None:
+        """The engine, if `model` is a `DeepSpeedEngine`."""
         follow_tracker()
         return _Engine(model) if is_engine(model) else None
 
     def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
+        """The accessor for a DeepSpeed optimizer; None for any other optimizer."""
         return holdings_of(optimizer, point)
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
+        """Renumbers experts by their position in the whole model."""
         return renumbering(parts, point, coordinates)
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
+        """Prefixes of the modules inside MoE layers."""
         return inside_layers(parts)
 
     def rng_stream(self) -> str:
+        """The stream of DeepSpeed's tracker that is in use, "" for none."""
         return stream_in_use()
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
+        """The layout of a parameter that AutoTP has split."""
         return autotp_layout(name, parameter, sizes)
 
 
 class _Engine:
-    """DeepSpeed's engine, as the recorder asks for it."""
+    """DeepSpeed's engine behind the recorder's `Engine` protocol."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

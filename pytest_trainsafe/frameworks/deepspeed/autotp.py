@@ -1,7 +1,7 @@
-"""Layouts of what DeepSpeed's AutoTP has cut, from what it leaves on parameters and modules.
+"""Layouts of what DeepSpeed's AutoTP splits, from its attributes on parameters and modules.
 
-AutoTP describes each parameter that it cuts for its checkpoints
-(`deepspeed/module_inject/layers.py`); its layers are known by their class.
+AutoTP describes each parameter that it splits, for its checkpoints
+(`deepspeed/module_inject/layers.py`); its layers are recognised by their class.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import REPLICATED, Layout, Shard, Sizes, Slices
 
-#: Where AutoTP describes a parameter, as a dict.
+#: The attribute in which AutoTP describes a parameter, as a dict.
 _DESCRIBED = "ds_autotp_universal_checkpoint_meta"
 
-#: The base class of its layers that cut the output of a linear layer.
+#: The base class of its layers that split the output of a linear layer.
 _COLUMN = ("deepspeed.module_inject.layers", "LinearLayer")
 
 
 def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
-    """The layout of a parameter that AutoTP has looked at, None for any other.
+    """The layout of a parameter that AutoTP has processed; None for any other parameter.
 
-    Raises LayoutError for a cut that it does not describe.
+    Raises LayoutError for a split that it does not describe.
     """
     described = getattr(parameter, _DESCRIBED, None)
     if described is None:
@@ -39,12 +39,12 @@ def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
     if all(len(set(each)) == 1 for each in widths):
         return (Shard(dim, "tp", blocks),)
     if blocks:
-        raise LayoutError(f"{name}: AutoTP has cut its blocks {list(blocks)} unevenly")
+        raise LayoutError(f"{name}: AutoTP has split its blocks {list(blocks)} unevenly")
     return (_uneven(parameter, dim, whole, list(widths[0])),)
 
 
 def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]) -> Slices:
-    """The rectangle of a rank that holds more or less than its neighbours."""
+    """The rectangle that a rank holds of an uneven split."""
     from torch import distributed
 
     rank = distributed.get_rank(parameter.gather_params.__self__.mp_group)
@@ -54,7 +54,7 @@ def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]
 
 
 def autotp_output(module: torch.nn.Module) -> dict[str, object] | None:
-    """The annotation of what a layer of AutoTP returns; None where it is whole, or another's."""
+    """The annotation for an AutoTP layer's output; None if it is whole or not AutoTP's."""
     column = any((each.__module__, each.__name__) == _COLUMN for each in type(module).__mro__)
     if not column or getattr(module, "gather_output", False):
         return None

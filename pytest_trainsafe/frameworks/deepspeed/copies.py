@@ -17,7 +17,7 @@ from pytest_trainsafe.record.training.holdings import Held
 
 
 class UnfusedCopies:
-    """What a rank holds whose optimizer updates a copy of each parameter."""
+    """Reads the state of an optimizer that updates one float32 copy per parameter."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -26,20 +26,25 @@ class UnfusedCopies:
             self._copies.update(zip(parameters, copies, strict=True))
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """The parameter itself."""
         return Held(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """`grad` without the loss scale."""
         grad = parameter.grad
         return None if grad is None else Held(unscaled(grad.detach(), self.optimizer))
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """The parameter's float32 copy; None if it is not trained."""
         copy = self._copies.get(parameter)
         return None if copy is None else Held(copy.detach())
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """The state that the inner optimizer keeps for the float32 copy."""
         copy = self._copies.get(parameter)
         if copy is None:
             return
@@ -49,7 +54,7 @@ class UnfusedCopies:
 
 
 class FlatCopies(UnfusedCopies):
-    """What a rank holds whose optimizer updates one flat copy of all parameters of a group."""
+    """Reads the state of an optimizer that updates one flat float32 copy per parameter group."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -61,12 +66,14 @@ class FlatCopies(UnfusedCopies):
                 offset += parameter.numel()
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """The parameter's part of the flat copy; None if it is not trained."""
         if parameter not in self._places:
             return None
         flat, offset = self._places[parameter]
         return Held(_view(flat.detach(), offset, parameter))
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """The parameter's parts of the inner optimizer's flat states."""
         if parameter not in self._places:
             return
         flat, offset = self._places[parameter]

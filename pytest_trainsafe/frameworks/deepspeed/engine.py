@@ -1,8 +1,8 @@
-"""Recognises DeepSpeed's engine and optimizers, and finds what they hold.
+"""Recognises DeepSpeed's engine and optimizers, and finds the values that they hold.
 
 Called by the recorder.  Nothing here imports deepspeed: a program that uses it has imported it.
-Optimizers are told by what they keep, not by their class, which has moved between releases.
-No collective is made: each rank says which run of a flattened parameter it holds.
+Optimizers are recognised by their attributes, because their classes moved between releases.
+No collectives are issued: each rank determines its own range of a flattened parameter.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pytest_trainsafe.record.training.holdings import Holdings
 
 
 def is_engine(model: object) -> bool:
-    """Whether this is DeepSpeed's engine, a pipeline's included."""
+    """Whether this is DeepSpeed's engine, including its pipeline engine."""
     deepspeed: Any = sys.modules.get("deepspeed")
     engine = getattr(deepspeed, "DeepSpeedEngine", None)
     return isinstance(engine, type) and isinstance(model, engine)
 
 
 def holdings_of(optimizer: Any, point: Point) -> Holdings | None:
-    """What DeepSpeed's optimizer holds of each parameter; None for an optimizer of another kind."""
+    """The accessor for a DeepSpeed optimizer's parameters; None for any other optimizer."""
     if not type(optimizer).__module__.startswith("deepspeed."):
         return None
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):
@@ -50,9 +50,9 @@ def holdings_of(optimizer: Any, point: Point) -> Holdings | None:
 def listen_to_engine(
     engine: Any, before: Callable[[bool], None], after: Callable[[], None]
 ) -> None:
-    """Call `before(False)` when gradients are reduced and not yet clipped, `after()` at the end.
+    """Calls `before(False)` after gradients are reduced and before clipping, `after()` at the end.
 
-    DeepSpeed's stage 0 clips before it calls the optimizer, so the optimizer hears too late.
+    DeepSpeed's stage 0 clips before it calls the optimizer, so a hook of the optimizer is too late.
     """
     take = engine._take_model_step
 
@@ -67,12 +67,13 @@ def listen_to_engine(
 
 
 def separate_outputs(engine: Any) -> None:
-    """Let the engine hook tensors of its own, not those whose gradients are recorded.
+    """Makes the engine hook copies of the output tensors whose gradients are recorded.
 
-    Releases since 0.18.3 hook what their forward returns, and may divide its gradient by the
-    number of accumulation steps there.  Hooks run in the order in which they were registered, so
-    that one of the recorder on the same tensor sees the gradient before this division, and modules
-    below see it afterwards.  On a copy the engine's hook runs first, whatever it does.
+    Since 0.18.3, DeepSpeed hooks the tensors that its forward returns, and may divide their
+    gradients by the number of accumulation steps there.  Hooks of a tensor run in the order of
+    registration, so the recorder's hook on the same tensor would see the gradient before this
+    division, and the modules below would see it afterwards.  On a copy, the engine's hook always
+    runs first.
     Called after the recorder's hooks are installed.
     """
     hook: Any = torch.compiler.disable(_copied)  # type: ignore[no-untyped-call]
@@ -80,22 +81,22 @@ def separate_outputs(engine: Any) -> None:
 
 
 def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:
-    """The output of the whole model, each tensor that has a history copied."""
+    """The output of the whole model, with every tensor that has a grad_fn cloned."""
     if isinstance(output, torch.Tensor):
         return output if output.grad_fn is None else output.clone()
-    if isinstance(output, dict):  # of any class: the output classes of transformers are such
+    if isinstance(output, dict):  # or a subclass, such as the output classes of transformers
         for key, value in output.items():
             output[key] = _copied(_module, _inputs, value)
         return output
     if isinstance(output, tuple | list):
         values = [_copied(_module, _inputs, value) for value in output]
-        make = getattr(type(output), "_make", type(output))  # a named tuple takes no iterable
+        make = getattr(type(output), "_make", type(output))  # a named tuple needs `_make`
         return make(values)
     return output
 
 
 def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
-    """What a user would annotate: gradients are averaged over dp, and AutoTP cuts outputs."""
+    """The annotations that DeepSpeed implies: gradients averaged over dp, and AutoTP's outputs."""
     outputs = {name: autotp_output(module) for module, name in names.items()}
     return {
         "gradients": {"mean": ["dp"]},
@@ -104,16 +105,16 @@ def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
 
 
 def reduces_in(engine: Any) -> str:
-    """The dtype in which the engine reduces gradients over ranks; "" where it does not say."""
+    """The dtype in which the engine reduces gradients; "" if it is not configured."""
     dtype = getattr(engine, "communication_data_type", None)
     return str(dtype).removeprefix("torch.") if dtype is not None else ""
 
 
 def skipped(engine: Any) -> str:
-    """Why the engine left out its last step; "" where it did not."""
+    """Why the engine skipped its last step; "" if it did not."""
     if not getattr(engine.optimizer, "overflow", False):
         return ""
     why = "DeepSpeed found gradients that are not finite"
     if not engine.fp16_enabled():
         return why
-    return f"{why}; take a smaller fp16.initial_scale_power, or a loss_scale"
+    return f"{why}; use a smaller fp16.initial_scale_power, or a loss_scale"

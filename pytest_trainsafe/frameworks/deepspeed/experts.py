@@ -1,7 +1,7 @@
-"""The experts of DeepSpeed's MoE layers, by the numbers that a single device gives them.
+"""Gives the experts of DeepSpeed's MoE layers the numbers that they have on a single device.
 
-Called by the recorder and `ctx.initialize`.  A rank of ep numbers its experts from 0
-(deepspeed/moe/experts.py); their owner's place among the ranks of ep says what comes before.
+Called by the recorder and `ctx.initialize`.  Each ep rank numbers its experts from 0
+(deepspeed/moe/experts.py); the rank's position in ep gives the offset.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_trainsafe.record.model.names import canonical
 
 
 def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
-    """The canonical names of DeepSpeed's lists of experts, and how many each has on this rank."""
+    """The canonical names of DeepSpeed's expert lists, with their lengths on this rank."""
     found: dict[str, int] = {}
     for prefix, part in parts:
         for name, module in part.named_modules():
@@ -29,9 +29,10 @@ def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
 
 
 def inside_layers(parts: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
-    """What the names of modules within MoE layers begin with.
+    """Prefixes of the names of modules inside MoE layers.
 
-    What these modules return has no counterpart: tokens lie there by expert, and padded.
+    The outputs of these modules have no logical counterpart, because tokens in them are grouped
+    by expert and padded.
     """
     return tuple(f"{prefix.rpartition('.')[0]}." for prefix in expert_prefixes(parts))
 
@@ -39,7 +40,7 @@ def inside_layers(parts: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
 def renumbering(
     parts: Sequence[tuple[str, nn.Module]], point: Point, coordinates: Mapping[str, int]
 ) -> Callable[[str], str]:
-    """A function from the name of a rank's module or parameter to that of the whole model's."""
+    """A function from a name on this rank to the name in the whole model."""
     prefixes = expert_prefixes(parts)
     ranks = int(point.get("ep", 1))
     counted = tuple(reversed(point.mesh.overlaps["ep"]))

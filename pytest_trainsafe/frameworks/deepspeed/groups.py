@@ -1,4 +1,4 @@
-"""What DeepSpeed's process groups and loss scales mean at a Point.  Called by its holdings."""
+"""Interprets DeepSpeed's process groups and loss scales.  Used by its parameter accessors."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def axes_of_group(group: Any, point: Point) -> tuple[str, ...]:
 
 
 def unscaled(grad: torch.Tensor, optimizer: Any) -> torch.Tensor:
-    """A gradient without the loss scale of float16 training, in float32 where there is one."""
+    """A gradient divided by the loss scale of float16 training; float32 if there is a scale."""
     scale = getattr(optimizer, "loss_scale", 1.0)
     return grad if float(scale) == 1.0 else grad.float() / float(scale)

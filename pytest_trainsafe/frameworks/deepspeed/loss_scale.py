@@ -1,8 +1,9 @@
-"""The loss scale of DeepSpeed's engine, as it is found in each backward.
+"""Finds the loss scale of DeepSpeed's engine in each backward.
 
-Half precision may be trained with a loss that is multiplied by a scale, so that all gradients of
-the backward are.  Which releases, stages and dtypes do so differs, and an optimizer may name a
-scale that no loss was multiplied by, so the gradient that reaches the loss is looked at.
+Half-precision training may multiply the loss, and so all gradients of the backward, by a scale.
+Whether DeepSpeed does so depends on its release, the ZeRO stage and the dtype, and an optimizer
+may report a scale that is not applied to the loss.  So the scale is read off the gradient that
+reaches the loss.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 
 class LossScale:
-    """Finds by what `engine.backward` multiplies a loss, and takes it out of gradients."""
+    """Finds the factor by which `engine.backward` scales a loss, and removes it from gradients."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -37,17 +38,17 @@ class LossScale:
         engine.backward = backward
 
     def undone(self, grad: torch.Tensor) -> torch.Tensor:
-        """A gradient of the backward that runs, without the scale; in float32 if there is one."""
+        """A gradient of the running backward without the scale; float32 if there is a scale."""
         return grad if self.value == 1.0 else grad.float() / self.value
 
     def _stated(self) -> float:
-        """The scale that the optimizer names, 1 where it names none."""
+        """The scale that the optimizer reports, 1 if it reports none."""
         return float(getattr(self.engine.optimizer, "loss_scale", None) or 1.0)
 
     def _found(self, scale: float, grad: torch.Tensor) -> None:
-        """Take the scale as acting if it is in the gradient of the loss.
+        """Accepts the reported scale if the gradient of the loss shows it.
 
-        That gradient may have been divided by the number of accumulation steps already.
+        That gradient may already have been divided by the number of accumulation steps.
         """
         steps = self.engine.gradient_accumulation_steps()
         entered = float(grad.detach().abs().max())

@@ -1,8 +1,8 @@
 """ZeRO stages 1 and 2, and the bfloat16 optimizer: flat buffers of many parameters, in partitions.
 
 Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
-DeepSpeed leaves on a parameter where its run lies in this rank's partition: `_hp_mapping`
-(deepspeed/utils/tensor_fragment.py), None on the ranks that own nothing of it.
+DeepSpeed records on each parameter which range of it is in this rank's partition: `_hp_mapping`
+(deepspeed/utils/tensor_fragment.py), None on ranks that own nothing of the parameter.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
 from pytest_trainsafe.record.training.holdings import Held, value_of_run
 
-_SHUFFLED = "with round_robin_gradients DeepSpeed does not tell which part of it a rank holds"
+_SHUFFLED = "with round_robin_gradients DeepSpeed does not say which part of it a rank holds"
 
 
 class FlatPartitions:
-    """What a rank holds whose optimizer keeps its partitions in the list `partitions`."""
+    """Reads an optimizer that keeps its partitions in the list attribute `partitions`."""
 
     def __init__(self, optimizer: Any, point: Point, partitions: str) -> None:
         self.optimizer = optimizer
@@ -31,12 +31,15 @@ class FlatPartitions:
         self.partitions = partitions
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
+        """The parameter itself."""
         return Held(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """This rank's range of the reduced gradient, without the loss scale."""
         mapping, run = self._mapping(parameter)
         if run is None:
             return None
@@ -55,17 +58,17 @@ class FlatPartitions:
 
     @property
     def _shuffled(self) -> bool:
-        """Whether parameters lie in the buffer in another order than their mappings say.
+        """Whether the order of parameters in the buffer differs from their mappings.
 
-        docs/upstream/deepspeed.md, round_robin_fragments.
+        See docs/upstream/deepspeed.md, round_robin_fragments.
         """
         return bool(getattr(self.optimizer, "round_robin_gradients", False))
 
     def _gradient(self, mapping: Any, parameter: nn.Parameter) -> torch.Tensor | None:
-        """This rank's run of the reduced gradient, or all of it from the bfloat16 optimizer.
+        """This rank's range of the reduced gradient, or the whole gradient (bfloat16 optimizer).
 
-        0.18.9 counts that optimizer's parameters by partition and looks them up by group, so its
-        own lists are asked; up to 0.13.2 there is no method to ask.
+        DeepSpeed 0.18.9 numbers that optimizer's parameters by partition but looks them up by
+        group, so its own lists are read instead.  Up to 0.13.2 there is no method for this.
         """
         if hasattr(self.optimizer, "fp32_groups_gradients"):
             return self._whole_gradients.get(parameter)
@@ -87,6 +90,7 @@ class FlatPartitions:
         }
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """This rank's range of the float32 partition, or why it is unavailable."""
         mapping, run = self._mapping(parameter)
         if run is None:
             return f"{name}: {_SHUFFLED}" if self._shuffled else None
@@ -95,6 +99,7 @@ class FlatPartitions:
         return Held(mapping.hp_fragment.detach(), run)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """This rank's range of each tensor in the inner optimizer's state."""
         mapping, run = self._mapping(parameter)
         if mapping is None or run is None:
             return
@@ -108,9 +113,10 @@ class FlatPartitions:
             yield key, value_of_run(name, key, value, run)
 
     def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
-        """Where this rank's run of a parameter lies; None with an empty run where it has none.
+        """The mapping and this rank's range of a parameter; (None, empty range) if it has none.
 
-        (None, None) of a parameter that is not trained, and of all where DeepSpeed tells wrongly.
+        (None, None) for a parameter that is not trained, and for all of them if DeepSpeed's
+        mappings are wrong.
         """
         if self._shuffled or not hasattr(parameter, "_hp_mapping"):
             return None, None

@@ -1,7 +1,7 @@
-"""ZeRO stage 3: every parameter is flattened, padded and cut in equal parts over its group.
+"""ZeRO stage 3: every parameter is flattened, padded and split evenly over its group.
 
-Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, padding at
-the tail; the parameter itself has no memory unless it is gathered
+Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, with padding
+at the end; the parameter itself is empty unless it is gathered
 (deepspeed/runtime/zero/partition_parameters.py).
 """
 
@@ -19,18 +19,19 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
 from pytest_trainsafe.record.training.holdings import Held, value_of_run
 
-#: Where the optimizer keeps this rank's part of each reduced gradient, by `ds_id`.
+#: The optimizer's attribute with this rank's part of each reduced gradient, by `ds_id`.
 _GRADIENTS = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"
 
 
 class PartitionedParameters:
-    """What a rank holds of partitioned parameters, and their optimizer."""
+    """Reads partitioned parameters and their optimizer on one rank."""
 
     def __init__(self, optimizer: Any, point: Point) -> None:
         self.optimizer = optimizer
         self.point = point
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the whole parameter, even while it is partitioned."""
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
     def value(self, name: str, parameter: nn.Parameter) -> Held:
@@ -43,6 +44,7 @@ class PartitionedParameters:
         return Held(partition.detach().reshape(-1).narrow(0, 0, run.length), run)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+        """This rank's range of the reduced gradient, without the loss scale."""
         place = self._place(parameter)
         if place is None:
             return None
@@ -59,6 +61,7 @@ class PartitionedParameters:
         return Held(unscaled(mine, self.optimizer), run)
 
     def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+        """This rank's range of the float32 partition, or why it is unavailable."""
         place = self._place(parameter)
         if place is None:
             return None
@@ -70,6 +73,7 @@ class PartitionedParameters:
         return Held(partition.detach().narrow(0, offset, run.length), run)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+        """This rank's range of each tensor in the inner optimizer's state."""
         place = self._place(parameter)
         if place is None:
             return

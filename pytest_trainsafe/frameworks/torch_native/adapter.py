@@ -12,9 +12,10 @@ from pytest_trainsafe.record.adapter import Adapter, GradientHook, Watched
 
 
 class TorchNative(Adapter):
-    """Finds the axes over which wrappers average, and what FSDP2 computes with."""
+    """Finds the axes over which wrappers average, and hooks FSDP2's unsharded parameters."""
 
     def find_wrappers(self, watched: Watched) -> None:
+        """Finds DistributedDataParallel, `replicate` and FSDP2 in and around the model."""
         wrappers = Wrappers(watched.point, watched.annotations, watched.writer)
         wrappers.attach(watched.parts, watched.hooks)
 
@@ -24,4 +25,5 @@ class TorchNative(Adapter):
         parameters: Mapping[str, nn.Parameter],
         hook: GradientHook,
     ) -> None:
+        """Hooks the gradients of FSDP2's unsharded parameters."""
         UnshardedGradients(parameters, hook).attach(modules)

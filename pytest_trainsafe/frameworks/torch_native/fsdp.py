@@ -1,9 +1,9 @@
-"""Finds the parameters that FSDP2 (`fully_shard`) computes with, and hooks their gradients.
+"""Finds the unsharded parameters of FSDP2 (`fully_shard`), and hooks their gradients.
 
 Called by the parameter recorder.  A module's own parameters are shards; for its forward and
-backward FSDP2 puts unsharded ones in their place, which autograd accumulates into.  What a
-micro-batch adds to a gradient is seen there and nowhere else: the shard's gradient is what the
-reduce-scatter leaves.
+backward FSDP2 replaces them by unsharded ones, into which autograd accumulates.  Only there can
+one see what a micro-batch adds to a gradient: the gradient of the shard is the output of the
+reduce-scatter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_trainsafe.record.training.tensors import on_gradient
 
 
 class UnshardedGradients:
-    """Hooks each unsharded parameter when a forward shows it for the first time."""
+    """Hooks each unsharded parameter the first time that a forward uses it."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class UnshardedGradients:
         self._hooked: dict[int, torch.Tensor] = {}
 
     def attach(self, modules: Iterable[nn.Module]) -> None:
-        """Look for unsharded parameters whenever one of FSDP2's modules begins its forward."""
+        """Checks for unsharded parameters whenever one of FSDP2's modules begins its forward."""
         for module in modules:
             if is_fsdp_module(module):
-                # FSDP2's own hook, which unshards, was put before all others.
+                # FSDP2's own pre-hook, which unshards, runs before all others.
                 module.register_forward_pre_hook(self._look(list(self._places(module))))
 
     def _places(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-        """Where the watched parameters of a module and its children are kept, and their names."""
+        """The modules, attributes and names of the watched parameters below a module."""
         for holder in module.modules():
             for attribute, parameter in holder._parameters.items():
                 name = self._names.get(id(parameter))
@@ -59,14 +59,14 @@ class UnshardedGradients:
 
 
 def is_fsdp_module(module: object) -> bool:
-    """Whether `fully_shard` was applied to this module; asks without importing FSDP."""
+    """Whether `fully_shard` was applied to this module; does not import FSDP."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     cls = getattr(fsdp, "FSDPModule", None)
     return isinstance(cls, type) and isinstance(module, cls)
 
 
 def is_flat_fsdp(module: object) -> bool:
-    """Whether this is FSDP1's wrapper, whose parameters are parts of flat buffers."""
+    """Whether this is FSDP1's wrapper, which keeps parameters in flat buffers."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     cls = getattr(fsdp, "FullyShardedDataParallel", None)
     return isinstance(cls, type) and isinstance(module, cls)

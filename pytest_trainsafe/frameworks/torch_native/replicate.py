@@ -1,7 +1,7 @@
-"""Finds the modules to which torch's composable `replicate` was applied, and what it reduces by.
+"""Finds modules to which torch's composable `replicate` was applied, and their reducers.
 
-`replicate` comes in two forms.  The older one, in `torch.distributed._composable`, makes a
-DistributedDataParallel of the module's parameters at the first forward, and runs it in hooks of
+`replicate` comes in two forms.  The older one, in `torch.distributed._composable`, wraps the
+module's parameters in a DistributedDataParallel at the first forward, and runs it in hooks of
 the module.  The newer one, `replicate_with_fsdp`, is FSDP2 without shards: its modules
 are FSDP2's (`frameworks/torch_native/fsdp.py`).  Called by `frameworks.torch_native.wrappers`.
 """
@@ -27,9 +27,9 @@ class Reducer(NamedTuple):
 
 
 def reducer_of(module: nn.Module) -> Reducer | None:
-    """The reducer of a module to which the older `replicate` was applied; None for any other.
+    """The reducer of a module with the older `replicate`; None for any other module.
 
-    Until the first forward it is what `replicate` was asked for.
+    Before the first forward it is derived from the arguments of `replicate`.
     """
     state: Any = _state_of(module, _OLDER)
     if state is None:
@@ -46,20 +46,19 @@ def reducer_of(module: nn.Module) -> Reducer | None:
 
 
 def is_replicated(module: nn.Module) -> bool:
-    """Whether the newer `replicate` was applied to a module of FSDP2."""
+    """Whether an FSDP2 module comes from the newer `replicate`."""
     return _state_of(module, _NEWER) is not None
 
 
 def is_made_by_replicate(wrapper: nn.Module) -> bool:
-    """Whether the older `replicate` made this DistributedDataParallel, of a list of parameters."""
+    """Whether the older `replicate` made this DistributedDataParallel; it wraps a ParameterList."""
     return isinstance(wrapper.module, nn.ParameterList)
 
 
 def _state_of(module: nn.Module, where: str) -> object | None:
-    """What `replicate` of one of torch's modules keeps for a module; None where it keeps nothing.
+    """The state that a form of `replicate` keeps for a module; None if there is none.
 
-    Torch's composable functions keep what they need in the module's own dict.  Asks without
-    importing them.
+    Torch's composable functions keep their state in the module's own dict.  Imports none of them.
     """
     cls = getattr(sys.modules.get(where), "_ReplicateState", None)
     key = getattr(sys.modules.get(_CONTRACT), "STATE_KEY", None)

@@ -1,9 +1,10 @@
 """Finds torch's data parallel wrappers, and the axes over which they average gradients.
 
 Called by the recorder.  DistributedDataParallel, `replicate` and FSDP2 divide the sum of the
-ranks' gradients by the number of ranks, so a program that uses one as documented trains on a loss
-whose gradients are that many times the whole step's until the reduction.  accelerate and Lightning
-use DistributedDataParallel and FSDP2, torchtitan uses `replicate` too.
+ranks' gradients by the number of ranks.  A program that uses one as documented computes its loss
+as a mean over each rank's own samples, so before the reduction its gradients are larger than the
+whole step's by that number.  accelerate and Lightning use DistributedDataParallel and FSDP2;
+torchtitan also uses `replicate`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: torch's communication hooks that average as DistributedDataParallel does without one.
+#: torch's communication hooks that average, as DistributedDataParallel does by default.
 _AVERAGING_HOOKS = frozenset(
     {
         "allreduce_hook",
@@ -49,7 +50,7 @@ _DATA_AXES = ("dp", "cp")
 
 
 class Wrappers:
-    """Looks for wrappers in and around the watched parts, at the first forward of every step."""
+    """Finds wrappers in and around the watched parts, at the first forward of every step."""
 
     def __init__(self, point: Point, annotations: Annotations, writer: RankWriter) -> None:
         self._point = point
@@ -62,9 +63,9 @@ class Wrappers:
         self._told: set[tuple[str, ...]] = set()
 
     def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
-        """Look into the parts now, and around them whenever one begins its forward.
+        """Searches the parts now, and around each of them whenever it begins its forward.
 
-        A part may be what a wrapper holds (`ddp.module`), and may be wrapped after it is watched.
+        A part may be inside a wrapper (`ddp.module`), and may be wrapped after it is watched.
         """
         for name, part in parts:
             for module in part.modules():
@@ -89,7 +90,7 @@ class Wrappers:
             self._writer.add(NoteEvent("averages", self._names()))
 
     def _averaged(self) -> tuple[str, ...]:
-        """The axes on which all wrappers agree, () where they do not or one is not understood."""
+        """The axes on which all wrappers agree; () if they disagree or one is not understood."""
         reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
         found = {_axes_of_reducer(reducer, self._point) for reducer in reducers}
         found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}
@@ -112,14 +113,14 @@ def _is_replicated(sharded: tuple[nn.Module, object]) -> bool:
 def _reducer_of_ddp(module: DistributedDataParallel) -> Reducer:
     """The reducer of a DistributedDataParallel.
 
-    Hooks of the C++ reducer, which `_comm_hooks` does not list, average.
+    `_comm_hooks` does not list hooks of the C++ reducer; all of those average.
     """
     hooks = tuple(hook for hook, _ in getattr(module, "_comm_hooks", ()))
     return Reducer(module.process_group, hooks)
 
 
 def _axes_of_reducer(reducer: Reducer, point: Point) -> tuple[str, ...] | None:
-    """The axes over which gradients are averaged; None where a hook does who knows what."""
+    """The axes over which gradients are averaged; None if a communication hook is unknown."""
     if not all(map(_averages, reducer.hooks)):
         return None
     return _varying(dist.get_process_group_ranks(reducer.group), point)
@@ -131,10 +132,10 @@ def _averages(hook: Any) -> bool:
 
 
 def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
-    """The axes over which FSDP2 reduces a module's gradients; None where no axis tells.
+    """The axes over which FSDP2 reduces a module's gradients; None if they cannot be determined.
 
-    Its meshes are those of the shards, seen while they are no unsharded parameters; with tensor
-    parallelism they have a dimension over tp.
+    They are taken from the mesh of the shards, before the parameters are unsharded.  With tensor
+    parallelism the mesh has a dimension for tp.
     """
     sharded: Any = next((p for p in module.parameters() if is_dtensor(p)), None)
     if sharded is None:
@@ -145,7 +146,7 @@ def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
 def _axes_of_fsdp(
     module: nn.Module, axes: tuple[str, ...] | None, point: Point
 ) -> tuple[str, ...] | None:
-    """The axes over which FSDP2 averages, of those over which it reduces; None where none tells."""
+    """The axes over which FSDP2 averages, among `axes`; None if they cannot be determined."""
     factors = set(_divide_factors(module))
     if axes is None or factors <= {None}:
         return axes
@@ -157,9 +158,9 @@ def _axes_of_fsdp(
 
 
 def _divide_factors(module: Any) -> Iterator[float | None]:
-    """What `set_gradient_divide_factor` was given, which FSDP2 tells nobody; None for its default.
+    """The arguments of `set_gradient_divide_factor`, None for the default; FSDP2 has no getter.
 
-    Some releases of torch keep one group of parameters for a module, others a list of them.
+    Some releases of torch keep one parameter group per module, others a list.
     """
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
@@ -185,13 +186,13 @@ def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
 
 
 def _size(module: Any) -> int:
-    """How many ranks shard a module of FSDP1."""
+    """The number of ranks that shard an FSDP1 module."""
     return dist.get_world_size(module.process_group)
 
 
 def _unsupported(module: Any) -> ProgramError:
     return ProgramError(
-        f"ctx.watch was given a {type(module).__name__} (FSDP1), whose parameters are parts of "
-        "flat buffers in a layout that is not supported; shard with "
+        f"ctx.watch was given a {type(module).__name__} (FSDP1), which keeps parameters in flat "
+        "buffers whose layout is not supported; shard with "
         "torch.distributed.fsdp.fully_shard (FSDP2), which takes the same modules"
     )

@@ -1,1 +1,1 @@
-"""What ranks write down of their collectives, and what disagrees between them."""
+"""Records of each rank's collectives, and checks that find disagreements between ranks."""

@@ -1,4 +1,4 @@
-"""Collective: one line of a rank's ledger.  Written in the ranks, read by `ledger_check`."""
+"""Collective: one entry of a rank's ledger.  Written in the ranks, read by `ledger_check`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pytest_trainsafe.errors import TrainsafeError
 
 
 class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collective"):
-    """One call of a collective or of a point-to-point operation, as one rank made it.
+    """One call of a collective or point-to-point operation by one rank.
 
     `group` is the process group's name, `ranks` its members' global ranks.
-    `op` is the public name ("all_reduce"), without the variants that mean the same ("isend" is
-    "send"); `reduce` the ReduceOp, `root` the global rank of src or dst, `peer` that of the
-    other side of a send or recv (None: any source) and `tag` its tag.
-    `detail` is whatever else all ranks must agree on, in words.
-    `shape` and `dtype` are those of the tensor that goes in.
-    `gives[i]` and `takes[i]` are how many elements go to and come from the group's rank i.
-    `name` is what `ledger.name_tensor` said; `site` is file:line of the caller outside torch, and
-    `user` that of the user's code where the caller is a package's.
+    `op` is the public name ("all_reduce"); equivalent variants share one ("isend" is "send").
+    `reduce` is the ReduceOp, `root` the global rank of src or dst, `peer` the global rank at the
+    other end of a send or recv (None: any source), and `tag` its tag.
+    `detail` describes other arguments that must be equal on all ranks.
+    `shape` and `dtype` are those of the input tensor.
+    `gives[i]` and `takes[i]` count the elements sent to and received from the group's rank i.
+    `name` is the tensor's name from `ledger.name_tensor`; `site` is the caller's file:line outside
+    of torch, and `user` the line of the user's code if the caller is in a package.
     """
 
     group: str
@@ -42,12 +42,12 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
 
     @property
     def is_p2p(self) -> bool:
-        """Whether this is one half of a send and recv."""
+        """Whether this is a send or a recv."""
         return self.op in ("send", "recv")
 
     @property
     def numel(self) -> int | None:
-        """Elements of the tensor that goes in."""
+        """The number of elements of the input tensor; None if there is no single one."""
         if self.shape is None:
             return None
         product = 1
@@ -76,29 +76,29 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
         return f"{text} (from {self.user})" if self.user else text
 
 
-#: Operations whose root is where the data comes from.
+#: Operations that move data from the root to the other ranks.
 FROM_ROOT = ("broadcast", "scatter", "broadcast_object_list", "scatter_object_list")
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished"):
-    """The rank's program returned: no collective follows."""
+    """The rank's program returned; no collective follows."""
 
 
 class LedgerError(TrainsafeError):
     """A rank's ledger cannot be read; the message says why, without the path."""
 
 
-#: Most bytes of a ledger: some millions of calls.
+#: Maximum bytes of a ledger: some millions of calls.
 MOST_LEDGER = 2**30
 
 
 def read_ledger(path: Path) -> tuple[list[Collective], bool]:
-    """A rank's collectives, and whether its program returned; a torn last line is left out.
+    """A rank's collectives, and whether its program returned; ignores an incomplete last line.
 
-    Raises LedgerError for what is no ledger: it is the rank's to write, and a rank runs anything.
+    Raises LedgerError for an invalid file: the rank's program can write anything to it.
     """
     try:
-        # The folders up to the group's: a rank can replace its own.
+        # Check links from the group's folder down, because a rank can replace its own folder.
         content = read_file(path, below=path.parent.parent, most=MOST_LEDGER)
     except FileNotFoundError:
         return [], False

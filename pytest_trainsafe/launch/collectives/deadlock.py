@@ -1,8 +1,8 @@
 """Finds deadlocks: ranks whose ledgers show that they wait in calls that can never complete.
 
-A rank is part of one only if what it waits for is certain: its main thread is inside a call
-(`blocked`), and every rank that could still meet the call has ended or is part of the deadlock
-itself.  A rank that computes, sleeps or loads data may still make any call, so a rank that waits
+A rank is part of a deadlock only if this is certain: its main thread is inside a call
+(`blocked`), and every rank that could still complete the call has ended or is itself part of the
+deadlock.  A rank that computes, sleeps or loads data may still make any call, so a rank that waits
 for it is not part of a deadlock.
 """
 
@@ -18,8 +18,8 @@ from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Standing
 
 Ledgers = Sequence[Sequence[Collective]]
 
-#: Collectives that no rank can leave before all have come.  From others a rank may return early,
-#: such as the root of a broadcast, so that a single absent rank does not prove that it waits.
+#: Collectives that no rank can leave before every rank has called them.  Others may return early on
+#: some ranks, such as the root of a broadcast, so one absent rank does not prove a wait.
 _NEED_ALL = {
     *("init_process_group", "all_reduce", "all_reduce_coalesced", "barrier", "monitored_barrier"),
     *("all_gather", "all_gather_into_tensor", "all_gather_object"),
@@ -28,9 +28,10 @@ _NEED_ALL = {
 
 
 class Wait(NamedTuple):
-    """A call that a rank waits in, the ranks that have not made theirs, and whether one suffices.
+    """A call in which a rank waits, and the ranks that have not made their matching call.
 
-    `needs_all` says that the call returns only once each of the `absent` has come.
+    If `needs_all` is set, the call returns only after all of the `absent` ranks have called;
+    otherwise one of them may suffice.
     """
 
     call: Collective
@@ -41,9 +42,9 @@ class Wait(NamedTuple):
 def deadlock(
     ledgers: Ledgers, standings: Sequence[Standing], ended: Sequence[bool]
 ) -> dict[int, Wait]:
-    """The ranks that wait forever, and for what; empty where none does.
+    """The ranks that wait forever, with their calls; empty if there are none.
 
-    `ended` says of each rank whether its program has ended, however.
+    `ended` says for each rank whether its program has ended, for whatever reason.
     """
     calls = _Calls(ledgers)
     waits = {}
@@ -63,7 +64,7 @@ def _never(wait: Wait, dead: set[int]) -> bool:
 
 
 class _Calls:
-    """What every rank called, counted in the way in which calls are matched."""
+    """The calls of every rank, counted by lane: calls in the same lane are matched in order."""
 
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
@@ -75,9 +76,9 @@ class _Calls:
             self._made.append(made)
 
     def wait(self, rank: int, standing: Standing) -> Wait | None:
-        """What a rank waits for; None where it may go on, or where that is not known.
+        """The wait of a rank; None if the rank may go on, or if that is not known.
 
-        If the call is unknown, it is taken to be the first of the rank's calls that is not matched.
+        If the number of the call is unknown, the rank's first unmatched call is assumed.
         """
         ledger = self._ledgers[rank]
         if standing.threads or standing.call == 0 or standing.call > len(ledger):
@@ -97,7 +98,7 @@ class _Calls:
         return None
 
     def _absent(self, rank: int, call: Collective, made: Mapping[object, int]) -> set[int]:
-        """The ranks that have not made their part of the last of the calls that are `made`."""
+        """The ranks that have not made their part of the last call counted in `made`."""
         nth = made[_lane(call)]
         if not call.is_p2p:
             return {other for other in call.ranks if self._count(other, _lane(call)) < nth}
@@ -114,7 +115,7 @@ class _Calls:
 
 
 def _lane(call: Collective) -> object:
-    """What calls of one rank must share to be counted together."""
+    """The key under which calls of one rank are counted together."""
     return _lane_of(call.op, call, call.peer) if call.is_p2p else (call.group, call.ranks)
 
 
@@ -124,7 +125,7 @@ def _lane_of(op: str, call: Collective, peer: int | None) -> object:
 
 
 def describe(waits: Mapping[int, Wait]) -> list[str]:
-    """A sentence that names the ranks, what each waits in and why no call meets; [] for none."""
+    """A sentence that names each rank, its call and why no call matches; [] without a deadlock."""
     if not waits:
         return []
     ranks = sorted(waits)
@@ -145,12 +146,12 @@ def _name_ranks(ranks: Collection[int]) -> str:
     return f"{named} and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else named
 
 
-#: Ranks whose calls the sentence names.
+#: Maximum number of ranks whose calls the sentence lists.
 _SHOWN = 8
 
 
 def _why(waits: Mapping[int, Wait]) -> str:
-    """The most specific reason for the deadlock that the waits show."""
+    """The most specific reason for the deadlock."""
     for rank, (call, absent, _) in sorted(waits.items()):
         for other in sorted(absent & set(waits)):
             theirs = waits[other].call

@@ -1,9 +1,9 @@
-"""Flight: what torch's own flight recorder saw of one rank's collectives, as data.
+"""Flight: what torch's flight recorder recorded of one rank's collectives, as data.
 
-Written in the ranks by `flight_save`, read here, judged by `flight_check`.  The recorder stands
-below Python: it also sees the collectives that C++ issues by itself, such as DDP's gradient
-buckets, which the ledger does not.  It does not tell the ReduceOp, the root, or who called;
-it sees neither sends nor recvs, and gloo's reduce_scatter as the all_reduce it is made of.
+Written in the ranks by `flight_save`, read here, checked by `flight_check`.  The recorder works
+below Python, so unlike the ledger it sees collectives that C++ issues, such as DDP's gradient
+buckets.  It does not record the ReduceOp, the root, or the caller; it sees neither sends nor
+recvs, and records gloo's reduce_scatter as the all_reduce that implements it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ GroupKey = tuple[str, tuple[int, ...]]
 
 _GLOO = "gloo:"
 
-#: Most bytes of a record: the recorder keeps some thousand entries.
+#: Maximum bytes of a record: the recorder keeps a few thousand entries.
 MOST_FLIGHT = 2**27
 
 
 class Issued(msgspec.Struct, frozen=True):
-    """One collective that a rank issued; the fields are named as torch names them.
+    """One collective that a rank issued; the fields have torch's names.
 
-    `collective_seq_id` counts within the group, and is the tag by which gloo pairs the ranks'
-    calls.  `retired` says that it is over on this rank.
+    `collective_seq_id` counts within the group; gloo uses it as the tag that pairs the ranks'
+    calls.  `retired` means that the collective has completed on this rank.
     """
 
     record_id: int
@@ -48,23 +48,23 @@ class Issued(msgspec.Struct, frozen=True):
 
     @property
     def op(self) -> str:
-        """The operation as gloo names it: "all_reduce"."""
+        """The operation's name in gloo: "all_reduce"."""
         return self.profiling_name.removeprefix(_GLOO)
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of what every rank passes; in a scatter only the root has an input."""
+        """The shapes of the tensors that every rank passes (in a scatter only root has inputs)."""
         return self.output_sizes if self.op == "scatter" else self.input_sizes
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The dtypes of the same tensors, each once, in torch's Python names."""
+        """The distinct dtypes of those tensors, in torch's Python names."""
         dtypes = self.output_dtypes if self.op == "scatter" else self.input_dtypes
         return tuple(dict.fromkeys(_DTYPES.get(name, name.lower()) for name in dtypes))
 
     @property
     def numel(self) -> int:
-        """Elements of the same tensors, together."""
+        """The total number of elements of those tensors."""
         return sum(map(prod, self.sizes))
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Issued(msgspec.Struct, frozen=True):
         return text
 
 
-#: torch's C++ names that are not the Python name with a capital letter (BFloat16 is)
+#: torch's C++ dtype names that are not just the capitalised Python names (as BFloat16 is).
 _DTYPES = {
     "Byte": "uint8",
     "Char": "int8",
@@ -90,12 +90,12 @@ _DTYPES = {
     "ComplexDouble": "complex128",
 }
 
-#: What a rank issued in each of its groups, oldest first.
+#: The collectives that a rank issued in each of its groups, oldest first.
 Flight = Mapping[GroupKey, list[Issued]]
 
 
 class _Dump(msgspec.Struct):
-    """torch's dump; `entries` is absent where there are none."""
+    """torch's dump; `entries` is missing if there are none."""
 
     entries: list[Issued] = []
 
@@ -103,7 +103,7 @@ class _Dump(msgspec.Struct):
 class _Saved(msgspec.Struct):
     """The file: torch's dump, and the members of each group by its name.
 
-    None stands for a name that several groups bore, one after another.
+    The members are None for a name that several groups had, one after another.
     """
 
     groups: dict[str, tuple[int, ...] | None]
@@ -111,10 +111,10 @@ class _Saved(msgspec.Struct):
 
 
 def read_flight(path: Path) -> Flight | None:
-    """What the rank issued; None where it left no record, or one of a form that we do not know.
+    """The collectives that the rank issued; None without a record, or if its format is unknown.
 
-    Left out are groups of which the record cannot be relied on: those of another backend, those
-    whose name was used twice, and those whose last entries the recorder may have overwritten.
+    Excludes groups whose record is unreliable: those of another backend, those whose name was
+    used twice, and those whose last entries the recorder may have overwritten.
     """
     try:
         data = read_file(path, below=path.parent.parent, most=MOST_FLIGHT)
@@ -125,7 +125,7 @@ def read_flight(path: Path) -> Flight | None:
     for entry in saved.recorder.entries:
         if not entry.is_p2p:
             by_name[entry.process_group[0]].append(entry)
-    # the recorder is a ring: it overwrites its oldest entries, so each group's last ones stay
+    # The recorder is a ring that overwrites its oldest entries; the last ones of a group remain.
     full = bool(saved.recorder.entries) and saved.recorder.entries[0].record_id > 0
     flight = {}
     for name, ranks in saved.groups.items():

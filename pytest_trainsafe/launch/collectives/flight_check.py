@@ -1,7 +1,8 @@
-"""Comparing the flight records of all ranks: where do they disagree, and who keeps whom waiting?
+"""Compares the flight records of all ranks: where they disagree, and which ranks lag.
 
-Conservative: compared is only what every collective of gloo must share between its ranks, by the
-number under which gloo pairs them.  What Python called is better told by `ledger_check`.
+The check is conservative: for each sequence number by which gloo pairs calls, it compares only
+what all ranks of the collective must share.  `ledger_check` gives better messages for the calls
+that Python makes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.flight import Flight, GroupKey, Issued
 
-#: Operations of gloo in which every rank's part has the same number of elements.
+#: Operations of gloo in which all ranks contribute the same number of elements.
 _EVEN = ("all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter")
 
 _Calls = Mapping[int, list[Issued]]
@@ -20,24 +21,24 @@ _Calls = Mapping[int, list[Issued]]
 def check_flights(
     flights: Sequence[Flight | None],
     finished: Sequence[bool],
-    told: Collection[GroupKey | None] = (),
+    reported: Collection[GroupKey | None] = (),
 ) -> list[str]:
-    """The first mismatch of every group, as sentences; empty where all ranks agree.
+    """The first mismatch of every group, as sentences; empty if all ranks agree.
 
-    `finished` says which ranks' programs returned; what another rank did not issue does not
-    count.  `told` are groups of which a mismatch is known already.
+    `finished` says which ranks' programs returned: a missing collective counts only on those.
+    `reported` are groups whose mismatch is already known.
     """
     found = []
     for group, calls in _by_group(flights).items():
-        if group not in told and (text := _first_mismatch(group[1], calls, finished)):
+        if group not in reported and (text := _first_mismatch(group[1], calls, finished)):
             found.append(f"collective mismatch: {text}")
     return found
 
 
 def _by_group(flights: Sequence[Flight | None]) -> dict[GroupKey, dict[int, list[Issued]]]:
-    """What each rank issued, by group; a rank without a reliable record is left out.
+    """The collectives of each rank, by group; ranks without a reliable record are excluded.
 
-    So is a group of ranks that there are not: a program may believe in a larger world.
+    So are groups with ranks that do not exist: a program may assume a larger world.
     """
     groups: dict[GroupKey, dict[int, list[Issued]]] = {}
     for rank, flight in enumerate(flights):
@@ -62,7 +63,7 @@ def _first_mismatch(members: tuple[int, ...], calls: _Calls, finished: Sequence[
                     f"collective #{number} {group}, as torch counts them, differs ({why}): "
                     f"rank {one} {made[one]}; rank {other} {made[other]}"
                 )
-        # earlier ones may be missing for other reasons: overwritten, or a monitored_barrier
+        # A missing lower number proves nothing: overwritten entries, or a monitored_barrier.
         missing = [rank for rank in numbered if last[rank] < number]
         done = [rank for rank in missing if finished[rank]]
         if done:
@@ -88,11 +89,11 @@ def _disagree(a: Issued, b: Issued) -> str:
 
 
 def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]:
-    """One line a group in which a rank waits: where each of its ranks stands, and who lags.
+    """One line per group in which a rank waits: the state of each rank, and which one lags.
 
-    `ended` says how each rank's program ended ("finished", "raised"), "" while it runs.  One that
-    ended waits for nothing, whatever its record says: torch retires a collective a moment after
-    its result is there.
+    `ended` says how each rank's program ended ("finished", "raised"), "" while it runs.  A rank
+    that ended does not wait, even if its record has an open collective: torch marks a collective
+    as retired a moment after its result is available.
     """
     lines = []
     for (_, members), calls in _by_group(flights).items():
@@ -108,25 +109,25 @@ def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]
             else:
                 place = ("left", " no record") if flights[rank] is None else _UNKNOWN
             places.setdefault(place, []).append(rank)
-        told = [
+        states = [
             f"{name_ranks(ranks)} {verb if len(ranks) > 1 else _singular(verb)}{rest}"
             for (verb, rest), ranks in places.items()
         ]
-        lines.append(f"group of ranks {list(members)}: {'; '.join(told)}")
+        lines.append(f"group of ranks {list(members)}: {'; '.join(states)}")
     return lines
 
 
 def _first_open(made: list[Issued]) -> Issued | None:
-    """The collective a rank waits for: later ones may be under way, as DDP's buckets are."""
+    """The first collective that has not completed; later ones may be in flight (DDP's buckets)."""
     return next((call for call in made if not call.retired), None)
 
 
-#: The rank did not make the group, or its record of it cannot be relied on.
+#: The rank did not create the group, or its record is unreliable.
 _UNKNOWN = ("have", " no record of it")
 
 
 def _place(made: list[Issued], ended: str, ahead: int) -> tuple[str, str]:
-    """A verb for several ranks, and the rest of the sentence."""
+    """The plural verb and the rest of a clause on the rank's state."""
     after = f" after {made[-1]}" if made else " with none issued"
     if ended:
         return ended, after

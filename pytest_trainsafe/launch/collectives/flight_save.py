@@ -1,9 +1,9 @@
-"""The rank's side of the flight record: save torch's recorder to the rank's file.
+"""The rank's side of the flight record: saves torch's flight recorder to the rank's file.
 
-Installed by `rank` before the program.  The record is saved when the program ends, however it
-ends, and when the supervisor asks while the main thread is stuck in a collective: a thread waits
-for that in a read from the rank's pipe.  Nothing here may disturb the program or fail it: the
-record is evidence, not a result.
+Installed by `rank` before the program.  The record is saved when the program ends, for whatever
+reason, and when the supervisor asks for it while the main thread is stuck in a collective: a
+background thread waits for that request on the rank's pipe.  Nothing here may disturb the program
+or make it fail, because the record is evidence and not a result.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 
-#: Signals that a thread raises by its own mistake; blocking them would hide it.
+#: Signals that report a thread's own fault; blocking them would hide it.
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
 
 
 class FlightRecorder:
-    """torch's flight recorder in this rank, and where to save it."""
+    """torch's flight recorder in this rank, and the file to save it to."""
 
     def __init__(self, files: RankFiles) -> None:
         self._files = files
@@ -40,7 +40,7 @@ class FlightRecorder:
         self._pid = os.getpid()
 
     def save(self) -> None:
-        """Write the record; nothing where this torch has none, or no group was ever made."""
+        """Writes the record; does nothing if torch has no recorder or no group was ever created."""
         dump = _dumper()
         if dump is None or not self._lock.acquire(timeout=1.0):
             return
@@ -48,67 +48,67 @@ class FlightRecorder:
             self.note_groups()
             if not self._groups:
                 return
-            record = msgspec.Raw(dump(True, False))  # all collectives, not only active ones
+            record = msgspec.Raw(dump(True, False))  # include completed collectives
             content = msgspec.json.encode({"groups": self._groups, "recorder": record})
             write_whole(self._files.flight, content)
         except (OSError, RuntimeError, TypeError):
-            pass  # the failure that the record would explain is told all the same
+            pass  # the failure is reported even without the record
         finally:
             self._lock.release()
 
     def note_groups(self) -> None:
-        """Remember the members of all groups: torch forgets them when they are destroyed."""
-        # torch has no public list of groups; the recorder's own is empty for gloo (2.13)
+        """Records the members of all groups; torch forgets a group when it is destroyed."""
+        # torch has no public list of groups, and the recorder's own list is empty for gloo (2.13).
         world = c10d._world
         names, members = getattr(world, "pg_names", {}), getattr(world, "pg_group_ranks", {})
         for group, places in list(members.items()):
             name = names.get(group)
-            if name is None:  # a group that this rank is no member of
+            if name is None:  # this rank is not a member
                 continue
             ranks = tuple(sorted(places, key=places.__getitem__))
             known = self._groups.setdefault(name, ranks)
             self._groups[name] = ranks if known == ranks else None
 
     def watch(self) -> None:
-        """Save the record once when the supervisor writes to the rank's pipe.
+        """Saves the record once, when the supervisor writes to the rank's pipe.
 
-        Called when the first group exists: from then on gloo has threads of its own, so that one
-        more changes nothing for a program that forks.  A bare thread, which `threading` does not
-        list and nobody joins.
+        Called when the first group is created: gloo has threads of its own from then on, so one
+        more makes no difference to a program that forks.  Uses a bare thread, which `threading`
+        neither lists nor joins.
         """
         if self._watched or _dumper() is None or os.getpid() != self._pid:
             return
         self._watched = True
         try:
             os.mkfifo(self._files.ask)
-            # open for both, so that the read waits although nobody writes yet
+            # Open for reading and writing, so that read() blocks while there is no writer.
             pipe = os.open(self._files.ask, os.O_RDWR | os.O_CLOEXEC)
             _thread.start_new_thread(self._answer, (pipe,))
         except (OSError, RuntimeError):
             pass
 
     def _answer(self, pipe: int) -> None:
-        # the program's signals are for its own threads
+        # Leave the program's signals to its own threads.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
         with contextlib.suppress(OSError):
-            # only once: a program that closes every descriptor may use the number anew
+            # Read only once: a program that closes all descriptors may reuse this number.
             if os.read(pipe, 1):
                 self.save()
 
 
 def _dumper() -> Callable[[bool, bool], bytes] | None:
-    """torch's dump of the recorder as JSON; absent from torch before 2.8 or so."""
+    """torch's function that dumps the recorder as JSON; None before about torch 2.8."""
     inner = getattr(torch._C, "_distributed_c10d", None)
     found: Callable[[bool, bool], bytes] | None = getattr(inner, "_dump_fr_trace_json", None)
     return found
 
 
 def install(files: RankFiles) -> FlightRecorder:
-    """Begin to watch when the program makes its first group."""
+    """Starts the background thread when the program creates its first group."""
     recorder = FlightRecorder(files)
     joined = _then(c10d.init_process_group, recorder.watch)
     c10d.init_process_group = dist.init_process_group = joined
-    # bound when torch was imported; `init_device_mesh` makes the default group by it
+    # `init_device_mesh` creates the default group through this name, bound at import.
     device_mesh.init_process_group = joined  # type: ignore[attr-defined]
     left = _first(recorder.note_groups, c10d.destroy_process_group)
     c10d.destroy_process_group = dist.destroy_process_group = left

@@ -1,10 +1,10 @@
-"""The ledger: every rank writes down each collective just before it calls it.
+"""The ledger: every rank records each collective just before it calls it.
 
-`install` runs in the ranks before the user's program is imported, and replaces the public
-functions of `torch.distributed` by ones that write a line first.  gloo and NCCL pair calls by
-their order alone and answer some mismatches with garbage or silence; `ledger_check` compares the
-lines of all ranks.  Not seen: what C++ calls by itself (the gradient buckets of DDP); that is in
-`flight`, which knows less of each call.
+`install` runs in the ranks before the user's program is imported.  It replaces the public
+functions of `torch.distributed` by wrappers that write an entry first.  gloo and NCCL match calls
+only by their order and answer some mismatches with wrong results or silence; `ledger_check`
+compares the entries of all ranks.  Collectives that C++ issues itself (the gradient buckets of
+DDP) are not seen here but in `flight`, which records less about each call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked
 
 
 class Ledger:
-    """The open ledger of this rank, which says in `blocked` which call has not returned."""
+    """The open ledger of this rank; its `blocked` file shows which call has not returned."""
 
     def __init__(self, path: Path, blocked: Blocked) -> None:
         self.path = path
@@ -46,12 +46,12 @@ class Ledger:
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
         self._members: dict[str, tuple[int, ...]] = {}
-        #: Is told of each call as well.
+        #: Called with each recorded call.
         self.listener: Callable[[Collective], None] | None = None
 
     def write(self, entry: Collective | Finished) -> None:
-        """Append one line.  Not buffered: it must be there when the next call never returns."""
-        if os.getpid() != self._pid:  # a process the program forked is no rank
+        """Appends one entry, unbuffered: it must be on file even if the call never returns."""
+        if os.getpid() != self._pid:  # a process that the program forked is not a rank
             return
         try:
             os.write(self.fd, self._encode(entry) + b"\n")
@@ -62,9 +62,9 @@ class Ledger:
             ) from None
 
     def record(self, op: str, detail: Detail) -> int:
-        """Write down one call, unless it is of a group this rank is no member of; its number.
+        """Records one call and returns its number; a call of a group without this rank is ignored.
 
-        Calls are counted from 1; UNKNOWN is the number of one that is not written down.
+        Recorded calls are numbered from 1; the number of an ignored call is UNKNOWN.
         """
         group = detail.group if detail.group is not None else c10d._get_default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -99,22 +99,22 @@ class Ledger:
         return self._calls
 
     def issued(self, work: Any, call: int) -> None:
-        """Remember that this call issued the work: to wait for the work is to wait in the call."""
+        """Associates the work with the call that issued it, for `call_of`."""
         if isinstance(work, c10d.Work):
             self._works[work] = call
 
     def call_of(self, work: Any) -> int:
-        """The number of the call that issued the work."""
+        """The number of the call that issued the work, else UNKNOWN."""
         return self._works.get(work, UNKNOWN)
 
     def join(self, entry: Collective) -> int:
-        """Write down that this rank joins the world; the call's number."""
+        """Records that this rank joins the world; returns the call's number."""
         self.write(entry)
         self._calls += 1
         return self._calls
 
     def finish(self) -> None:
-        """Say that the program returned."""
+        """Records that the program returned."""
         self.write(Finished())
 
 
@@ -129,11 +129,12 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
 
 
 def calling_lines() -> tuple[str, str]:
-    """file:line of who calls torch or this package, and of the user's code that led there.
+    """file:line of the caller of torch or this package, and of the user's code that led to it.
 
-    The first is the innermost caller outside torch, this package, frameworks' layers over
-    `torch.distributed` and Python's own library (`contextlib`).  The second is "" where that is
-    the user's own, or where none led there: torch's autograd runs backwards in threads of its own.
+    The first is the innermost caller outside of torch, this package, frameworks' wrappers of
+    `torch.distributed` and the standard library (`contextlib`).  The second is "" if the caller is
+    the user's own code, or if none of it is on the stack: autograd runs backwards in its own
+    threads.
     """
     frame: FrameType | None = sys._getframe(1)
     site = last = ""
@@ -153,10 +154,10 @@ _names: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
 
 
 def name_tensor(tensor: torch.Tensor, name: str) -> None:
-    """Let the ledger call this tensor, and whole views of it, by a name.
+    """Names this tensor, and views of all of it, in the ledger.
 
-    Ranks that reduce the same names in different orders are reported.  The tensor is not kept
-    alive; a name is forgotten with its tensor.
+    Ranks that reduce tensors of the same names in different orders are reported.  The tensor is
+    not kept alive; its name is forgotten with it.
     """
     pointer = tensor.data_ptr()
     if pointer:
@@ -174,7 +175,7 @@ def _name_of(tensor: torch.Tensor) -> str:
     if named is None or named[1] != tensor.numel():
         return ""
     owner = named[0]()
-    if owner is None or owner.data_ptr() != pointer:  # the memory has a new owner
+    if owner is None or owner.data_ptr() != pointer:  # the memory was reused
         del _names[pointer]
         return ""
     return named[2]
@@ -184,19 +185,19 @@ _current: Ledger | None = None
 
 
 def current() -> Ledger:
-    """The ledger of this rank; there is one in every rank, and none elsewhere."""
+    """The ledger of this rank; every rank has one, no other process does."""
     assert _current is not None, "no ledger is installed in this process"
     return _current
 
 
 def listen(listener: Callable[[Collective], None]) -> None:
-    """Tell `listener` of every later call; of none in a process without a ledger."""
+    """Calls `listener` with every later call; does nothing in a process without a ledger."""
     if _current is not None:
         _current.listener = listener
 
 
 class _Within(threading.local):
-    """Whether this thread is inside a recorded call; collectives are made of collectives."""
+    """Whether this thread is inside a recorded call: some collectives call others."""
 
     active = False
 
@@ -205,14 +206,14 @@ _within = _Within()
 
 
 def install(path: Path, blocked: Path) -> Ledger:
-    """Record every later call of this process into `path`, and in `blocked` what it waits in."""
+    """Records later calls of this process in `path`, and the call that blocks it in `blocked`."""
     global _current
     ledger = _current = Ledger(path, Blocked(blocked))
     for public, (op, describe) in DESCRIBE.items():
         original = getattr(c10d, public, None)
-        if original is not None:  # some names are younger than the oldest torch we support
+        if original is not None:  # the oldest supported torch lacks some of these names
             recorded = _recorded(ledger, op, describe, original)
-            # in both modules: torch calls its own functions through the inner one
+            # Replace it in both modules: torch calls its own functions through the inner one.
             setattr(c10d, public, recorded)
             if hasattr(dist, public):
                 setattr(dist, public, recorded)
@@ -234,19 +235,19 @@ def _recorded(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        # The compiler must see the function it knows.
+        # Leave the original to the compiler, which recognises it.
         if torch.compiler.is_compiling() or _within.active:
             return original(*args, **kwargs)
         detail = None
         with contextlib.suppress(TypeError, AttributeError, ValueError, LookupError, RuntimeError):
             detail = describe(*args, **kwargs)
         if detail is None:
-            # A call that torch itself will refuse, with a better message than ours.  It is made
-            # here, after the exception, so that torch's error is not chained to it.
+            # torch will reject this call with a better message than ours.  Call it outside of
+            # the `except`, so that torch's error is not chained to ours.
             return original(*args, **kwargs)
         call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
         _within.active = True
-        # a monitored_barrier has a timeout, so it does not wait forever
+        # A monitored_barrier has a timeout, so it never blocks forever.
         if op != "monitored_barrier":
             ledger.blocked.enter(call)
         try:
@@ -263,7 +264,7 @@ def _recorded(
 def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # nor does a wait with a timeout
+        # Neither does a wait with a timeout.
         if torch.compiler.is_compiling() or args or kwargs or _within.active:
             return original(self, *args, **kwargs)
         ledger.blocked.enter(ledger.call_of(self))
@@ -302,7 +303,7 @@ def _recorded_batch(ledger: Ledger, original: Callable[..., Any]) -> Callable[..
             works = original(p2p_op_list)
         finally:
             _within.active = False
-        if len(works) == len(calls):  # one for all where the backend joins them
+        if len(works) == len(calls):  # a backend that coalesces returns one work for all
             for work, call in zip(works, calls, strict=True):
                 ledger.issued(work, call)
         return works
@@ -316,7 +317,7 @@ def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
-        # Ranks that disagree on the world wait for each other for ever.
+        # Record the world size: ranks that disagree on it wait for each other forever.
         given = signature.bind_partial(*args, **kwargs).arguments
         size = given.get("world_size", -1)
         backend = given.get("backend") or "the default backend"

@@ -1,8 +1,8 @@
-"""Comparing the ledgers of all ranks: where do they disagree on a collective?
+"""Compares the ledgers of all ranks: where do they disagree on a collective?
 
-Each group's ranks must make the same calls in the same order; a send must meet a recv that takes
-as much.  What differs legitimately (call sites, object sizes, the parts of an all_to_all) is no
-mismatch.
+The ranks of each group must make the same calls in the same order, and a send must match a recv
+of the same size.  Legitimate differences (call sites, object sizes, the parts of an all_to_all)
+are not mismatches.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ Ledgers = Sequence[Sequence[Collective]]
 _GroupKey = tuple[str, tuple[int, ...]]
 _Lane = tuple[str, int, int, int]
 
-#: Operations that move differently shaped parts; `gives` and `takes` say what must fit.
+#: Operations whose parts may differ in shape; `gives` and `takes` say which sizes must match.
 _BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", "gather", "scatter")
 
 
 class Mismatch(NamedTuple):
-    """One disagreement, as a sentence, and the group in which it is; None for a send or recv."""
+    """One disagreement as a sentence, and the group it concerns; None for a send or recv."""
 
     text: str
     group: _GroupKey | None = None
 
 
 def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
-    """The first mismatch of every group; empty where all ranks agree.
+    """The first mismatch of every group; empty if all ranks agree.
 
-    `finished` says which ranks' programs returned.  What a rank did not call counts only if it
-    finished: one that was stopped may just not have come so far.
+    `finished` says which ranks' programs returned.  A missing call counts only on those: a rank
+    that was stopped may not have reached it yet.
     """
     return [*_check_collectives(ledgers, finished), *_check_p2p(ledgers, finished)]
 
 
 def self_talk(ledgers: Ledgers, failed: Sequence[bool]) -> list[str]:
-    """Each failed rank whose last call is a send to itself or a recv from itself: gloo has none."""
+    """Sentences on failed ranks whose last call is a send or recv with themselves (not in gloo)."""
     return [
         f"rank {rank} communicates with itself: {ledger[-1]}"
         for rank, ledger in enumerate(ledgers)
@@ -90,7 +90,7 @@ def _first_mismatch(
 
 
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
-    """The first rank with every other: enough for what all must share."""
+    """The first rank paired with every other; enough, because all must be equal."""
     return ((ranks[0], other) for other in ranks[1:])
 
 
@@ -116,6 +116,7 @@ def _disagree(a: Collective, b: Collective, a_at: int, b_at: int) -> str:
 
 
 def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_at: int) -> str:
+    """Why a part that one rank sends does not fit the other; "" if it does or is not known."""
     if giver.gives is None or taker.takes is None:
         return ""
     if max(giver_at, taker_at) >= min(len(giver.gives), len(taker.takes)):
@@ -125,14 +126,14 @@ def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_a
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A broadcast from () into (1,) is common and harmless."""
+    """The shape without dimensions of size 1: a broadcast from () into (1,) is harmless."""
     return tuple(size for size in shape if size != 1)
 
 
 def _swapped(a: str, b: str, all_of_a: set[str], all_of_b: set[str]) -> bool:
-    """Whether named tensors meet others although their namesakes exist.
+    """Whether named tensors are paired with others although tensors of the same names exist.
 
-    Different names alone are no mismatch: tied embeddings have one in each pipeline stage.
+    Different names alone are not a mismatch: each pipeline stage has its own for tied embeddings.
     """
     return bool(a and b) and a != b and (a in all_of_b or b in all_of_a)
 
@@ -149,7 +150,7 @@ def _check_p2p(ledgers: Ledgers, finished: Sequence[bool]) -> Iterator[Mismatch]
             elif call.op == "recv":
                 any_source.add((call.group, rank))
     for (group, source, target, _), (sends, recvs) in sorted(lanes.items()):
-        if (group, target) in any_source:  # which send it met is not known
+        if (group, target) in any_source:  # it is not known which send the recv matched
             continue
         found = _first_p2p(source, target, sends, recvs, finished)
         if found:

@@ -1,7 +1,7 @@
-"""What the ledger writes of each collective: one function a signature of `torch.distributed`.
+"""Describes each collective for the ledger: one function per signature in `torch.distributed`.
 
-Each takes what the collective takes, under the same names, since callers may pass any argument
-by keyword; it says what all ranks must agree on.
+Each function has the parameters of its collective under the same names, since callers may pass
+any argument by keyword; it returns what all ranks must agree on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 
 @dataclass(slots=True)
 class Detail:
-    """What one call says; `gives` and `takes` count elements per group rank, or one for all."""
+    """The facts of one call; `gives` and `takes` count elements per group rank, or for each."""
 
     tensor: Tensor | None
     group: Any
@@ -47,7 +47,7 @@ def _numels(tensors: Sequence[Tensor] | None) -> list[int] | None:
 
 
 def _split(tensor: Tensor, sizes: list[int] | None, group: Any) -> list[int] | int:
-    """How many elements each rank's part of a tensor has."""
+    """The number of elements of each rank's part of a tensor; one number if all are equal."""
     if sizes:
         row = tensor.numel() // max(tensor.shape[0], 1)
         return [size * row for size in sizes]
@@ -220,7 +220,7 @@ def _scatter_objects(
     return Detail(None, group, root=root, group_root=group_src)
 
 
-#: public function -> (the name the ledger writes, what it says)
+#: public function -> (its name in the ledger, the function that describes a call)
 DESCRIBE: dict[str, tuple[str, Describe]] = {
     "all_reduce": ("all_reduce", _all_reduce),
     "all_reduce_coalesced": ("all_reduce_coalesced", _coalesced),
@@ -252,16 +252,16 @@ DESCRIBE: dict[str, tuple[str, Describe]] = {
 
 
 def _resolved(group: Any, tag: str) -> Any:
-    """The ProcessGroup behind what the functional collectives take: a mesh, ranks or a name."""
+    """The ProcessGroup for an argument of the functional collectives: a mesh, ranks or a name."""
     if isinstance(group, c10d.ProcessGroup):
         return group
-    # _resolve_process_group is torch's own inverse of group_name; it is not exported
+    # torch's own inverse of group_name; it is not public
     name = funcol._resolve_group_name(group, tag)
     return c10d._resolve_process_group(name)  # type: ignore[attr-defined]
 
 
 def _f_broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Detail:
-    # in torch's c10d functional ops, src counts within the group
+    # In torch's functional collectives, src is a rank within the group.
     return Detail(self, _resolved(group, tag), group_root=src)
 
 
@@ -295,7 +295,7 @@ def _f_all_to_all(
     return Detail(self, resolved, gives=gives, takes=takes)
 
 
-#: the same for `torch.distributed._functional_collectives`, which DTensor is made of
+#: The same for `torch.distributed._functional_collectives`, which DTensor uses.
 FUNCTIONAL: dict[str, tuple[str, Describe]] = {
     "broadcast": ("broadcast", _f_broadcast),
     "all_reduce": ("all_reduce", _f_all_reduce),

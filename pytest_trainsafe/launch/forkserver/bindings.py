@@ -1,9 +1,9 @@
-"""Bindings: preloaded modules hold functions that a rank replaces only later.
+"""Rebinds functions that preloaded modules imported before the ledger replaced them.
 
-A module with `from torch.distributed import all_reduce` binds what is there when it is imported.
-In a fresh rank that is the ledger's function, for every module imported after `rank` has put it
-in place.  `note` runs in the server after the preload and remembers the bindings of such modules;
-`bind_anew` runs in each forked rank and gives them the functions that are there now.
+`from torch.distributed import all_reduce` binds the function that exists at import time.
+In a fresh rank that is the ledger's wrapper, for every module imported after `rank` installs the
+ledger.  `note` runs in the server after the preload and records such bindings; `bind_anew` runs
+in each forked rank and binds the functions that exist then.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import sys
 from types import ModuleType
 from typing import Any
 
-#: (the module that binds, the name there, the module that owns the function, its name)
+#: (the importing module, the name there, the module that owns the function, its name)
 _bindings: list[tuple[ModuleType, str, ModuleType, str]] = []
 
 
 def note(modules_before: set[str]) -> None:
-    """Remember who binds functions of torch.distributed, of the modules imported since."""
+    """Records which modules, among those imported since, bind functions of torch.distributed."""
     owners = [
         sys.modules["torch.distributed.distributed_c10d"],
         sys.modules["torch.distributed._functional_collectives"],
@@ -39,6 +39,6 @@ def note(modules_before: set[str]) -> None:
 
 
 def bind_anew() -> None:
-    """Bind what the owners hold now."""
+    """Rebinds all recorded names to the owners' current functions."""
     for module, name, owner, owners_name in _bindings:
         setattr(module, name, getattr(owner, owners_name))

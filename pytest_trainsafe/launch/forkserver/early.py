@@ -1,7 +1,7 @@
-"""A group whose ranks may start before there is room for it, so that they need not start then.
+"""A group that may be started before there is room to run it, which hides its start-up time.
 
-Called by the session.  Ranks wait where the program begins; at most one group of a user waits so,
-the next in the queue for room.
+Called by the session.  The forked ranks wait before the program begins.  At most one group of a
+user waits in this way: the next one in the queue for room.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pytest_trainsafe.launch.task import Task
 
 
 class Early:
-    """A task that is to be run by a launcher, in the environment `environ`; see `Launcher.run`.
+    """A task to be run by a launcher, in the environment `environ`; see `Launcher.run`.
 
-    Leaving the `with` block ends what never ran.
+    Leaving the `with` block ends ranks that were forked but never run.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Early:
             self._begun.end()
 
     def begin(self) -> None:
-        """Start the ranks, where the launcher can; which GPUs they get is known only later."""
+        """Starts the ranks, if the launcher can; on CPU only, since GPUs are leased later."""
         if isinstance(self._launcher, StartsEarly) and self._task.device == "cpu":
             self._begun = self._launcher.begin(self._task, self._workdir, self._environ)
 
     def run(self, env: Mapping[str, str], timeout: float, stop: threading.Event) -> GroupResult:
-        """Run the task, with what the lease adds to its environment; see `Launcher.run`."""
+        """Runs the task, with the lease's variables in its environment; see `Launcher.run`."""
         begun, self._begun = self._begun, None
         if begun is not None:
             return begun.run(timeout=timeout, stop=stop)

@@ -1,7 +1,7 @@
-"""Whether a forked rank would be what an exec'd one is, or what stands against it.
+"""Checks whether a forked rank would behave as a freshly started one, and if not, why.
 
-A preloaded process has read some of its environment and chosen its modules already.  Called for
-each group before its ranks are forked; what it names makes the launcher start them afresh.
+A preloaded process has already read parts of its environment and resolved its modules.  Called for
+each group before its ranks are forked; for any reason found, the launcher starts fresh processes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 
-#: Variables with these beginnings are read when Python, torch or their libraries are loaded,
+#: Prefixes of variables that are read when Python, torch or their libraries are loaded,
 #: or when DeepSpeed is imported (DS_ACCELERATOR).
 _READ_AT_START = (
     *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "LC_", "LANG"),
     *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_"),
     *("TORCH", "PYTORCH_", "ATEN_", "CUBLAS_", "DS_"),
 )
-#: Of those, the ones that `warm_rank` reads again, or that torch reads only when it needs them.
+#: Exceptions: variables that `forked_rank` applies again, or that torch reads only on use.
 _READ_AGAIN = {
     *("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_LOGS", "TORCH_LOGS_OUT"),
     *("TORCH_LOGS_FORMAT", "TORCH_TRACE"),
-    # the ranks' search path is their task's; what this one would hide is looked for by name
+    # The task has its own search path; `_hiding` finds modules that this variable would shadow.
     "PYTHONPATH",
 }
 _READ_LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_")
@@ -31,10 +31,10 @@ _READ_LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_")
 def misfits(
     base: Mapping[str, str], environ: Mapping[str, str], sys_path: Iterable[str]
 ) -> list[str]:
-    """Why a process preloaded under `base` cannot stand for one started under `environ`.
+    """Why a process preloaded under `base` cannot replace one started under `environ`.
 
-    `sys_path` is the module search path of the ranks: a folder of it may hold another module of
-    the name of a preloaded one.  Empty where nothing stands against it.
+    `sys_path` is the module search path of the ranks: one of its folders may contain a module
+    with the name of a preloaded one.  Empty if the process can be used.
     """
     names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
     reasons = [f"{name} is read when a process starts" for name in names if _at_start(name)]
@@ -49,7 +49,7 @@ def _at_start(name: str) -> bool:
 
 
 def _hiding(sys_path: Iterable[str]) -> list[str]:
-    """Modules in folders that were not searched for the preload and now come first."""
+    """Modules that shadow preloaded ones, in folders that the preload did not search."""
     known = {os.path.realpath(entry) for entry in sys.path}
     preloaded = {name for name in sys.modules if "." not in name}
     found: dict[str, None] = {}
@@ -58,7 +58,7 @@ def _hiding(sys_path: Iterable[str]) -> list[str]:
             continue
         try:
             files = os.listdir(entry)
-        except OSError:  # a zip file, or nothing
+        except OSError:  # not a folder: a zip file, or missing
             continue
         for file in files:
             path = os.path.join(entry, file)
@@ -75,10 +75,10 @@ def _is_module(path: str) -> bool:
 
 
 def _is_it(name: str, path: str) -> bool:
-    """Whether a module is the one preloaded, or a copy of its one file.
+    """Whether a path is the preloaded module itself, or a copy of its only file.
 
-    torch, at 2.8 at least, has every process write a module of its own into a temporary folder
-    (_remote_module_non_scriptable), and put that on the search path.
+    Since torch 2.8 at the latest, every process writes a module of its own into a temporary folder
+    (_remote_module_non_scriptable) and puts that folder on the search path.
     """
     file = getattr(sys.modules[name], "__file__", None) or ""
     here = os.path.join(path, "__init__.py") if os.path.isdir(path) else path

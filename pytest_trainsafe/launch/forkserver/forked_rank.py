@@ -1,8 +1,8 @@
-"""The forked rank: what a fresh process has and a forked one lacks, then `rank.main` as ever.
+"""The forked rank: makes a forked process equivalent to a fresh one, then runs `rank.main`.
 
-Called by `warm_group` in the child.  What cannot be had by forking: string hashes are seeded once
-for all ranks of the server, so an order that comes from a set is the same in all of them; under
-torchrun it is not.
+Called by `group` in the child process.  One difference remains: string hashes are seeded once for
+all ranks of the server, so iteration over a set has the same order in all of them; under torchrun
+it has not.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 from pytest_trainsafe.launch.forkserver import preload as warm_learn
 from pytest_trainsafe.launch.supervise.guard import PR_SET_PDEATHSIG, prctl
 
-#: Signals that the processes above a rank ignore or handle.
+#: Signals that the parent processes ignore or handle.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 
 
 def run_rank(
     task_file: Path, number: int, environ: Mapping[str, str], cwd: str, gate: int
 ) -> NoReturn:
-    """Run the task as rank `number`, in a process that was just forked, and end it.
+    """Runs the task as rank `number` in a process that was just forked, and exits.
 
-    It begins when there is a byte for it in the pipe `gate`: all that can be done before is.
+    The program begins when this rank reads a byte from the pipe `gate`; preparation comes before.
     """
-    code = 70  # EX_SOFTWARE, should this function itself fail
+    code = 70  # EX_SOFTWARE, if this function itself fails
     try:
         guard = os.getppid()
         os.setsid()
@@ -58,12 +58,12 @@ def run_rank(
 def _prepared(gate: int) -> None:
     warm_bindings.bind_anew()
     if not os.read(gate, 1):
-        os._exit(1)  # nobody is left who could let us in
+        os._exit(1)  # the writers are gone
     os.close(gate)
 
 
 def become(environ: Mapping[str, str], cwd: str) -> None:
-    """Take on an environment as if the process had started in it, with entropy of its own."""
+    """Makes the process as if it had started in this environment, with its own random seeds."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,7 +79,7 @@ def become(environ: Mapping[str, str], cwd: str) -> None:
 
 
 def _read_again(before: Mapping[str, str]) -> None:
-    """Have torch read anew what it read of the environment when it was imported."""
+    """Makes torch read again the variables that it read when it was imported."""
     import torch
     from torch._C._distributed_c10d import set_debug_level_from_env
 
@@ -91,11 +91,11 @@ def _read_again(before: Mapping[str, str]) -> None:
     if any(before.get(name) != os.environ.get(name) for name in names):
         import torch._logging._internal as logs
 
-        logs._init_logs()  # torch offers no public way to read them again
+        logs._init_logs()  # torch has no public function for this
 
 
 def _shuffle() -> None:
-    """Give every generator its own seed, as each fresh process has; programs may seed over it."""
+    """Reseeds every generator, as in a fresh process; programs may set their own seeds."""
     import torch
 
     random.seed()
@@ -105,7 +105,7 @@ def _shuffle() -> None:
 
 
 def _tell_imports(files: RankFiles, before: set[str]) -> None:
-    """Leave the names of installed modules that the task imported, for the next preload."""
+    """Writes the names of installed modules that the task imported, for the next preload."""
     names = warm_learn.installed(name for name in list(sys.modules) if name not in before)
     if names:
         write_whole(files.imported, json.dumps(names).encode())

@@ -1,6 +1,6 @@
-"""The guard of a forked group: forks the ranks, holds their store, and lets nothing outlive them.
+"""The guard of a forked group: forks the ranks, hosts their store, and ends all their processes.
 
-Called by `warm_server` in a child of its own for each connection; speaks `processes`' lines.
+The server runs it in a child process for each connection; it speaks the protocol of `processes`.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pytest_trainsafe.launch.supervise import guard
 from pytest_trainsafe.launch.torchrun.elastic import worker_environment
 from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 
-#: Seconds within which whoever connects must have said what it wants.
+#: Seconds within which a client must have sent its request.
 _PATIENCE = 60.0
 
-#: Most bytes of a request, or somewhat more than an environment and a search path can have.
+#: Maximum bytes of a request; more than an environment and a search path can have.
 _MOST_REQUEST = 2**24
 
 
 class _RequestError(Exception):
-    """A request is not one that `warm` makes; the message says why."""
+    """A request that the launcher does not make; the message says why."""
 
 
 class _Request(msgspec.Struct):
-    """What a request for ranks has, at least."""
+    """The fields that a request for ranks must have."""
 
     task: str
     world_size: Annotated[int, msgspec.Meta(ge=1, le=2**14)]
@@ -50,8 +50,8 @@ class _Request(msgspec.Struct):
 def serve(
     control: socket.socket, client: int, base: Mapping[str, str], status: Mapping[str, object]
 ) -> NoReturn:
-    """Serve the request of one connection in this process, and end it."""
-    code = 70  # EX_SOFTWARE: what follows failed
+    """Serves the request of one connection in this process, and exits."""
+    code = 70  # EX_SOFTWARE, unless what follows succeeds
     try:
         guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
         control.settimeout(_PATIENCE)
@@ -74,7 +74,7 @@ def serve(
 
 
 def _read(control: socket.socket) -> dict[str, Any] | None:
-    """The request, with its pipe as our output and its `gate`; None if it was taken back."""
+    """The request and its `gate`, with its pipe as our output; None if it was withdrawn."""
     content, fds, _, _ = socket.recv_fds(control, 65536, 2)
     if fds:
         os.dup2(fds[0], 1)
@@ -89,11 +89,11 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
         if len(received) > _MOST_REQUEST:
             raise _RequestError(f"it is longer than {_MOST_REQUEST} bytes")
     line, _, rest = bytes(received).partition(b"\n")
-    # What is sent after a message with descriptors is received by itself.
+    # Data sent after a message with descriptors arrives in a receive of its own.
     if rest or select.select([control], [], [], 0)[0]:
         return None
     try:
-        request = json.loads(line)  # not msgspec: variables need not be UTF-8
+        request = json.loads(line)  # not msgspec: environment variables need not be UTF-8
         if not isinstance(request, dict):
             raise _RequestError("it is not a JSON object")
         if "task" in request:
@@ -132,7 +132,7 @@ def _answer(
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
         os.close(request["gate"])
         guard.stay()
-        store = hold_store(listening)  # it has a thread: nothing is forked after
+        store = hold_store(listening)  # starts a thread, so no forks after this
     guard.watch(control, alive, children)
     del store
 

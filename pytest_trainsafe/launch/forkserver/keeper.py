@@ -3,9 +3,9 @@
     python -m pytest_trainsafe.launch.forkserver.keeper \\
         SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
 
-Started by `WarmServer`; imports no torch.  It holds the listening sockets, so that whoever
-connects while there is no server waits for the next one.  When the controller lets go of LIFE or
-is gone, however violently, it kills every process below it and removes the directory.
+Started by `WarmServer`; does not import torch.  It holds the listening sockets, so that clients
+who connect while there is no server wait for the next one.  When the controller closes LIFE or
+ends, for whatever reason, the keeper kills all processes below it and removes the directory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pathlib import Path
 
 from pytest_trainsafe.launch.supervise import guard
 
-#: Exit code of a server that found itself unsafe to fork from; it has said why.
+#: Exit code of a server that found itself unsafe to fork from; its log has the reason.
 UNSAFE = 78
 
-#: Servers in a row that may die before they are ready.
+#: The number of servers in a row that may die before they are ready.
 _ATTEMPTS = 3
 
 
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
-    """Keep a server alive until the controller is done."""
+    """Keeps a server alive until the controller is done."""
     guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
     guard.stay()
     *sockets, life = fds
@@ -37,11 +37,11 @@ def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -
         _keep(alive, sockets, directory, preload)
     except ProcessLookupError:
         pass
-    for fd in sockets:  # from now on connecting is refused
+    for fd in sockets:  # refuses connections from now on
         os.close(fd)
     guard.sweep()
     if directory.exists() and (directory / "gave-up").exists():
-        select.select(alive, [], [])  # the reason must stay readable
+        select.select(alive, [], [])  # keep the log with the reason until the controller ends
     shutil.rmtree(directory, ignore_errors=True)
 
 

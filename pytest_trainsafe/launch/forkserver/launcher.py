@@ -1,4 +1,4 @@
-"""WarmLauncher: ranks forked from a process that has imported torch already."""
+"""WarmLauncher: forks ranks from a process that has already imported torch."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environm
 
 
 class WarmLauncher:
-    """Runs a task in ranks forked for it alone; as torchrun does, within a fraction of a second.
+    """Runs a task in ranks forked for this task alone; as torchrun does, but starts them faster.
 
-    `address` is a `WarmServer`'s.  Every group is fresh: its ranks have what a new process has,
-    except that string hashes are seeded alike in all ranks, and that a variable which a
-    preloaded module reads when it is imported (DeepSpeed: DS_ACCELERATOR) has the value it had
-    when the server started.  Where that is known to matter, and where there is no server that is
-    safe to fork from, the group is left to `fallback`, and `warn` is told why, once per reason.
+    `address` is that of a `WarmServer`.  Every group has new processes, which are equivalent to
+    freshly started ones with two exceptions: string hashes are seeded alike in all ranks, and a
+    variable that a preloaded module reads at import (DeepSpeed: DS_ACCELERATOR) has the value it
+    had when the server started.  If a known exception matters, or there is no server that is safe
+    to fork from, `fallback` runs the group, and `warn` is called with the reason, once per reason.
     `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.  A `server` that is given
     ends with the launcher.
     """
@@ -78,7 +78,7 @@ class WarmLauncher:
         environ: Mapping[str, str] | None = None,
         begun: Forked | None = None,
     ) -> GroupResult:
-        """Run the task in a new folder below `workdir`; see `Launcher.run`.
+        """Runs the task in a new folder below `workdir`; see `Launcher.run`.
 
         `begun` are processes that were forked for the same task.
         """
@@ -116,9 +116,9 @@ class WarmLauncher:
     def begin(
         self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
     ) -> Begun | None:
-        """Fork the ranks of a task that is about to be run; they wait where the program begins.
+        """Forks the ranks of a task that will be run soon; they wait before the program begins.
 
-        None where nothing can be forked, as `run` will say.
+        None if forking fails; `run` reports why.
         """
         try:
             return _Waiting(self, self._fork(task, workdir, environ), task, workdir, environ)
@@ -146,7 +146,7 @@ class WarmLauncher:
             raise
 
     def _teach(self, folder: Path, world_size: int) -> None:
-        """Pass on what the ranks had to import."""
+        """Passes the modules that the ranks had to import on to the server."""
         names: dict[str, None] = {}
         for rank in range(world_size):
             names |= dict.fromkeys(RankFiles(folder, rank).read_imported())
@@ -183,9 +183,9 @@ class _Waiting:
 
 
 class Forked:
-    """The processes of a group that the fork server forks; see `Processes`.
+    """The processes of a group that the fork server forks; implements `Processes`.
 
-    The ranks wait in `folder` until they are let in.
+    The ranks wait in `folder` until `let_in` is called.
     """
 
     def __init__(
@@ -225,17 +225,17 @@ class Forked:
             raise
 
     def let_in(self) -> None:
-        """Let the ranks begin the program."""
-        with contextlib.suppress(BrokenPipeError):  # they died, as their supervisor will see
+        """Lets the ranks begin the program."""
+        with contextlib.suppress(BrokenPipeError):  # the ranks died; their supervisor reports it
             os.write(self._gate, bytes(self._ranks))
 
     def end(self) -> None:
-        """End the ranks of a group that is not to be run after all."""
+        """Ends the ranks of a group that will not be run."""
         with Group(self, self.folder, self._ranks):
             pass
 
     def reap(self, *, by_force: bool) -> None:
-        """Close what we hold; the server waits for its children."""
+        """Closes our descriptors; the server waits for its children."""
         if by_force and self.guard:
             os.kill(self.guard, 9)
         self.control.close()
@@ -243,7 +243,7 @@ class Forked:
         os.close(self._gate)
 
     def obituary(self) -> str:
-        """How the part of the fork server that was to guard this group ended."""
+        """How the guard of this group ended, or else the fork server."""
         note = Path(self._address) / f"guard-{self.guard}"
         until = time.monotonic() + 2.0
         while self.guard and time.monotonic() < until:
@@ -258,7 +258,7 @@ class Forked:
 
 
 def _last_death(address: str) -> str:
-    """What the keeper noted of the last server that died."""
+    """The keeper's log line on the last server that died; "" if there is none."""
     try:
         lines = (Path(address) / "log.txt").read_text(errors="replace").splitlines()
     except OSError:
@@ -268,7 +268,7 @@ def _last_death(address: str) -> str:
 
 
 def _given_up(address: str) -> str:
-    """Why there is no server any more, if the keeper says so."""
+    """The end of the keeper's log, if it gave up restarting the server; else ""."""
     folder = Path(address)
     if not (folder / "gave-up").exists():
         return ""

@@ -1,7 +1,7 @@
-"""Learning what to preload: installed modules that ranks had to import themselves.
+"""Learns what to preload: installed modules that ranks had to import themselves.
 
-The ranks name them; the server's child tries each import first, because one that starts a
-thread, touches CUDA or changes the process must never happen in the server.
+The ranks report them.  A child of the server tries each import first, because the server must
+never run an import that starts a thread, initialises CUDA or changes the process.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pytest_trainsafe.launch.supervise.guard import (
 
 
 def installed(names: Iterable[str]) -> list[str]:
-    """Those of the imported modules that live among installed packages, in order of import.
+    """Filters imported modules: those in installed packages, in the given order.
 
-    Never the user's project: what it holds must be imported anew for each group.  This package
-    is installed wherever it lies.
+    Excludes the user's project, which each group must import again.  This package counts as
+    installed, wherever it is.
     """
     homes = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    with contextlib.suppress(AttributeError):  # a virtual environment of old has no such functions
+    with contextlib.suppress(AttributeError):  # an old virtual environment lacks these functions
         homes |= {*site.getsitepackages(), site.getusersitepackages()}
     folders = tuple(os.path.realpath(home) + os.sep for home in homes)
     found = []
@@ -43,7 +43,7 @@ def installed(names: Iterable[str]) -> list[str]:
         spec = getattr(sys.modules.get(name), "__spec__", None)
         origin = getattr(spec, "origin", None)
         if getattr(spec, "name", None) != name or not isinstance(origin, str):
-            continue  # made at run time, or known by another name
+            continue  # created at run time, or imported under another name
         own = name.partition(".")[0] == __package__.partition(".")[0]
         if own or os.path.realpath(origin).startswith(folders):
             found.append(name)
@@ -51,7 +51,7 @@ def installed(names: Iterable[str]) -> list[str]:
 
 
 def unsafe() -> str:
-    """Why this process must not be forked from; "" if it may."""
+    """Why this process must not be forked; "" if it may be."""
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         return f"has {threads} threads"
@@ -62,7 +62,7 @@ def unsafe() -> str:
 
 
 class State:
-    """What an import should leave alone, as far as forked ranks would inherit it."""
+    """The process state that an import must not change, because forked ranks would inherit it."""
 
     def __init__(self) -> None:
         import random
@@ -85,11 +85,11 @@ class State:
         self.names = {owner.__name__: dict(vars(owner)) for owner in _patched()}
 
     def changes(self) -> str:
-        """What differs now, in words; "" if nothing does."""
+        """The differences to the current state, in words; "" if there are none."""
         now = State()
         changed = [what for what, fact in self.facts.items() if now.facts[what] != fact]
         for owner, names in self.names.items():
-            # names may be added, as those of submodules are
+            # Additional names are allowed: importing a submodule adds its name.
             changed += [
                 f"{owner}.{n}" for n, v in names.items() if now.names[owner].get(n) is not v
             ]
@@ -97,7 +97,7 @@ class State:
 
 
 def _patched() -> list[Any]:
-    """Where packages that patch torch do so."""
+    """The modules and classes that packages which patch torch usually change."""
     import torch
     import torch.distributed
 
@@ -109,7 +109,7 @@ def _patched() -> list[Any]:
 
 @dataclass
 class Trial:
-    """A child of the server that imports modules to see what they do."""
+    """A child process of the server that tries imports and reports their effects."""
 
     names: list[str]
     pid: int
@@ -117,7 +117,7 @@ class Trial:
     said: bytes = b""
 
     def verdict(self) -> tuple[list[str], str, str]:
-        """The modules that are safe, the first that is not, and why; call when output ended."""
+        """The safe modules, the first unsafe one, and why; call after its output has ended."""
         good: list[str] = []
         trying = ""
         for line in self.said.splitlines():
@@ -133,7 +133,7 @@ class Trial:
 
 
 def start_trial(names: list[str]) -> Trial:
-    """Fork a child that imports the modules one by one, and says what each does."""
+    """Forks a child that imports the modules one by one and reports the effect of each."""
     read, write = os.pipe()
     server = os.getpid()
     pid = os.fork()
@@ -156,8 +156,8 @@ def _end() -> NoReturn:
 
 
 def _try_all(names: list[str], write: int) -> None:
-    signal.alarm(120)  # an import that waits for something ends here
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # what an import starts and abandons is swept
+    signal.alarm(120)  # ends an import that blocks
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # to end processes that an import starts and abandons
     state = State()
     for name in names:
         os.write(write, json.dumps(("try", name, "")).encode() + b"\n")

@@ -2,8 +2,8 @@
 
     python -m pytest_trainsafe.launch.forkserver.server SOCKET LEARN DIRECTORY PRELOAD...
 
-Started by `warm_keeper`.  It only imports: no thread, no process group, no CUDA, and it makes
-sure of that before each fork.  Datagrams on LEARN name modules that ranks had to import.
+Started by `keeper`.  It only imports: it has no threads, no process group and no CUDA, and checks
+that before each fork.  Datagrams on LEARN name modules that ranks had to import.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
 from pytest_trainsafe.launch.forkserver.preload import Trial, start_trial, unsafe
 from pytest_trainsafe.launch.supervise import guard
 
-#: What a rank has imported when `rank` puts the ledger in place, and no more.
+#: The modules that a rank has imported when `rank` installs the ledger, and no others.
 _FIRST = (
     "pytest_trainsafe.launch.collectives.ledger",
     "pytest_trainsafe.launch.collectives.flight_save",
 )
 
-#: What nearly every training program uses.  Some of torch imports itself on first use only:
+#: Modules that nearly every training program uses.  torch imports some of them only on first use:
 #: an optimizer needs torch._dynamo.
 _PRELOAD = (
     *("torch.distributed.device_mesh", "torch.distributed.tensor"),
@@ -49,12 +49,12 @@ _PRELOAD = (
     *("pytest_trainsafe.launch.forkserver.group",),
 )
 
-#: One thread each: a forked child of a process with more may wait for them for ever.
+#: A forked child of a process with several of these threads could wait for them forever.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class Server:
-    """The loop of the fork server."""
+    """The main loop of the fork server."""
 
     def __init__(self, listening: int, learning: int, directory: Path) -> None:
         self.directory = directory
@@ -73,7 +73,7 @@ class Server:
         self._before: set[str] = set()
 
     def boot(self, preload: list[str]) -> None:
-        """Import what every rank needs; what is wanted or was learned comes after a trial."""
+        """Imports what every rank needs; requested and learned modules are tried first."""
         os.environ.update(_ONE_THREAD, PYTORCH_NVML_BASED_CUDA_CHECK="1")
         for name in _FIRST:
             importlib.import_module(name)
@@ -87,7 +87,7 @@ class Server:
         self._settle()
 
     def serve(self) -> NoReturn:
-        """Serve until the keeper ends this process."""
+        """Serves until the keeper ends this process."""
         wakeup = guard.wake_on_children()
         (self.directory / f"ready-{os.getpid()}").touch()
         while True:
@@ -95,7 +95,7 @@ class Server:
                 self.trial = start_trial(self.queue)
                 self.queue = []
             trial = [] if self.trial is None else [self.trial.output]
-            # a timeout, lest a child that ended before the handler stood is never waited for
+            # The timeout is for children that ended before the SIGCHLD handler was installed.
             waiting = [self.listening.fileno(), self.learning.fileno(), wakeup, *trial]
             ready, _, _ = select.select(waiting, [], [], 1.0)
             if wakeup in ready:
@@ -111,7 +111,7 @@ class Server:
     def _accept(self, close: list[int]) -> None:
         try:
             connection, _ = self.listening.accept()
-        except OSError:  # it went away again
+        except OSError:  # the client has gone
             return
         pid, uid = _peer(connection)
         with connection:
@@ -128,7 +128,7 @@ class Server:
             self.listening.close()
             self.learning.close()
             for fd in (signal.set_wakeup_fd(-1), *close):
-                # A library that was imported may have taken the wakeup descriptor away.
+                # An imported library may have changed the wakeup descriptor.
                 with contextlib.suppress(OSError):
                     os.close(fd)
             from pytest_trainsafe.launch.forkserver import group as warm_group
@@ -156,7 +156,7 @@ class Server:
                     write_whole(self.directory / f"guard-{pid}", how.encode())
 
     def _end_orphans(self) -> None:
-        """Kill what a guard that died left behind; this process has adopted it."""
+        """Kills the remaining processes of a guard that died; this process has adopted them."""
         known = self.guards | ({self.trial.pid} if self.trial else set())
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         for child in map(int, children):
@@ -169,7 +169,7 @@ class Server:
         try:
             names = msgspec.json.decode(self.learning.recv(1 << 20), type=list[str])
         except (OSError, *MALFORMED) as error:
-            print(f"a request to learn was refused: {error}", file=sys.stderr)
+            print(f"a request to learn modules was refused: {error}", file=sys.stderr)
             return
         self._want(names)
 
@@ -190,7 +190,7 @@ class Server:
         self.trial = None
         good, bad, why = trial.verdict()
         for name in good:
-            with contextlib.suppress(Exception):  # it was fine in the trial; a rank will tell
+            with contextlib.suppress(Exception):  # it worked in the trial; a rank reports errors
                 importlib.import_module(name)
         self.learned += [name for name in good if name in sys.modules]
         if bad:
@@ -202,12 +202,12 @@ class Server:
         self._settle()
 
     def _settle(self) -> None:
-        """Prepare for forks after imports, or give way to another server."""
+        """Prepares for forking after imports; exits if this process has become unsafe."""
         from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 
         warm_bindings.note(self._before)
-        # What this process would clean up at its end is not the ranks' to clean; and torch's own
-        # finalizers, of its operator libraries, take each of them 30 ms.
+        # Finalizers of this process must not run in the ranks; those of torch's operator
+        # libraries alone take 30 ms in each rank.
         for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
             each.atexit = False
         gc.collect()
@@ -222,8 +222,8 @@ class Server:
         write_whole(self._memory, json.dumps(content).encode())
 
     def _leave(self, why: str) -> NoReturn:
-        """Give way to a server that never learns what this one has: one of it is to blame."""
-        print(f"the fork server {why} and gives way to another", file=sys.stderr)
+        """Exits for a new server that never learns this one's modules: one of them is to blame."""
+        print(f"the fork server {why} and is replaced by another", file=sys.stderr)
         self.never |= dict.fromkeys(self.learned, f"a server that had imported it {why}")
         self.learned = []
         self._remember()
@@ -231,7 +231,7 @@ class Server:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end."""
+    """Process id and user id of the other end."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", found)
     return pid, uid

@@ -1,4 +1,4 @@
-"""WarmServer: the fork server of a pytest run, as the process that owns the run sees it."""
+"""WarmServer: starts, addresses and ends the fork server of a pytest run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LISTENING, _LEARNING = "ranks", "learn"
 
 
 class WarmServer:
-    """A running fork server.  One per pytest run; its `address` is for all workers of the run.
+    """A running fork server.  One per pytest run; all workers of the run share its `address`.
 
-    It serves only processes of the same user: its sockets are in a directory that no one else
-    can enter.  It ends with `close`, or with its controller, however that ends.
+    It serves only processes of the same user: its sockets are in a directory that other users
+    cannot enter.  It ends with `close`, or when its controller ends for whatever reason.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class WarmServer:
         preload: Sequence[str] = (),
         controller: int | None = None,
     ) -> WarmServer:
-        """Start a server and return at once; it takes seconds until it serves.
+        """Starts a server and returns at once; it takes seconds until it is ready.
 
-        Its sockets are made in a new folder below `directory`, by default that for temporary
-        files.  `preload` names installed modules to import beside torch, where that is safe.
-        `controller` is the process with which the server ends, by default this one; a worker
-        that may end before its neighbours names the process that started them all.
+        Its sockets are in a new folder below `directory`, by default the folder for temporary
+        files.  `preload` names installed modules to import in addition to torch, if that is safe.
+        The server ends with the process `controller`, by default this one.  A worker that may
+        end before its neighbours passes the process that started them all.
         """
         address = tempfile.mkdtemp(prefix="trainsafe-warm-", dir=directory)
         with contextlib.ExitStack() as stack:
@@ -75,9 +75,9 @@ class WarmServer:
         return cls(address, keeper, ours)
 
     def close(self) -> None:
-        """End the server and every process below it, and remove its directory.
+        """Ends the server and every process below it, and removes its directory.
 
-        Nothing where the server is another process's: it ends with that.
+        Does nothing if another process is the controller; the server ends with that process.
         """
         if self._life is not None:
             self._life.close()
@@ -85,9 +85,9 @@ class WarmServer:
 
 
 def connect(address: str) -> socket.socket:
-    """A connection to the server at this address.
+    """Connects to the server at this address.
 
-    Raises OSError where there is none, PermissionError where it is another user's.
+    Raises OSError if there is none, PermissionError if it belongs to another user.
     """
     found = os.stat(address)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -103,7 +103,7 @@ def connect(address: str) -> socket.socket:
 
 
 def teach(address: str, names: Sequence[str]) -> None:
-    """Tell the server of modules that it may preload; nothing where it cannot be told."""
+    """Sends the server names of modules to preload; errors are ignored."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         way.setblocking(False)
         with _short(address) as folder:
@@ -113,9 +113,9 @@ def teach(address: str, names: Sequence[str]) -> None:
 
 
 def status(address: str) -> dict[str, Any]:
-    """The server's process id, what it learned and will never import, and whether it is busy.
+    """The server's process id, its learned and rejected modules, and whether it is busy.
 
-    Waits until the server serves.
+    Waits until the server is ready.
     """
     with connect(address) as connection, connection.makefile("r") as lines:
         connection.sendall(b"{}\n")
@@ -128,7 +128,7 @@ def status(address: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _short(address: str) -> Iterator[str]:
-    """A short name of the directory: that of a socket has at most 107 characters."""
+    """A short path of the directory: a socket's path has at most 107 characters."""
     fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{fd}"

@@ -1,1 +1,1 @@
-"""What groups share a machine by: leases of ranks, GPUs, private networks, temporary folders."""
+"""How groups share a machine: leases, file locks, GPUs, private networks, temporary folders."""

@@ -1,7 +1,7 @@
-"""Which GPUs the caller may use, in the caller's own words, and which of those are one GPU.
+"""The GPUs that the caller may use, and which of their names may denote the same GPU.
 
-Called by `leases`, which hands ranks some of the words of the caller's CUDA_VISIBLE_DEVICES as
-they were written: indices, UUIDs of GPUs ("GPU-8932f937-...") or of MIG instances ("MIG-...").
+Called by `leases`, which gives ranks entries of the caller's CUDA_VISIBLE_DEVICES as they were
+written: indices, UUIDs of GPUs ("GPU-8932f937-...") or of MIG instances ("MIG-...").
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(environ: Mapping[str, str], count: Callable[[], int]) -> tuple[str, ...]:
-    """The caller's GPUs, as words for CUDA_VISIBLE_DEVICES.
+    """The caller's GPUs, as entries for CUDA_VISIBLE_DEVICES.
 
-    Without that variable they are the indices below `count()`, how many GPUs CUDA finds.  With
-    it the list ends where CUDA ends it: before the first word that is no GPU or of another form
-    than the first; a GPU listed twice leaves none.  `count()` is what remains of it in earnest.
+    Without that variable they are the indices below `count()`, the number of GPUs that CUDA finds.
+    With it, the list ends where CUDA ends it: before the first entry that is invalid or of another
+    form than the first.  It is empty if a GPU is listed twice, and has at most `count()` entries.
     """
     written = environ.get(VARIABLE)
     if written is None:
@@ -36,11 +36,10 @@ def visible(environ: Mapping[str, str], count: Callable[[], int]) -> tuple[str, 
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two words of perhaps different processes may name one GPU.
+    """Whether two entries, perhaps of different processes, may name the same GPU.
 
-    Words of different forms may: a UUID and an index cannot be told apart without asking the
-    driver, and waiting for a GPU that is free costs less than sharing one.  A UUID may be cut
-    short wherever it is still unique.
+    Entries of different forms may: only the driver can match a UUID to an index, and waiting for
+    a free GPU costs less than sharing one.  A UUID may be abbreviated to a unique prefix.
     """
     form = _form(one)
     if form != _form(other):
@@ -58,7 +57,7 @@ def _form(word: str) -> str:
 
 
 def _number(word: str) -> str:
-    """The index as CUDA reads it, by its leading digits: "1gpu" is 1."""
+    """The index as CUDA parses it, by its leading digits: "1gpu" is 1."""
     found = re.match(r"\+?0*(\d+)", word)
     assert found is not None, word
     return found[1]

@@ -1,11 +1,11 @@
-"""Leases: how many ranks may run at once on this machine, over all pytest processes of a user.
+"""Leases: limit how many ranks run at once on this machine, over all pytest processes of a user.
 
-The session takes a lease for every group of ranks.  A lease is a file that its holder keeps
-locked in a folder of the user's own: the kernel frees it when the holder dies.
+The session takes a lease for every group of ranks.  A lease is a file, in a folder of the user's
+own, that its holder keeps locked; the kernel releases the lock when the holder dies.
 
     00000007-4242-1.waiting     a group that waits for its turn; the names sort by arrival
     00000006-4200-3.held        a group that runs
-    gate                        held for moments, by whoever changes the above
+    gate                        locked briefly by whoever changes the files above
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from pytest_trainsafe.launch.resources.locks import (
 )
 from pytest_trainsafe.launch.task import Device
 
-#: Set for ranks, so that a pytest run inside a rank lives on the rank's lease: waiting for
-#: room that its own ancestors hold would never end.
+#: Set for ranks.  A pytest run inside a rank uses the rank's lease: if it waited for room that its
+#: own ancestors hold, it would wait forever.
 LEASED = "PYTEST_TRAINSAFE_LEASED"
 
 WAITING, HELD = ".waiting", ".held"
 
-#: The names of places in the queue; `user_directory` may hold other files.
+#: The names of lease files; `user_directory` may hold other files.
 _NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
 
-#: Most bytes of a claim: a few words for each GPU.
+#: Maximum bytes of a claim: a few entries for each GPU.
 _MOST_CLAIM = 2**16
 
 _numbers = itertools.count(1)
@@ -66,14 +66,14 @@ class Lease:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a file says: `gpus` are the words to choose from, and later the ones chosen."""
+    """The content of a lease file.  `gpus` are the requested entries, later the leased ones."""
 
     ranks: int
     device: Device
     gpus: tuple[str, ...] = ()
 
     def competes(self, other: Claim) -> bool:
-        """Whether both want from the same GPUs, or from the same cores."""
+        """Whether both need the same GPUs, or the same cores."""
         if self.device != other.device:
             return False
         return self.device == "cpu" or any(
@@ -84,8 +84,8 @@ class Claim(msgspec.Struct, frozen=True):
 class Leases:
     """A budget of `slots` ranks on the CPU, and of the GPUs that this process may use.
 
-    `slots` 0 is one for each core this process may run on, and at least two.  Ranks on GPUs
-    take a GPU each, and no slot.  `directory` and `environ` are the user's own by default.
+    `slots` 0 means one per core that this process may run on, and at least two.  A rank on a GPU
+    takes one GPU and no slot.  `directory` and `environ` are the user's own by default.
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class Leases:
         soon: Callable[[], object] | None = None,
         joined: Callable[[], object] = lambda: None,
     ) -> Iterator[Lease]:
-        """Hold room for all the ranks of a group, from when its turn comes until the block ends.
+        """Waits for room for all ranks of a group, and holds it until the block ends.
 
-        Groups get room in order of arrival, whatever their size.  One that is larger than the
-        whole budget runs alone.  `joined` is called when it stands in the queue, and `soon`
-        once if its turn is the next and there is no room yet.  Raises Stopped when `stop` is set
-        while it waits, LeaseError where the user's folder for leases cannot be used.
+        Groups get room in order of arrival, whatever their size.  A group that is larger than the
+        whole budget runs alone.  `joined` is called once the group is in the queue, and `soon`
+        once if it is next in the queue but there is no room yet.  Raises Stopped if `stop` is set
+        while it waits, LeaseError if the user's folder for leases cannot be used.
         """
         if LEASED in self._environ:
             joined()
@@ -142,7 +142,7 @@ class Leases:
 
 
 class _Place:
-    """One group's place in the queue, and then its lease."""
+    """One group's place in the queue, and later its lease."""
 
     def __init__(self, directory: Path, claim: Claim, stop: threading.Event) -> None:
         self.directory = directory
@@ -154,19 +154,19 @@ class _Place:
     def wait(
         self, slots: int, soon: Callable[[], object] | None, joined: Callable[[], object]
     ) -> Claim:
-        """Return what was granted, when it is; say when only what runs is before it."""
+        """Returns the granted claim; calls `soon` once if only running groups are in the way."""
         while True:
             try:
                 with wait_lock(self.directory / "gate", self.stop):
                     if self.lock is None or not self.path.exists():
-                        self.leave()  # a cleaner of old files took our place
+                        self.leave()  # a tool that cleans up old files removed our file
                         self._join()
                         joined()
                     before = self._before(slots)
                     if not before:
                         return self.claim
             except FileNotFoundError:
-                # A holder left while we looked at its file, or the folder itself was cleaned up.
+                # A holder left while we read its file, or the folder itself was removed.
                 own_folder(self.directory)
                 continue
             except OSError as error:
@@ -183,25 +183,25 @@ class _Place:
                     raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")
 
     def leave(self) -> None:
-        """Give the place or the lease up."""
+        """Gives up the place or the lease."""
         if self.lock is not None:
             self.path.unlink(missing_ok=True)
             self.lock.release()
             self.lock = None
 
     def _join(self) -> None:
-        """Stand at the end of the queue.  Seen by others only when complete and locked."""
+        """Joins the end of the queue.  Others see the file only once it is complete and locked."""
         last = max((_number(path) for path in _entries(self.directory)), default=0)
         name = f"{last + 1:08d}-{os.getpid()}-{next(_numbers)}"
         hidden = self.directory / f".{name}"
         self.lock = try_lock(hidden)
         assert self.lock is not None, hidden
-        self.path = hidden  # what is given up where anything fails from here on
+        self.path = hidden  # so that `leave` removes it if anything fails from here on
         self._write()
         self.path = hidden.rename(self.directory / (name + WAITING))
 
     def _before(self, slots: int) -> list[Path]:
-        """The files one of which must go before it is our turn; none where we were granted."""
+        """The files of which one must go before it is our turn; [] if room was granted."""
         rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
         waiting = [
             path for path, _ in rivals if path.suffix == WAITING and path.name < self.path.name
@@ -223,11 +223,11 @@ class _Place:
         if fits:
             self.path = self.path.rename(self.path.with_suffix(HELD))
             return []
-        assert held, self.claim  # with nobody else there, every group fits
+        assert held, self.claim  # without other groups, every group fits
         return [path for path, _ in held]
 
     def _others(self) -> list[tuple[Path, Claim]]:
-        """Everybody else alive, in order of arrival; what the dead left is removed."""
+        """The live claims of others, in order of arrival; removes files of dead processes."""
         found = []
         for path in _entries(self.directory):
             if path == self.path:
@@ -246,15 +246,15 @@ class _Place:
 
 
 def cores() -> int:
-    """How many cores this process may run on."""
+    """The number of cores that this process may run on."""
     return len(os.sched_getaffinity(0))
 
 
 def user_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder that all of this user's processes on this machine share, made if need be.
+    """The folder shared by all of this user's processes on this machine; created if needed.
 
-    It lies in XDG_RUNTIME_DIR where there is one, else where temporary files go.  Raises
-    LeaseError where the name is taken by somebody else.
+    It is in XDG_RUNTIME_DIR if that is set, else in the folder for temporary files.  Raises
+    LeaseError if the path belongs to another user.
     """
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime and os.access(runtime, os.W_OK | os.X_OK) and _ours(Path(runtime)):
@@ -266,19 +266,19 @@ def user_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder that is this user's alone; raise LeaseError where that cannot be."""
+    """Creates a folder that only this user can enter; raises LeaseError if that fails."""
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise LeaseError(
-            f"cannot make {path} ({error.strerror}), where test runs on this machine agree on how "
-            "many ranks run at once. Set TMPDIR to a folder that you may write to."
+            f"cannot create {path} ({error.strerror}), by which test runs on this machine agree "
+            "on how many ranks run at once. Set TMPDIR to a folder that you can write to."
         ) from error
     if not _ours(path):
         raise LeaseError(
-            f"{path} is not a folder of this user's own, and its place is where test runs on this "
-            "machine agree on how many ranks run at once. Remove it, or set TMPDIR to a folder "
-            "that only you may write to."
+            f"{path} is not a folder of this user's own; test runs on this machine use it to "
+            "agree on how many ranks run at once. Remove it, or set TMPDIR to a folder "
+            "that only you can write to."
         )
     path.chmod(0o700)
 
@@ -294,7 +294,7 @@ def _read_claim(path: Path) -> Claim:
 
 
 def _remove(path: Path) -> None:
-    """Remove the file that a dead run left, or a folder of such a name."""
+    """Removes a file that a dead run left, or a folder of such a name."""
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:

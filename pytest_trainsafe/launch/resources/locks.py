@@ -1,9 +1,9 @@
-"""Locks on files that the kernel frees when their holder dies, however it dies.
+"""Locks on files that the kernel releases when their holder dies, for whatever reason.
 
-Used by the leases and by the reference cache.  They are flock(2) locks, of an open file and not
-of a process: threads exclude each other as processes do.  They are shared where readers need
-that, can be looked at without being taken, and stay with a file that is renamed, none of which
-`filelock` offers.
+Used by the leases and by the reference cache.  They are flock(2) locks, which belong to an open
+file and not to a process, so threads exclude each other as processes do.  Unlike `filelock`'s,
+they can be shared, they can be tested without being taken, and they follow a file that is
+renamed.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from types import TracebackType
 from pytest_trainsafe.core.untrusted import BadFileError, require_regular
 from pytest_trainsafe.errors import TrainsafeError
 
-#: Seconds between two looks at a lock that another holds.
+#: Seconds between two attempts to take a lock that is held elsewhere.
 POLL = 0.02
 
-#: What this process has locked; a process forked from it must not keep it locked.
+#: Descriptors that this process holds locks on; a forked process closes them.
 _open: set[int] = set()
 
 
 class Stopped(TrainsafeError):
-    """Waiting ended because the caller asked for it, not because its turn had come."""
+    """Waiting for a lock ended because the caller's `stop` event was set."""
 
 
 class Lock:
-    """A locked file.  Leaving the `with` block, or `release()`, gives it up."""
+    """A locked file.  Leaving the `with` block, or `release()`, releases it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         _open.add(descriptor)
 
     def release(self) -> None:
-        """Give the lock up; a second time does nothing."""
+        """Releases the lock; a second call does nothing."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             _open.discard(descriptor)
@@ -57,9 +57,9 @@ class Lock:
 
 
 def try_lock(path: Path, *, shared: bool = False) -> Lock | None:
-    """Lock the file `path`, which is made if need be; None where another holds it.
+    """Locks the file `path`, creating it if needed; returns None if the lock is held elsewhere.
 
-    Raises BadFileError where something else than a regular file lies there, such as a link.
+    Raises BadFileError if `path` is not a regular file, for example a link.
     """
     while True:
         descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -68,11 +68,11 @@ def try_lock(path: Path, *, shared: bool = False) -> Lock | None:
             return None
         if _still_at(path, descriptor):
             return Lock(descriptor)
-        os.close(descriptor)  # its last holder removed it; a lock on that file guards nothing
+        os.close(descriptor)  # the last holder removed this file: nobody else would see our lock
 
 
 def wait_lock(path: Path, stop: threading.Event) -> Lock:
-    """Lock the file `path` when it becomes free.  Raises Stopped when `stop` is set first."""
+    """Locks the file `path` when it becomes free.  Raises Stopped if `stop` is set first."""
     while (lock := try_lock(path)) is None:
         if stop.wait(POLL):
             raise Stopped(f"stopped waiting for {path}")
@@ -80,7 +80,7 @@ def wait_lock(path: Path, stop: threading.Event) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds a lock on the file `path`; False where there is no such file."""
+    """Whether the file `path` is locked; False if there is no such file."""
     try:
         descriptor = _open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, BadFileError):
@@ -92,11 +92,11 @@ def is_locked(path: Path) -> bool:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Open a regular file that is no link; never waits, as opening a pipe does."""
+    """Opens a regular file that is not a link; never blocks, as opening a pipe would."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        # Raised for a folder, a link, a socket, a pipe or a device, which cannot be opened so.
+        # The errors of a folder, a link, a socket, a pipe or a device.
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV):
             require_regular(os.lstat(path), path)
         raise

@@ -1,11 +1,12 @@
-"""A private network for a group of ranks: a network namespace with nothing in it but loopback.
+"""A private network for a group of ranks: a network namespace that has only a loopback device.
 
     python -I -S namespace.py [COMMAND...]
 
-torch's TCPStore and gloo accept any connection.  Processes outside a group's namespace, of other
-users and of other machines, cannot.  Entered before a group opens a socket: by `warm_group`, and
-in front of torchrun by this file.  It imports nothing of this package, nor what `site` would, so
-that it has one thread.  Without a command it only tries whether the kernel allows it.
+torch's TCPStore and gloo accept any connection.  In a namespace of its own, a group cannot be
+reached by other users or other machines.  A group enters it before it opens a socket: in
+`forkserver/group.py`, or through this file as a command in front of torchrun.  This file imports
+nothing from this package, nor what `site` would import, so that the process has one thread.
+Without a command it only tests whether the kernel allows a private network.
 """
 
 import ctypes
@@ -20,22 +21,22 @@ from functools import cache
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
-#: struct ifreq, as far as it holds flags: a name of 16 bytes, the flags, and the rest of its union.
+#: struct ifreq, as far as flags need it: a name of 16 bytes, the flags, and padding.
 _IFREQ = struct.Struct("16sh22x")
 _CAPABILITY_VERSION_3 = 0x20080522
 
 
 class NoNamespace(OSError):
-    """The kernel gives this process no network of its own; the message says which step failed."""
+    """The kernel refuses a private network to this process; the message says which step failed."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
 
 
 def is_private(network: str) -> bool:
-    """Whether ranks get a network of their own: `network` is "auto", "private" or "host".
+    """Whether ranks get a private network: `network` is "auto", "private" or "host".
 
-    "private" where the kernel refuses counts as private: starting the group then fails.
+    "private" counts even if the kernel refuses: starting the group then fails.
     """
     assert network in ("auto", "private", "host"), network
     return network == "private" or (network == "auto" and not why_not())
@@ -43,11 +44,11 @@ def is_private(network: str) -> bool:
 
 @cache
 def why_not() -> str:
-    """Why the kernel gives processes of this user no network of their own; "" where it does.
+    """Why the kernel refuses a private network to processes of this user; "" if it allows it.
 
-    Tried once, in a process that ends.
+    Tested once, in a child process.
     """
-    # A fork takes a tenth of the time of a new interpreter, and pytest's header waits for it.
+    # A fork takes a tenth of the time of a new interpreter, and pytest's header waits for this.
     return _try_in_a_fork() if _threads() == 1 else _try_in_a_new_process()
 
 
@@ -67,7 +68,7 @@ def _try_in_a_fork() -> str:
 
 
 def _try_in_a_new_process() -> str:
-    import subprocess  # here, since a trial would have to import it too
+    import subprocess  # imported here, because the child process also loads this file
 
     tried = subprocess.run(
         [sys.executable, "-I", "-S", __file__],
@@ -81,11 +82,11 @@ def _try_in_a_new_process() -> str:
 
 
 def _verdict(said: str, code: int) -> str:
-    return said.strip() or (f"the trial ended with exit code {code}" if code else "")
+    return said.strip() or (f"the test process ended with exit code {code}" if code else "")
 
 
 def _try() -> str:
-    """Enter a namespace and connect over its loopback device; what failed, or ""."""
+    """Enters a namespace and connects over its loopback device; returns what failed, or ""."""
     try:
         enter()
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -96,12 +97,12 @@ def _try() -> str:
 
 
 def enter() -> None:
-    """Move this process, and what it will start, into a new network namespace with loopback up.
+    """Moves this process, and those it starts, into a new network namespace with loopback up.
 
-    Root with CAP_SYS_ADMIN enters only that.  Other users also enter a new user namespace, in
-    which user and main group keep their numbers and there are no privileges; root does not,
-    since it could not open files of other users there.  Call it before any socket is made, in a
-    process of one thread.  Raises NoNamespace, after which the process can only report that.
+    With CAP_SYS_ADMIN, root needs only that.  Other users also enter a new user namespace, which
+    keeps their user and group ids and gives them no privileges; root without CAP_SYS_ADMIN does
+    not, because it could not open other users' files there.  Call it before any socket is
+    created, in a process with one thread.  Raises NoNamespace; the process must then not go on.
     """
     if _threads() != 1:
         raise NoNamespace(f"the process has {_threads()} threads")
@@ -124,7 +125,7 @@ def _enter_user_namespace() -> None:
     if refused:
         raise NoNamespace(f"unshare, with a user namespace: {os.strerror(refused)}")
     for name, content in (
-        ("setgroups", "deny"),  # else only a privileged process may map groups
+        ("setgroups", "deny"),  # required before an unprivileged process may write gid_map
         ("uid_map", f"{user} {user} 1"),
         ("gid_map", f"{group} {group} 1"),
     ):
@@ -144,7 +145,7 @@ def _bring_up_loopback() -> None:
 
 
 def _drop_capabilities() -> None:
-    """Drop the capabilities that the creator of a user namespace has in it.
+    """Drops the capabilities that the creator of a user namespace has in it.
 
     Otherwise a program could read files here that it cannot read elsewhere.
     """
@@ -155,7 +156,7 @@ def _drop_capabilities() -> None:
 
 
 def _unshare(flags: int) -> int:
-    """Leave the namespaces that `flags` name for new ones; the error's number, 0 for none."""
+    """Calls unshare(2) with `flags`; returns the error number, 0 for success."""
     libc = ctypes.CDLL(None, use_errno=True)
     return ctypes.get_errno() if libc.unshare(flags) else 0
 

@@ -1,7 +1,7 @@
-"""The folder in which a rank's `multiprocessing` keeps its sockets, removed with the group.
+"""The folder in which `multiprocessing` keeps a rank's sockets, removed with the group.
 
-`multiprocessing` makes it on first use, below TMPDIR ("pymp-..."), and removes it when the process
-ends; a rank with data loader workers that is killed would leave it behind.
+By default `multiprocessing` creates it on first use below TMPDIR ("pymp-...") and removes it when
+the process exits; a rank with data loader workers that is killed would leave it behind.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import tempfile
 from multiprocessing import process
 from pathlib import Path
 
-#: What `multiprocessing` adds, and the longest name of a socket (sun_path of unix(7)).
+#: The file name that `multiprocessing` adds, and the longest path of a socket (see unix(7)).
 _SOCKET, _LONGEST = "/listener-12345678", 107
 _PREFIX = "pymp-"
 
 
 def provide(folder: Path) -> None:
-    """Have this process and its children keep their sockets in `folder`.
+    """Makes this process and its children keep their sockets in `folder`.
 
-    Where its path is too long for a socket, it becomes a link to a folder with a short path; where
-    there is none, `multiprocessing` chooses a folder as usual.
+    If the path is too long for a socket, `folder` becomes a link to a new folder with a short
+    path; if there is no such path, `multiprocessing` chooses a folder as usual.
     """
     config = process.current_process()._config  # type: ignore[attr-defined]
     if _fits(str(folder)):
@@ -46,7 +46,7 @@ def _fits(folder: str) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder, and what it is a link to; called once no process of the rank lives."""
+    """Removes the folder, or the link and its target; call it when the rank has no processes."""
     with contextlib.suppress(OSError):
         if not folder.is_symlink():
             shutil.rmtree(folder)

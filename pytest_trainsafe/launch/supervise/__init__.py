@@ -1,1 +1,1 @@
-"""Starts a group below a guard, waits for its ranks, and ends it whatever happens."""
+"""Supervises a group: starts it below a guard, waits for its ranks, ends all of its processes."""

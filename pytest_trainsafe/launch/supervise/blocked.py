@@ -1,7 +1,7 @@
-"""Shares with the supervisor in which call of its ledger a rank's main thread waits.
+"""Tells the supervisor in which call of its ledger a rank's main thread waits.
 
-The ledger says what a rank called, not whether the call returned.  The rank keeps that in a file
-of a few bytes that it maps into memory, which costs no system call; the supervisor reads the file.
+The ledger records which calls a rank made, but not whether they returned.  The rank keeps that in
+a small memory-mapped file, which needs no system call; the supervisor reads the file.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import NamedTuple
 from pytest_trainsafe.core.untrusted import read_file
 
 _FORM = struct.Struct("<qqq")
-#: The number of a call that the ledger does not have.
+#: The number of a call that is not in the ledger.
 UNKNOWN = -1
 
 
 class Standing(NamedTuple):
-    """What a rank's main thread is doing.
+    """The state of a rank's main thread.
 
-    `call` is the number, from 1, of the ledger's line that it waits in; 0 while it runs code of
-    its own, UNKNOWN where it waits for work that the ledger did not issue.  `changes` counts what
-    it entered and left.  `threads` says that other threads of the program may communicate.
+    `call` is the number, from 1, of the ledger's entry in which it waits; 0 while it runs its own
+    code; UNKNOWN while it waits for work that is not in the ledger.  `changes` counts the calls
+    it entered and left.  `threads` is set if other threads of the program may communicate.
     """
 
     call: int = 0
@@ -33,7 +33,7 @@ class Standing(NamedTuple):
     threads: bool = False
 
 
-#: The standing of a rank about which nothing is known.
+#: The state of a rank about which nothing is known.
 NOWHERE = Standing()
 
 
@@ -43,7 +43,7 @@ class Blocked:
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            # Allocate the page now: where the disk is full, its first access would raise SIGBUS.
+            # Allocate the page now: with a full disk, its first access would raise SIGBUS.
             os.write(fd, bytes(_FORM.size))
             self._memory = mmap.mmap(fd, _FORM.size)
         finally:
@@ -54,7 +54,7 @@ class Blocked:
         self._threads = False
 
     def enter(self, call: int) -> None:
-        """The thread begins to wait in this call."""
+        """The thread starts to wait in this call."""
         if os.getpid() != self._pid:  # a process that the program forked shares the memory
             return
         if threading.get_ident() != self._main:
@@ -75,7 +75,7 @@ class Blocked:
 
 
 def read_standing(path: Path) -> Standing:
-    """The rank's standing; NOWHERE where it left no such file."""
+    """The rank's state; NOWHERE if there is no valid file."""
     try:
         content = read_file(path, below=path.parent.parent, most=_FORM.size)
         call, changes, threads = _FORM.unpack(content)
@@ -90,7 +90,7 @@ def _others_run() -> bool:
         return False
     main = threading.main_thread()
     return any(
-        # of multiprocessing's queues, as data loaders have them
+        # except the threads of multiprocessing's queues, which data loaders use
         each is not main and not each.name.startswith("QueueFeederThread")
         for each in threading.enumerate()
     )

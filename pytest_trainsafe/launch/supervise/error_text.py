@@ -1,11 +1,11 @@
-"""An exception of a rank as the text that a user should read.  Called by the rank.
+"""The text of a rank's exception, as a user should read it.  Called by the rank.
 
-Nobody debugs their program by our frames: those before it say how a rank starts, and where the
-package itself complains of a program, the program's last line is the place to look.  Frames of
-torch that only call the next one (`Module._call_impl`) would push the program's own out of a
-traceback that is shortened.
+Frames of this package do not help a user: those before the program's show how a rank starts, and
+if the package itself rejects what a program does, the program's last line is the one to look at.
+Frames of torch that only call the next one (`Module._call_impl`) would displace the program's
+frames in a shortened traceback.
 
-The exception is the program's: its text may be huge, hold what cannot be encoded, or raise.
+The exception comes from the program: its text may be huge, not encodable, or raise.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from collections.abc import Iterator
 from pytest_trainsafe.core.code_files import is_installed, is_ours, is_stdlib, only_calls
 from pytest_trainsafe.core.cut_text import ERROR_LIMIT, TRACEBACK_LIMIT, cut, encodable
 
-#: Characters of the source text that stands in for an exception's missing text.
+#: Characters of the source text that replaces an exception's missing text.
 _SOURCE_LIMIT = 300
 
 
 def type_name(error: BaseException) -> str:
-    """The exception's class, as a headline names it."""
+    """The name of the exception's class, for a headline."""
     return cut(encodable(type(error).__qualname__), 200)
 
 
 def own_text(error: BaseException) -> str:
-    """The exception's text; its source line and place where it has no text."""
+    """The exception's text; if it has none, its source line and location."""
     try:
         text = encodable(cut(str(error), ERROR_LIMIT))
     except BaseException as failed:
@@ -39,8 +39,8 @@ def own_text(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """The traceback of an error, from the program's first frame.
 
-    Of an error that this package raises about the program, only the program's frames: its
-    message is told beside them.  The whole where no frame is the program's.
+    For an error that this package raises about the program, only the program's frames, because
+    its message is reported separately.  The whole traceback if no frame is the program's.
     """
     try:
         return encodable(cut(_formatted(error), TRACEBACK_LIMIT))
@@ -51,14 +51,14 @@ def error_text(error: BaseException) -> str:
 
 
 def _formatted(error: BaseException) -> str:
-    told = traceback.TracebackException.from_exception(error)
+    formatted = traceback.TracebackException.from_exception(error)
     if type(error).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        frames = [frame for frame in told.stack if not _is_between(frame.filename)]
+        frames = [frame for frame in formatted.stack if not _is_between(frame.filename)]
         if frames:
             return "".join(traceback.StackSummary.from_list(frames).format())
-    while len(told.stack) > 1 and _is_start(told.stack[0].filename):
-        told.stack.pop(0)
-    for each in _chain(told):
+    while len(formatted.stack) > 1 and _is_start(formatted.stack[0].filename):
+        formatted.stack.pop(0)
+    for each in _chain(formatted):
         kept = [frame for frame in each.stack[:-1] if not only_calls(frame.filename, frame.name)]
         each.stack[:-1] = kept
         # Formatting copies the text several times: an exception may hold hundreds of megabytes.
@@ -66,12 +66,12 @@ def _formatted(error: BaseException) -> str:
         notes = getattr(each, "__notes__", None)
         if isinstance(notes, list):
             each.__notes__ = [cut(str(note), ERROR_LIMIT) for note in notes[:20]]
-    return "".join(told.format())
+    return "".join(formatted.format())
 
 
-def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """The exception, and all that it was raised from, while handling, or as a group of."""
-    queue = [told]
+def _chain(formatted: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """The exception and all that are chained to it: cause, context, members of a group."""
+    queue = [formatted]
     while queue:
         each = queue.pop()
         yield each
@@ -80,10 +80,10 @@ def _chain(told: traceback.TracebackException) -> Iterator[traceback.TracebackEx
 
 
 def _source(error: BaseException) -> str:
-    """The source text that raised an exception without text, and its place.
+    """The source text that raised an exception without text, and its location.
 
-    Where that is in an installed package, an assertion of a framework's for example, the program's
-    line that led there follows.
+    If that is in an installed package, for example a framework's assertion, the program's line
+    that led to it follows.
     """
     frame, program = _raising_frame(error), _program_frame(error)
     if frame is None:
@@ -105,7 +105,7 @@ def _place(frame: traceback.FrameSummary | None) -> str:
 
 
 def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that is not ours or Python's own; else the innermost."""
+    """The innermost frame that is neither ours nor Python's own; else the innermost."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         file = frame.filename
@@ -115,7 +115,7 @@ def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of the program's own; else the one that raised."""
+    """The innermost frame of the program's own code; else the one that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         file = frame.filename
@@ -126,7 +126,7 @@ def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _is_start(file: str) -> bool:
-    """Whether a frame belongs to how a rank starts."""
+    """Whether a frame belongs to the start of a rank."""
     return is_ours(file) or file.startswith("<frozen")
 
 

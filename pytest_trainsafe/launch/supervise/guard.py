@@ -1,15 +1,15 @@
-"""The guard: a small process that makes sure no process of a group outlives it.
+"""The guard: a small process which ensures that no process of a group outlives it.
 
-Started as a file, it imports neither torch nor this package, so that it stands within some
-30 ms; the warm launcher's processes import it for the same duties.  It adopts every orphan below
-it (PR_SET_CHILD_SUBREAPER), also those in sessions of their own.  When the supervisor asks, or
-goes away however violently, the guard kills all that is below it until nothing is left.
+It is run as a file and imports neither torch nor this package, so that it starts within about
+30 ms; the warm launcher's processes import it for the same purpose.  It adopts every orphan below
+it (PR_SET_CHILD_SUBREAPER), including those in sessions of their own.  When the supervisor asks
+for it, or ends for whatever reason, the guard kills all processes below it until none is left.
 
     python guard.py CONTROL_FD SUPERVISOR_PID COMMAND...
 
-On the control socket it writes one JSON line when a child ends, {"exit": code}, and one when all
-is swept, {"leftovers": ["pid name", ...]}; then it ends.  Anything it reads there, or its end, is
-the request to sweep.
+On the control socket it writes one JSON line when a child ends, {"exit": code}, and one when the
+sweep is done, {"leftovers": ["pid name", ...]}; then it exits.  Any input on the socket, or its
+end, requests the sweep.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, supervisor: int, command: list[str]) -> None:
-    """Run the command, report its end, and sweep when asked or left alone."""
+    """Runs the command, reports its end, and sweeps on request or when the supervisor is gone."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     stay()
     os.set_inheritable(control_fd, False)
     control = socket.socket(fileno=control_fd)
     try:
-        # The socket alone is not enough: a process that the supervisor forked may hold its end.
+        # The socket alone is not enough: a child of the supervisor may hold its other end open.
         alive = [control.fileno(), os.pidfd_open(supervisor)]
     except ProcessLookupError:
         return
@@ -40,23 +40,23 @@ def main(control_fd: int, supervisor: int, command: list[str]) -> None:
 
 
 def stay() -> None:
-    """Ignore what ends other processes: whoever guards goes last."""
+    """Ignores the signals that end other processes: the guard must end last."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
 
 
 def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str, object]]) -> None:
-    """Tell how each child ends, sweep when asked or left alone, and tell what was left.
+    """Reports how each child ends; sweeps on request or when the supervisor is gone.
 
-    `alive` are descriptors that become readable when the supervisor asks or is gone; `children`
-    says what the message of a child holds beside its exit code.
+    `alive` are descriptors that become readable when the supervisor asks for the sweep or is
+    gone; `children` has, by process id, further fields of the message about a child.
     """
     wakeup = wake_on_children()
     while True:
         for pid, status in reap():
             if pid in children:
                 tell(control, {**children.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
-        # a child may have ended before there was anything to wake us
+        # A child may have ended before the wakeup descriptor was set.
         ready, _, _ = select.select([*alive, wakeup], [], [], 1.0 if children else None)
         if wakeup in ready:
             os.read(wakeup, 4096)
@@ -75,14 +75,14 @@ def wake_on_children() -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set an attribute of this process; see prctl(2)."""
+    """Sets an attribute of this process; see prctl(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def start(command: list[str]) -> int:
-    """Start the command in a session of its own, to be killed if the guard is."""
+    """Starts the command in a session of its own; it is killed if the guard dies."""
     guard = os.getpid()
     pid = os.fork()
     if pid:
@@ -103,7 +103,7 @@ def start(command: list[str]) -> int:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Every child that ended and was not waited for: (pid, wait status)."""
+    """Waits for every child that has ended: (pid, wait status)."""
     ended = []
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -114,7 +114,7 @@ def reap() -> list[tuple[int, int]]:
 
 
 def sweep() -> list[str]:
-    """Kill everything below this process until nothing is left; say what was there at first."""
+    """Kills all processes below this one until none is left; returns those found at first."""
     first = None
     while below := descendants(os.getpid()):
         if first is None:
@@ -148,7 +148,7 @@ def descendants(root: int) -> dict[int, str]:
 
 
 def tell(control: socket.socket, message: dict[str, object]) -> None:
-    """Write one line to the supervisor, if it still listens."""
+    """Sends one line to the supervisor, if it still listens."""
     with contextlib.suppress(OSError):
         control.sendall(json.dumps(message).encode() + b"\n")
 

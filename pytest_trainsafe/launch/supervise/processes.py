@@ -1,8 +1,8 @@
-"""Processes: a running group as `supervise` sees it, however its processes came to be.
+"""Processes: the supervisor's interface to a running group, however it was started.
 
-A guard stands above them and speaks on a control socket, in JSON lines: {"exit": code} when the
-launcher ended, {"rank": r, "exit": code} when a rank did, {"refused": why} when it will not
-start the group, {"leftovers": [...]} when it has swept; then it ends.
+A guard is the parent of the group and writes JSON lines to a control socket: {"exit": code} when
+the launcher ended, {"rank": r, "exit": code} when a rank ended, {"refused": why} if it will not
+start the group, {"leftovers": [...]} when it has swept; then it exits.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Protocol
 class Processes(Protocol):
     """The processes of one group, below their guard."""
 
-    #: the guard's lines; anything sent there is the request to sweep
+    #: the guard's lines; anything sent to it requests the sweep
     control: socket.socket
-    #: read end of a pipe that holds what the launcher and, in need, the ranks say
+    #: read end of a pipe with the output of the launcher and, if need be, of the ranks
     output: int
-    #: the guard's process id; 0 before it is known: a forked one says it in {"guard": pid}
+    #: the guard's process id; 0 until a forked guard has reported it in {"guard": pid}
     guard: int
 
     def reap(self, *, by_force: bool) -> None:
-        """Called last: the guard has closed the control socket, or would not end."""
+        """Called last: the guard has closed the control socket, or does not end."""
         ...
 
     def obituary(self) -> str:
-        """Why the guard ended before it was asked to, for a sentence about the group."""
+        """Why the guard ended without a request, for a sentence about the group."""
         ...
 
 
@@ -62,8 +62,8 @@ class Guarded:
         self.guard = self._guard.pid
 
     def reap(self, *, by_force: bool) -> None:
-        """Wait for the guard."""
-        if by_force:  # a process that the kernel does not let go
+        """Waits for the guard, and closes its pipes."""
+        if by_force:  # the kernel does not end one of its processes
             self._guard.kill()
         self._guard.wait()
         assert self._guard.stdout is not None
@@ -71,6 +71,6 @@ class Guarded:
         self.control.close()
 
     def obituary(self) -> str:
-        """Its exit code, as far as it can be told."""
+        """The guard's exit code, if it is known."""
         code = self._guard.poll()
         return f"its guard died ({'ended' if code is None else f'exit code {code}'})"

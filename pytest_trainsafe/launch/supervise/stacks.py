@@ -1,4 +1,4 @@
-"""Stacks: from the ranks' faulthandler dumps to one sentence that names the odd rank."""
+"""Summarises the ranks' faulthandler dumps: where each rank is, and which one is the odd one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pytest_trainsafe.core.code_files import TORCH, is_ours, is_stdlib, only_cal
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 
-#: Functions of torch's around others: of its log, and of what the compiler leaves alone.
+#: Names of torch's decorator functions: of its logging, and of code that is not compiled.
 _DECORATORS = ("wrapper", "_fn")
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a rank stands: the user's innermost line, and the torch function it called there."""
+    """Where a rank is: the user's innermost line, and the torch function that it called there."""
 
     file: str
     line: int
@@ -29,9 +29,9 @@ class Place:
 
 
 def main_thread(dump: str) -> list[tuple[str, int, str]]:
-    """The main thread's frames of the last dump in the text, innermost first.
+    """The main thread's frames in the last dump of the text, innermost first.
 
-    faulthandler lists the main thread last.
+    faulthandler writes the main thread last.
     """
     frames: list[tuple[str, int, str]] = []
     for line in dump.splitlines():
@@ -43,9 +43,9 @@ def main_thread(dump: str) -> list[tuple[str, int, str]]:
 
 
 def without_ours(dump: str) -> str:
-    """The dump without frames that say nothing, and threads of those; the main thread first.
+    """The dump without uninformative frames and threads that have no others; main thread first.
 
-    Those are the frames that every rank has below its program, and wrappers of torch's.
+    Uninformative are the frames that every rank has below its program, and torch's wrappers.
     """
     kept = []
     for section in dump.split("\n\n"):
@@ -58,7 +58,7 @@ def without_ours(dump: str) -> str:
 
 
 def place_of(dump: str) -> Place | None:
-    """Where the main thread stands, in the user's words; None without a dump."""
+    """Where the main thread is, by the user's innermost line; None without a dump."""
     frames = [frame for frame in main_thread(dump) if not _is_ours(frame[0])]
     if not frames:
         return None
@@ -71,7 +71,7 @@ def place_of(dump: str) -> Place | None:
 
 
 def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None, list[int]]]:
-    """The ranks by where they stand, most of them first, unknown places last."""
+    """The ranks grouped by where they are, largest group first, unknown places last."""
     groups: dict[Place | None, list[int]] = {}
     for rank, place in sorted(places.items()):
         groups.setdefault(place, []).append(rank)
@@ -79,9 +79,9 @@ def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None,
 
 
 def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[int]:
-    """The ranks for which the others wait: fewer than those, and not waiting themselves.
+    """The ranks that the others wait for: a minority, and not waiting themselves.
 
-    A rank that has finished while others wait is odd too.  Empty where none stands out.
+    Ranks that have finished while others wait are odd too.  Empty if no rank differs.
     """
     waiting = [rank for rank, place in places.items() if place is not None and place.waits_in]
     others = [rank for rank, place in places.items() if place is not None and not place.waits_in]

@@ -1,7 +1,7 @@
-"""Supervision: start a group below a guard, wait for its ranks, and end it whatever happens.
+"""Supervision: starts a group below a guard, waits for its ranks, and ends all its processes.
 
-Used by launchers; installs no signal handler and changes nothing in the process that calls it,
-so that several threads may supervise a group each.
+Used by launchers.  It installs no signal handlers and changes nothing in the calling process,
+so several threads may each supervise a group.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from pytest_trainsafe.launch.supervise.processes import Processes
 from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 
 _POLL = 0.05
-#: how long all remaining ranks must be idle before the grace after a failure is cut short
+#: Seconds for which all remaining ranks must be idle to cut the grace after a failure short.
 _IDLE = 1.0
-#: seconds in which a guard that has reported must end all processes of the group
+#: Seconds in which a guard that has reported must end all processes of the group.
 _SWEEP = 20.0
-#: seconds to wait for a guard that has never reported: once it reports, it ends what it began
+#: Seconds to wait for a guard that has never reported; if it reports later, it ends its processes.
 _UNHEARD = 0.5
 
 
 @dataclass
 class RankState:
-    """What the supervisor knows of one rank."""
+    """What the supervisor knows about one rank."""
 
     rank: int
     files: RankFiles
@@ -52,17 +52,17 @@ class RankState:
 
     @property
     def running(self) -> bool:
-        """Whether the rank has neither told an outcome nor ended."""
+        """Whether the rank has neither reported an outcome nor ended."""
         return self.outcome is None and self.gone is None
 
 
 @dataclass
 class Supervision:
-    """What happened to a group.  Times are of the system's monotonic clock.
+    """What happened to a group.  Times are those of the monotonic clock.
 
     `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
-    ranks never began ("startup"), they are "stuck" in calls that nobody can meet, one is
-    "suspended" by a signal, the "launcher" itself ended, or the caller's "request".
+    ranks never began ("startup"), they are "stuck" in calls that cannot complete, one is
+    "suspended" by a signal, the "launcher" itself ended, or the caller made a "request".
     `problem` says how the guard died, if it did; `refused` why it did not start the group.
     """
 
@@ -77,7 +77,7 @@ class Supervision:
 
 
 class Group:
-    """A running group.  Leaving the `with` block ends every process of it."""
+    """A running group.  Leaving the `with` block ends all its processes."""
 
     def __init__(self, processes: Processes, folder: Path, world: int) -> None:
         self.state = Supervision(time.monotonic())
@@ -105,7 +105,7 @@ class Group:
         for rank in self.state.ranks:
             if rank.pidfd is not None:
                 os.close(rank.pidfd)
-            with contextlib.suppress(OSError):  # whoever copies the folder would wait on it
+            with contextlib.suppress(OSError):  # a tool that copies the folder would block on it
                 rank.files.ask.unlink()
             temporary.remove(rank.files.temporary)
         self.state.ended = time.monotonic()
@@ -113,12 +113,12 @@ class Group:
     def wait(
         self, *, timeout: float, startup_timeout: float, grace: float, stop: threading.Event
     ) -> None:
-        """Wait until every rank is done, or until waiting longer is of no use.
+        """Waits until every rank is done, or until waiting longer is useless.
 
-        After a first failure the others have `grace` seconds to fail on their own, less where
-        none of them does anything.  The group also ends early where ranks disagree on a collective
-        or wait in calls that nobody can meet, and do nothing else, and where a signal has
-        suspended one.  Ranks that still run then leave their stacks.
+        After a first failure the others have `grace` seconds to fail on their own, less if they
+        are all idle.  The group also ends early if its idle ranks disagree on a collective or are
+        stuck in calls that cannot complete, and if a signal has suspended a rank.  Ranks that
+        still run then dump their stacks.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
@@ -142,7 +142,7 @@ class Group:
                 if pid in pids:
                     pids[pid].suspended = True
                 else:
-                    resume(pid)  # ours, and no part of the program
+                    resume(pid)  # the guard, which is not part of the program
             if not running:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
@@ -161,13 +161,13 @@ class Group:
                 self._sleep()
         for rank in state.ranks:
             rank.suspended = rank.running and is_suspended(rank.pid)
-            # now: while the group is ended, calls fail because their peers are gone
+            # Read it now: calls fail while the group is being ended, because peers are gone.
             rank.standing = read_standing(rank.files.blocked)
-        if state.reason != "request":  # whoever asks does not want to know
+        if state.reason != "request":  # the caller does not need evidence
             self._collect_evidence()
         resume(self._processes.guard)
         if state.reason == "failed":
-            # torchrun says only at its own end how a rank ended; give it the time to
+            # torchrun reports a rank's exit code only when it ends itself
             self._wait_for_exits(3.0)
         elif state.reason == "done":
             self._wait_for_launcher(5.0)
@@ -182,7 +182,7 @@ class Group:
         select.select(fds, [], [], _POLL)
 
     def _look(self) -> None:
-        """Take in what has changed since the last look."""
+        """Reads what has changed since the last call."""
         self._read_output()
         for message in self._read_control():
             self._take(message)
@@ -191,19 +191,19 @@ class Group:
                 rank.pid = pid
                 try:
                     rank.pidfd = os.pidfd_open(pid)
-                except OSError:  # it has ended, or wrote down another number
+                except OSError:  # it has ended, or the file has another number
                     rank.gone = time.monotonic()
             ended = rank.exit_code is not None
             if rank.gone is None and rank.pidfd is not None:
                 ended = ended or _has_ended(rank.pidfd)
-            # in this order: an outcome is written before the process ends
+            # In this order: a rank writes its outcome before its process ends.
             if rank.outcome is None:
                 rank.outcome = rank.files.read_outcome()
             if ended and rank.gone is None:
                 rank.gone = time.monotonic()
 
     def _take(self, message: dict[str, object]) -> None:
-        """Take in one line of the guard."""
+        """Processes one line of the guard."""
         state = self.state
         if "rank" in message:
             state.ranks[int(str(message["rank"]))].exit_code = int(str(message["exit"]))
@@ -218,15 +218,15 @@ class Group:
             self._processes.guard = int(str(message["guard"]))
 
     def _collect_evidence(self) -> None:
-        """Have every rank that still runs leave its stacks and its flight record, if it can.
+        """Makes every rank that still runs save its stacks and its flight record, if it can.
 
-        One after the other: a rank's flight record is saved by a thread, and stacks that are
-        dumped while a thread of Python's comes or goes are garbage.
+        One after the other: a thread saves a rank's flight record, and stacks that are dumped
+        while a Python thread starts or ends are garbage.
         """
         running = [
             rank
             for rank in self.state.ranks
-            # a suspended one would answer only after it went on with the program
+            # A suspended rank would respond only after it has continued with the program.
             if rank.running and rank.pidfd is not None and not rank.suspended
         ]
         asked = []
@@ -262,10 +262,10 @@ class Group:
             self._look()
 
     def _sweep(self) -> None:
-        """End every process of the group; what torchrun itself ended is no leftover.
+        """Ends every process of the group; those that torchrun ends itself are not leftovers.
 
-        A guard that has never reported has started nothing yet: a fork server that still starts
-        or is silent.  It reads the request, or finds the socket closed, before it does.
+        A guard that has never reported has started nothing yet: its fork server is starting or
+        not responding.  It will read the request, or find the socket closed, before it forks.
         """
         tolerated = self._launcher_exit is None
         with contextlib.suppress(OSError):
@@ -306,7 +306,7 @@ class Group:
         return [json.loads(line) for line in lines]
 
     def _read_output(self) -> None:
-        """Keep what torchrun says, and take ranks' last words out of it."""
+        """Keeps the launcher's output, and extracts ranks' outcomes from it."""
         chunks = []
         while True:
             try:
@@ -327,7 +327,7 @@ class Group:
         except OSError:  # a full disk must not keep us from ending the group
             pass
         for found in re.finditer(f"^{LAST_WORDS}(.*)\n", self.state.log, re.MULTILINE):
-            with contextlib.suppress(*MALFORMED):  # a program may print what looks like it
+            with contextlib.suppress(*MALFORMED):  # a program may print similar lines
                 outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
                 if outcome.rank in range(len(self.state.ranks)):
                     self.state.ranks[outcome.rank].outcome = outcome
@@ -338,10 +338,10 @@ def _has_ended(pidfd: int) -> bool:
 
 
 def _ask(pipe: Path) -> bool:
-    """Ask a rank for its flight record; False if nobody listens there."""
+    """Asks a rank for its flight record; False if the rank does not listen."""
     try:
         fd = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:  # it has made no group, or its torch has no recorder
+    except OSError:  # it has created no group, or its torch has no recorder
         return False
     try:
         os.write(fd, b"?")
@@ -358,7 +358,7 @@ def _size(path: Path) -> int:
 
 
 def _exit_codes(log: str) -> dict[int, int]:
-    """The exit codes that torchrun reports, by rank: "rank : 1 (local_rank: 1)" and two lines."""
+    """Exit codes by rank, from torchrun's log: "rank : 1 (local_rank: 1)" and two lines."""
     summary = re.findall(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)", log)
     first = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", log)
     return {int(rank): int(code) for code, rank in first} | {

@@ -1,6 +1,6 @@
-"""Adds a hint to the failure of a group that its private network may have caused.
+"""Adds a hint to a failure that the group's private network may have caused.
 
-Called by the launchers, once a group has ended.
+Called by the launchers when a group has ended.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 
 #: Errors of Python, the C library, torch, gloo and NCCL for names, addresses, devices and services
-#: that cannot be reached.  gloo's "Connection refused" is left out: it concerns another rank.
+#: that cannot be reached; not gloo's "Connection refused", which concerns another rank.
 _UNREACHABLE = re.compile(
     r"Network is unreachable|No route to host|Cannot assign requested address"
     r"|Temporary failure in name resolution|Name or service not known"
@@ -20,7 +20,7 @@ _UNREACHABLE = re.compile(
     r"|ConnectionRefusedError|Unable to find (interface|address) for|[Nn]o socket interface found"
 )
 
-#: torch looks up the name of the loopback address, and warns where no name server answers.
+#: torch looks up the name of the loopback address, and warns if no name server answers.
 _NAMELESS = re.compile(
     r"^\[W[^\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved"
     r"[^\n]*\n",
@@ -36,7 +36,7 @@ _HINT = (
 def in_private_network(result: GroupResult) -> GroupResult:
     """The result of a group that ran in a private network.
 
-    With a hint where a rank seems to have wanted something from outside, and without torch's
+    Adds a hint if a rank seems to have tried to reach something outside, and removes torch's
     warning that there is no name server.
     """
     ranks = tuple(

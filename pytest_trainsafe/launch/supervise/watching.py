@@ -1,6 +1,6 @@
 """Finds ranks that wait forever or are suspended, from /proc and the ranks' files.
 
-Called by `supervise` while it waits, to end a group early that can only run into its timeout.
+Called by the supervisor while it waits, to end a group early that would only reach its timeout.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers
 from pytest_trainsafe.launch.files import RankFiles
 from pytest_trainsafe.launch.supervise.blocked import read_standing
 
-#: seconds for which ranks must be idle before their ledgers are checked for endless waits
+#: Seconds for which ranks must be idle before their ledgers are checked for endless waits.
 _STUCK = 3.0
-#: seconds for which a deadlock must last unchanged before it is reported
+#: Seconds for which a deadlock must last unchanged before it is reported.
 _UNCHANGED = 2.0
-#: the part of one processor that an idle rank may use
+#: The part of one processor that an idle rank may use.
 _HARDLY = 0.05
-#: at how many looks in a row a process must be suspended to count as such, and seconds between
-#: them.  Looks and not seconds: this process may have been suspended with it.
+#: A process counts as suspended after this many checks in a row, with so many seconds between them.
+#: Checks are counted, not time, because this process may have been suspended as well.
 _SUSPENDED, _BETWEEN = 9, 0.5
 
 
 class Watched(Protocol):
-    """The attributes of a rank that are used here; see `supervise.RankState`."""
+    """The attributes of a rank that are used here; see `supervisor.RankState`."""
 
     pid: int
     files: RankFiles
@@ -43,12 +43,12 @@ class Watched(Protocol):
 
 
 class Idle:
-    """For how many `seconds` the processes of some ranks have hardly used the processor.
+    """Measures for how many `seconds` the processes of some ranks have been idle.
 
-    A rank that waits in gloo still uses a hundredth of one: its threads wake now and then.
-    A rank that waits for a processor is not idle: on a busy machine it may get none for seconds.
-    The kernel counts such a wait only when it ends, so that one which is ready to run at two looks
-    in a row counts as waiting as well.
+    A rank that waits in gloo still uses about a hundredth of a processor, because its threads wake
+    up periodically.  A rank that waits for a processor is not idle: on a busy machine it may get
+    none for seconds.  The kernel counts such a wait only when it ends, so a rank that is ready to
+    run at two checks in a row counts as waiting for a processor as well.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Idle:
         self._deadlocked: object = None
 
     def look(self, ranks: Sequence[Watched], now: float) -> None:
-        """Count what the ranks that still run have used."""
+        """Updates the measurement for the ranks that still run."""
         states = [_stat(rank.pid) for rank in ranks]
         ticks = [_ticks(rank.pid, stat) for rank, stat in zip(ranks, states, strict=True)]
         ready = [stat[:1] == ["R"] for stat in states]
@@ -80,7 +80,7 @@ class Idle:
     def in_vain(self, ranks: Sequence[Watched]) -> bool:
         """Whether the ledgers of all ranks show that the idle ones wait forever.
 
-        Checked first after some seconds, then less and less often, since ledgers may be long.
+        Checked first after some seconds, then at growing intervals, since ledgers may be long.
         """
         if self.seconds <= self._next:
             return False
@@ -89,7 +89,7 @@ class Idle:
         except LedgerError:  # reported when the group has ended
             return False
         calls = [made for made, _ in ledgers]
-        # This cannot be too early: a group that disagrees has failed, whatever happens next.
+        # Not premature: a group that disagrees has failed, whatever happens next.
         if check_ledgers(calls, [finished for _, finished in ledgers]):
             return True
         standings = [read_standing(rank.files.blocked) for rank in ranks]
@@ -103,9 +103,9 @@ class Idle:
 
 
 class Suspended:
-    """Which processes have been suspended by a signal (SIGSTOP, state T) for some seconds.
+    """Finds processes that a signal (SIGSTOP, state T) has suspended for some seconds.
 
-    One that a debugger has stopped is not: its state is t, or it has a tracer.
+    A process that a debugger has stopped does not count: its state is t, or it has a tracer.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class Suspended:
         self._next = 0.0
 
     def look(self, pids: Sequence[int], now: float) -> set[int]:
-        """Those of the processes that count as suspended now."""
+        """Counts one check; returns the processes that count as suspended now."""
         if now >= self._next:
             self._next = now + _BETWEEN
             self._seen = {pid: self._seen.get(pid, 0) + 1 for pid in pids if is_suspended(pid)}
@@ -121,7 +121,7 @@ class Suspended:
 
 
 def is_suspended(pid: int) -> bool:
-    """Whether a signal has suspended the process, and no debugger holds it."""
+    """Whether a signal has suspended the process, and no debugger traces it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:
@@ -131,22 +131,22 @@ def is_suspended(pid: int) -> bool:
 
 
 def resume(pid: int) -> None:
-    """Let a process go on that a signal has suspended."""
+    """Continues a process that a signal has suspended."""
     if pid and is_suspended(pid):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGCONT)
 
 
 def _ticks(pid: int, fields: Sequence[str]) -> int:
-    """Clock ticks that the process has used, or its main thread has waited for a processor.
+    """Clock ticks that the process used, plus those its main thread waited for a processor.
 
-    -1 where there is no such process.
+    -1 if there is no such process.
     """
     return int(fields[11]) + int(fields[12]) + _waited(pid) if fields else -1
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
+    """The fields of /proc/PID/stat from the state on; [] if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -155,9 +155,9 @@ def _stat(pid: int) -> list[str]:
 
 
 def _waited(pid: int) -> int:
-    """Clock ticks that the main thread was ready to run and had no processor.
+    """Clock ticks for which the main thread was ready to run but had no processor.
 
-    0 where the kernel keeps no such statistics.
+    0 if the kernel keeps no such statistics.
     """
     try:
         nanoseconds = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])

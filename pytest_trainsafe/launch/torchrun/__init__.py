@@ -1,1 +1,1 @@
-"""The launcher that starts ranks by a real torchrun."""
+"""The launcher that starts ranks with the real torchrun."""

@@ -1,6 +1,6 @@
-"""What torchrun's agent adds to a worker's environment, for ranks that it does not start.
+"""The environment that torchrun's agent gives a worker, for ranks that it does not start.
 
-Called by `warm_rank`; a test compares it with what a real torchrun adds.
+Called by the fork server's `group`; a test compares it with the environment of a real torchrun.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 def worker_environment(
     base: Mapping[str, str], *, rank: int, world_size: int, port: int, run_id: str, error_file: str
 ) -> dict[str, str]:
-    """The environment of one rank on this machine: `base`, and torchrun's variables.
+    """The environment of one rank on this machine: `base` and torchrun's variables.
 
-    As `LocalElasticAgent._start_workers` and `run.main` of torch set them; the store on `port`
-    is the agent's; the worker may write its error to `error_file` (`@record`).
+    The variables are those of torch's `LocalElasticAgent._start_workers` and `run.main`.  `port` is
+    that of the agent's store; the worker may write its error to `error_file` (`@record`).
     """
     return {
         **base,

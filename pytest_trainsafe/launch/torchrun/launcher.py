@@ -1,4 +1,4 @@
-"""TorchrunLauncher: ranks started by a real torchrun, as users start theirs."""
+"""TorchrunLauncher: starts ranks with the real torchrun, as users do."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from pytest_trainsafe.launch.supervise.command import rank_command, run_command
 from pytest_trainsafe.launch.supervise.unreachable import in_private_network
 from pytest_trainsafe.launch.task import Task
 
-#: What torchrun sets for its workers; a test run that is itself a worker must not hand it on.
+#: Variables that torchrun sets for its workers; a test run that is a worker must not pass them on.
 _TORCHRUN_SETS = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
 }
 
-#: Either sets how many entries torch's flight recorder keeps: the variable's name, and its old one.
+#: The variable for the number of entries in torch's flight recorder, and its former name.
 _RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-#: The default of torch 2.14.  That of torch 2.10 is 0: nothing is recorded.
+#: The default of torch 2.14; that of torch 2.10 is 0, which disables the recorder.
 _RECORDER_ENTRIES = "2000"
 
 
 class TorchrunLauncher:
-    """Runs a task under `torch.distributed.run`, one fresh group a task.
+    """Runs a task under `torch.distributed.run`, one new group per task.
 
-    The store of the ranks lives in torchrun's agent, on a port of 127.0.0.1 that the system
-    chose, so no other group can take it.  `grace` is how long ranks may go on after a first
-    failure, `startup_timeout` how long until all have begun.  `network` is "private" for a
-    network of the group's own, "host" for the machine's, or "auto" for the first where the
-    kernel allows it.
+    The store of the ranks is in torchrun's agent, on a port of 127.0.0.1 that the system chose,
+    so groups cannot collide.  `grace` is how many seconds ranks may continue after a first
+    failure, `startup_timeout` how many may pass until all have begun.  `network` is "private" for
+    a network of the group's own, "host" for the machine's, or "auto" for private if the kernel
+    allows it.
     """
 
     name = "torchrun"
@@ -57,7 +57,7 @@ class TorchrunLauncher:
         stop: threading.Event | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
-        """Run the task in a new folder below `workdir`; see `Launcher.run`."""
+        """Runs the task in a new folder below `workdir`; see `Launcher.run`."""
         private = namespace.is_private(self.network)
         result = run_command(
             task,
@@ -80,26 +80,26 @@ def make(setup: LaunchSetup, stop: threading.Event) -> TorchrunLauncher:
 def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
     """The command line of torchrun's agent for a group on this machine.
 
-    `-P` keeps the working directory out of torchrun's module search path.  Without `--log-dir`
-    torchrun makes a folder where temporary files go, and leaves it there.
+    `-P` keeps the working directory out of torchrun's module search path.  `--log-dir` is
+    set because torchrun would otherwise leave a folder among the temporary files.
     """
     return [
         *((sys.executable, "-I", "-S", namespace.__file__) if private else ()),
         *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.torchrun.agent"),
         *("--nnodes", "1", "--nproc-per-node", str(world_size), "--max-restarts", "0"),
         *("--rdzv-backend", "trainsafe", "--rdzv-id", uuid.uuid4().hex),
-        *("--rdzv-endpoint", "127.0.0.1"),  # not used: torchrun warns where it is missing
+        *("--rdzv-endpoint", "127.0.0.1"),  # not used, but torchrun warns without it
         *("--log-dir", str(task_file.with_name("torchrun")), "--no-python"),
         *rank_command(task_file),
     ]
 
 
 def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
-    """The environment of what starts the ranks: ours, on loopback, and what the task adds.
+    """The environment that ranks start in: ours, on loopback, with the task's variables.
 
-    A cluster's login sets the libraries' variables to devices that reach other machines, which
-    no group here needs and a private network lacks.  torch's flight recorder is on, unless the
-    user chose its size.
+    A cluster's login may set the libraries' variables to devices that reach other machines;
+    groups here do not need those, and a private network lacks them.  torch's flight recorder is
+    enabled, unless the user set its size.
     """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
     env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
@@ -111,5 +111,5 @@ def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
 
 
 def _is_torchruns(name: str) -> bool:
-    # PET_* are the defaults of torchrun's own options
+    # PET_* are defaults of torchrun's own options.
     return name in _TORCHRUN_SETS or name.startswith(("TORCHELASTIC_", "PET_"))

@@ -1,7 +1,7 @@
-"""How torchrun's agent and its ranks meet on one machine: on loopback, and nothing is unpickled.
+"""A rendezvous for torchrun's agent on one machine: on loopback, and without unpickling.
 
 torch's own rendezvous for elastic groups (`c10d`) serves its store on every address of the machine
-and passes what it finds there to `pickle.loads`.  Our groups are not elastic: one agent
+and passes what it finds there to `pickle.loads`.  Our groups are not elastic: a single agent
 starts all ranks.  Registered by `agent`.
 """
 
@@ -17,15 +17,15 @@ from torch.distributed.elastic.rendezvous import (
 
 from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 
-#: What `--rdzv-backend` calls it.
+#: Its name for `--rdzv-backend`.
 NAME = "trainsafe"
 
 
 class OneAgent(RendezvousHandler):
-    """The rendezvous of a single agent, which meets nobody and serves the store of its ranks.
+    """The rendezvous of a single agent, which also serves the store of its ranks.
 
-    What agents tell each other goes through a store in this process's memory, so that the agent
-    reads nothing that came over a socket.
+    State that agents would share is in a store in this process's memory, so the agent reads
+    nothing from a socket.
     """
 
     def __init__(self, parameters: RendezvousParameters) -> None:
@@ -38,27 +38,34 @@ class OneAgent(RendezvousHandler):
         self._store = hold_store(listening)
 
     def get_backend(self) -> str:
+        """The name of this rendezvous."""
         return NAME
 
     @property
     def use_agent_store(self) -> bool:
+        """True: ranks use the store that the agent serves."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
+        """Returns at once: the only agent has rank 0 in a world of 1."""
         self._rounds += 1
         return RendezvousInfo(PrefixStore(f"{self._rounds}", self._agents), 0, 1, self._ranks)
 
     def is_closed(self) -> bool:
+        """False: the rendezvous never closes."""
         return False
 
     def set_closed(self) -> None:
-        pass
+        """Does nothing."""
 
     def num_nodes_waiting(self) -> int:
+        """0: there are no other agents."""
         return 0
 
     def get_run_id(self) -> str:
+        """The id of the torchrun call."""
         return self._run_id
 
     def shutdown(self) -> bool:
+        """Does nothing; the store is freed with this object."""
         return True

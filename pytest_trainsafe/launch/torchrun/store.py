@@ -1,4 +1,4 @@
-"""The store through which the ranks of a group meet: torchrun's agent store, on loopback alone."""
+"""The TCPStore through which the ranks of a group meet, on the loopback device only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def listen() -> socket.socket:
-    """A socket for a store to listen on: of the loopback device, at a port the system chooses.
+    """A listening socket for a store: on loopback, at a port that the system chooses.
 
     A TCPStore that opens its own socket listens on every address of the machine.
     """
@@ -19,9 +19,9 @@ def listen() -> socket.socket:
 
 
 def hold_store(listening: socket.socket) -> TCPStore:
-    """Serve a store on this socket, from a thread of this process, for as long as it is held.
+    """Serves a store on this socket, in a thread of this process, while the result is referenced.
 
-    It lives above the ranks because it must outlive them.
+    The store is in a parent of the ranks because it must outlive them.
     """
     from torch._C._distributed_c10d import TCPStore
 

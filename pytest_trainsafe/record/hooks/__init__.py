@@ -1,1 +1,1 @@
-"""What is recorded of modules while they run, and the lines of the program that run them."""
+"""Hooks on modules that record what they compute, and the lines of the program that run them."""

@@ -1,8 +1,8 @@
 """Records what flows between modules: every output, and the gradient that reaches it.
 
-Forward hooks and tensor hooks only.  Module backward hooks fail on outputs modified in place
-and are silent for outputs that are not plain tensors; a hook on the output tensor is right in
-each of these cases.  Values are copied, since later in-place operations would change them.
+Uses only forward hooks and tensor hooks.  Module backward hooks fail on outputs that are modified
+in place, and ignore outputs that are not plain tensors; a hook on the output tensor handles both.
+Values are copied, since later in-place operations would change them.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Held = tuple[Taken, Layout, str]
 class ActivationRecorder:
     """Hooks the modules of one model.
 
-    Gradients are held until their micro-batch is over: several backward passes may reach one
-    output (one for each of two losses), and what is recorded is their sum.
+    Gradients are kept until their micro-batch is over: several backward passes may reach one
+    output (for example, one for each of two losses), and their sum is recorded.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class ActivationRecorder:
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
         self._looked_at: set[str] = set()
-        #: The choices that this step replayed, by module, number and hash of the scores.
+        #: The decisions that this step replayed, by module, call number and hash of the scores.
         self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
         self._device = assignment.device
         self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
-        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def perturb(self, names: dict[nn.Module, str]) -> None:
-        """Install the hooks that add noise to the outputs of leaf modules."""
+        """Installs the hooks that add noise to the outputs of leaf modules."""
         for module, name in names.items():
             leaf = next(module.children(), None) is None
             if self.noise is not None and leaf:
                 self.hooks.after(module, name, self._perturb(module, name, self.noise))
 
     def attach(self, names: dict[nn.Module, str]) -> None:
-        """Install the hooks that record.  They see noise where there is any."""
+        """Installs the hooks that record; call it after `perturb`, so that they see the noise."""
         for module, name in names.items():
             selected = any(fnmatchcase(name, pattern) for pattern in self.spec.modules)
             decision = self.annotations.decision(name)
@@ -117,7 +117,7 @@ class ActivationRecorder:
             self.rewriter.attach(names, self.hooks)
 
     def write(self, microbatch: int) -> None:
-        """Write the gradients that arrived for a micro-batch; later ones do not count."""
+        """Writes the gradients that arrived for a micro-batch; ignores those that come later."""
         for where, (taken, layout, source) in self._held.pop(microbatch, {}).items():
             self.writer.add_taken(where, taken, layout, source)
         self._written.add(microbatch)
@@ -125,22 +125,22 @@ class ActivationRecorder:
             self.rewriter.write(microbatch)
 
     def write_all(self) -> None:
-        """Write what arrived for micro-batches that are not known to be over."""
+        """Writes what arrived for micro-batches that may not be over."""
         for microbatch in sorted(self._held):
             self.write(microbatch)
 
     def drop(self, microbatch: int) -> None:
-        """Forget the gradients of a micro-batch that an exception ended."""
+        """Discards the gradients of a micro-batch that an exception ended."""
         self._held.pop(microbatch, None)
         self._written.add(microbatch)
 
     def end_step(self) -> None:
-        """Forget the step, and what an exception left of it."""
+        """Discards the state of the step, including what an exception left."""
         self._held.clear()
         self._written.clear()
         self._looked_at.clear()
         self._chosen.clear()
-        # An output may be a parameter, where a hook would stay for ever.
+        # An output may be a parameter, on which a hook would stay forever.
         for handle in self._leaf_hooks:
             handle.remove()
         self._leaf_hooks.clear()
@@ -156,10 +156,10 @@ class ActivationRecorder:
 
         def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
-            # A deep copy of the model has the hooks of the model.
+            # A deep copy of the model shares the hooks of the model.
             if module is not watched or step is None or microbatch is None:
                 return output
-            self._note_surroundings(module, name)
+            self._note_conditions(module, name)
             call, recomputing = self.clock.call(name) if selected else (0, False)
             base = TensorId(step, microbatch, "activation", name, "output", call or 0)
             same = isinstance(module, nn.Identity)
@@ -171,7 +171,7 @@ class ActivationRecorder:
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
                 if tensor.requires_grad:
-                    # Also of what is not recorded: it tells which micro-batch a backward is of.
+                    # Hook all outputs, recorded or not, to find a backward's micro-batch.
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
                     keep = kept("activation_grad", place)
                     handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
@@ -182,8 +182,8 @@ class ActivationRecorder:
         return hook
 
     def _tensors(self, name: str, output: object) -> Iterable[tuple[str, torch.Tensor]]:
-        """The tensors in a module's output, by place; what is not recorded of it is noted."""
-        if type(output) is torch.Tensor and has_values(output):  # most outputs are
+        """The tensors in a module's output, by key path; notes the values that are not recorded."""
+        if type(output) is torch.Tensor and has_values(output):  # the common case
             return (("output", output),)
         for what in unseen(output):
             self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
@@ -192,7 +192,7 @@ class ActivationRecorder:
     def _leaving(
         self, base: TensorId, output: object, recomputing: bool, passes_on: bool
     ) -> object:
-        """What leaves a module: its output, unless that is to be rewritten."""
+        """The output that the module returns: rewritten, if a rewriter is set."""
         if self.rewriter is None:
             return output
         return self.rewriter.outputs(base, output, recomputing, passes_on)
@@ -217,7 +217,7 @@ class ActivationRecorder:
         return hook
 
     def _choosing(self, name: str) -> Callable[[], Decide | None]:
-        """What decides in a call of a module that chooses inside itself."""
+        """A function that creates the `decide` of each call of a module that chooses inside."""
 
         def began() -> Decide | None:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -247,7 +247,7 @@ class ActivationRecorder:
         return began
 
     def _chosen_before(self, name: str) -> Decide:
-        """What decides in a recomputation: the choice that was made by the same scores."""
+        """The `decide` of a recomputation: repeats the choice made for equal scores."""
 
         def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
             if not self._chosen:
@@ -263,7 +263,7 @@ class ActivationRecorder:
         def hook(grad: torch.Tensor) -> None:
             if where.step != self.clock.step:
                 return
-            # A leaf is the same tensor in every micro-batch, and so has the hooks of all.
+            # A leaf is the same tensor in every micro-batch, and so has the hooks of all of them.
             if leaf and self.clock.microbatch != microbatch:
                 return
             self.clock.backward(microbatch, sure=not leaf)
@@ -283,7 +283,7 @@ class ActivationRecorder:
         return hook
 
     def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
-        """This rank's values, with their dimensions in the logical order, and their layout."""
+        """This rank's values, with dimensions in the logical order, and their layout."""
         order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
         if order:
             tensor = tensor.detach().permute(order)
@@ -293,7 +293,7 @@ class ActivationRecorder:
         return local_values(tensor), layout, source
 
     def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
-        """The layout of an annotation, remembered: the patterns are matched once."""
+        """The layout of an annotation; cached, so that patterns are matched once."""
         asked = where.module, where.name, ndim, where.kind == "activation_grad"
         if asked not in self._layouts:
             found = self.annotations.module(*asked[:2], self.point, *asked[2:])
@@ -306,10 +306,10 @@ class ActivationRecorder:
 
         return hook
 
-    def _note_surroundings(self, module: nn.Module, name: str) -> None:
-        """Note, once each, that autocast is on around a forward, or dropout in it.
+    def _note_conditions(self, module: nn.Module, name: str) -> None:
+        """Notes, once each, autocast around a forward and dropout in it.
 
-        A module is looked at for dropout once a step.
+        A module is checked for dropout once per step.
         """
         if torch.is_autocast_enabled(self._device):
             dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")

@@ -1,8 +1,8 @@
-"""Records buffers: before the first step, after each, and whenever a forward changed one.
+"""Records buffers: before the first step, after each step, and whenever a forward changes one.
 
-Made by the recorder.  Which values of a running state (BatchNorm's statistics, a counter) a
-reference must have too depends on the micro-batches that a rank has seen until then, so what each
-forward leaves is recorded, and `judge/compare/buffers.py` decides.
+Created by the recorder.  The value of a running state (BatchNorm's statistics, a counter) depends
+on the micro-batches that a rank has run so far.  So the value after each forward is recorded, and
+`judge/compare/buffers.py` decides which values the reference must have too.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Elements of a buffer that is not hashed after every forward.
+#: Buffers of at least this many elements are not hashed after every forward.
 LARGE = 2**18
 
-#: A module's path and the buffer's name in it.
+#: A module's path and the buffer's name in the module.
 Name = tuple[str, str]
 
 
 class BufferRecorder:
     """Records the buffers of some modules, persistent or not.
 
-    Buffers are found anew each time: assigning to one puts another tensor in its place.
+    Buffers are looked up each time, because assigning to one replaces its tensor.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class BufferRecorder:
         self._versions: dict[Name, tuple[int, int]] = {}
 
     def attach(self) -> None:
-        """Watch the forwards of modules that have buffers."""
+        """Hooks the forwards of modules that have buffers."""
         if not self.spec.records("buffer"):
             return
         for module, name in self.names.items():
@@ -70,20 +70,20 @@ class BufferRecorder:
                 module.register_forward_hook(hook)
 
     def write_all(self, step: int) -> None:
-        """Write every buffer as it is before the first step, or at a step's end."""
+        """Writes every buffer, before the first step or at the end of a step."""
         if not self.spec.records("buffer"):
             return
         seen: set[int] = set()
         for module, name in self.names.items():
             for leaf, buffer in _buffers(module):
                 if id(buffer) in seen:
-                    continue  # shared by two modules: the first one's
+                    continue  # shared by two modules: recorded under the first one's name
                 seen.add(id(buffer))
                 where = TensorId(step, None, "buffer", name, leaf)
                 self._write(where, buffer)
 
     def end_step(self) -> None:
-        """Micro-batches of the next step may have the same numbers."""
+        """Resets call numbers: micro-batches of the next step may have the same numbers."""
         self._calls.clear()
 
     def _on_forward(self, watched: nn.Module, name: str) -> Any:
@@ -96,7 +96,7 @@ class BufferRecorder:
             self._calls[microbatch, name] += 1
             for leaf, buffer in _buffers(module):
                 last = self._last.get((name, leaf))
-                # One that is shared by two modules is recorded under the first one's name.
+                # A buffer shared by two modules is recorded under the first one's name only.
                 if last is None or self._surely_same((name, leaf), buffer):
                     continue
                 if last[0] != tensor_hash(buffer):
@@ -116,9 +116,9 @@ class BufferRecorder:
         self.writer.add_taken(where, last[1], layout, source)
 
     def _surely_same(self, name: Name, buffer: torch.Tensor) -> bool:
-        """Whether nothing wrote to a large buffer (a mask, a table), which takes long to hash.
+        """Whether a large buffer (a mask, a table) is certainly unchanged, without hashing it.
 
-        Statistics are small; their kernels may write without a new version.
+        Small buffers are always hashed: kernels may update statistics without a new version.
         """
         if buffer.numel() < LARGE or is_dtensor(buffer):
             return False

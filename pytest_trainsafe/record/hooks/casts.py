@@ -1,15 +1,15 @@
-"""Finds casts out of float64, and to FP8: they decide by whose rounding a run can be judged.
+"""Finds casts out of float64, and to FP8, which limit the precision at which a run can be judged.
 
-Used around a reference run.  Sees every operation that reaches the dispatcher and takes float64
-in and gives a narrower float out.  Every one counts, also where its
-result is only logged or thrown away: what becomes of a tensor cannot be seen here, and the price
-of a cast too many is a float64 rung that is judged as wide as that dtype.  Casts before
-`ctx.watch` do not count where the model has the Run's dtype then: they initialised it.
-`.item()` is no cast.  Autocast leaves float64 alone, so it narrows nothing at this rung.
+Used around a reference run.  Sees every operation that reaches the dispatcher, takes a float64
+tensor and returns a narrower float.  Every such cast counts, even if its result is only logged
+or discarded, because the later use of a tensor cannot be seen here; one cast too many only makes
+the float64 rung use that dtype's wider tolerances.  Casts before `ctx.watch` do not count if the
+model then has the Run's dtype, because they belong to its initialisation.
+`.item()` is not a cast.  Autocast does not affect float64, so it narrows nothing at this rung.
 
-FP8 is another matter.  Its casts are steps, up to an eighth of a value high: noise far smaller
-than a step seldom takes a value across one, and when it does the value jumps by all of it.  So
-they are noted apart, in every dtype; `runs/rounding.py` says what follows.
+Casts to FP8 are different.  They quantise in steps of up to an eighth of a value: noise that is
+far smaller than a step seldom moves a value across one, but then the value jumps by a whole step.
+So they are noted separately, in every dtype; `runs/rounding.py` describes the consequences.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _WIDER = frozenset({torch.float64, *_BITS})
 
 
 class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Finds the narrowest dtype that a float64 tensor is cast to, and where: file:line.
+    """Finds the narrowest dtype that a float64 tensor is cast to, and the file:line of the cast.
 
-    `quantised` is where a tensor was first cast to FP8, or "".
+    `quantised` is the file:line of the first cast to FP8, or "".
     """
 
     def __init__(self) -> None:
@@ -44,10 +44,10 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quantised = ""
 
     def forget(self) -> None:
-        """Forget the casts until now: those before training, which make what both sides start from.
+        """Discards the casts so far: those of the initialisation.
 
-        What a program makes before its first step has the same bits in reference and candidate,
-        however it is rounded: parameters must start equal, bit by bit.
+        What a program computes before its first step has the same bits in reference and
+        candidate, however it is rounded, because parameters must start bit-identical.
         """
         self.narrowest, self.where, self.quantised = None, "", ""
 
@@ -66,7 +66,7 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _note_fp8(self, args: Sequence[Any]) -> None:
-        # Codes that are copied or gathered are no cast.
+        # Copying or gathering FP8 values is not a cast.
         if any(isinstance(each, torch.Tensor) and each.dtype in _WIDER for each in args):
             self.quantised = _user_line()
 
@@ -75,8 +75,8 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name = func.__name__.partition(".")[0]
         if name.startswith("new_") or name.endswith("_like"):
-            return  # takes the form of a tensor, not its values
-        # A number in a float64 tensor scales float32 ones as a Python number does, without a cast.
+            return  # uses a tensor's shape and dtype, not its values
+        # A 0-d float64 tensor scales float32 tensors like a Python number, without a cast.
         least = 0 if name in ("_to_copy", "copy_") else 1
         if any(
             isinstance(each, torch.Tensor) and each.dtype is torch.float64 and each.ndim >= least
@@ -87,7 +87,7 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _user_line() -> str:
-    """The innermost line outside torch and the recorder; of a backward, where it was started."""
+    """The innermost line outside of torch and the recorder; for a backward, its caller's line."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         file = frame.f_code.co_filename

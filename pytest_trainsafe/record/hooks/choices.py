@@ -1,9 +1,10 @@
-"""Choices that a module makes inside itself, such as a router that returns a map of its experts.
+"""Choices inside a module's forward, such as those of a router that returns a map of experts.
 
-A module annotated `decision: topk` calls torch.topk, or argmax, and makes what it returns of the
-result.  While its forward runs these calls are seen: what they chose is recorded with the scores,
-and in a Run that follows another they give the other's choice, with this rank's own scores of it.
-So whatever the module computes of the choice follows, and gradients flow as ever.
+A module annotated `decision: topk` calls torch.topk or argmax and computes its output from the
+result.  During its forward these calls are intercepted: the choices are recorded with their
+scores, and in a Run that replays another Run they return that Run's choices, with this rank's own
+scores for them.  So everything that the module computes from a choice is consistent with it, and
+gradients flow as usual.
 
 Used by the recorder of activations.
 """
@@ -20,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 
-#: Given the scores [..., options], the numbers that were chosen [..., few] and how many choices
-#: the call made before: the numbers to go on with.
+#: Maps the scores [..., options], the chosen indices [..., k] and the number of earlier choices in
+#: this call to the indices to use.
 Decide = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 _TOPK = frozenset({torch.topk, torch.Tensor.topk})
@@ -30,10 +31,10 @@ _MAX = frozenset({torch.max, torch.Tensor.max})
 
 
 class Chooser:
-    """Listens to the choices in the forward of one module.
+    """Intercepts the choices in the forward of one module.
 
-    `began` is called when a forward begins; it gives what decides in that call, None for a call
-    that is not recorded.
+    `began` is called when a forward begins; it returns the function that decides in that call,
+    or None for a call that is not recorded.
     """
 
     def __init__(self, module: nn.Module, name: str, began: Callable[[], Decide | None]) -> None:
@@ -45,7 +46,7 @@ class Chooser:
     def enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         """The hook before the module's forward."""
         if module is not self._module:
-            return  # a deep copy of the module, which has its hooks
+            return  # a deep copy of the module shares its hooks
         decide = self._began()
         calls = _Calls(decide) if decide is not None else None
         self._running.append(calls)
@@ -53,21 +54,21 @@ class Chooser:
             calls.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        """The hook after it, also where it raised.  Raises ProgramError where it chose nothing."""
+        """The hook after the forward, also if it raised.  Raises ProgramError if none was made."""
         calls = self._running.pop() if module is self._module and self._running else None
         if calls is None:
             return
         calls.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         if not calls.count and output is not None:
             raise ProgramError(
-                f"{self._name} is annotated `decision: topk`, and its forward called neither "
+                f"{self._name} is annotated `decision: topk`, but its forward called neither "
                 "torch.topk nor argmax over the last dimension of floating-point scores; annotate "
                 "the module that makes the choice, or remove the annotation"
             )
 
 
 class _Calls(TorchFunctionMode):
-    """Sees the calls that choose, and lets `decide` replace what they chose."""
+    """Intercepts calls that choose, and lets `decide` replace the result."""
 
     def __init__(self, decide: Decide) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ def _argument(
 
 
 def _chooses(scores: Any, dim: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call chooses among the last dimension's options, by scores."""
+    """Whether a call chooses among the options in the last dimension of floating-point scores."""
     return (
         isinstance(scores, torch.Tensor)
         and not is_dtensor(scores)

@@ -1,10 +1,10 @@
-"""Hooks on modules that torch.compile may run: called outside of compiled regions, and only there.
+"""Hooks on modules that torch.compile may run; they are called only outside of compiled regions.
 
-A hook that writes cannot be compiled: within a compiled region it would break the graph at every
-module, and with `fullgraph=True` that is an error.  So the compiler, which traces hooks with the
-modules that have them, finds hooks that do nothing.  What crosses the boundary of a region is
-still seen: the hooks of a module that torch.compile wraps are on the wrapper, and around the call
-of one that `module.compile()` compiled.
+A hook that writes cannot be compiled: inside a compiled region it would break the graph at every
+module, which is an error with `fullgraph=True`.  So when the compiler traces hooks together with
+their modules, it finds hooks that do nothing.  The inputs and outputs of a region are still seen:
+hooks of a module that torch.compile wraps are on the wrapper, and hooks of a module compiled by
+`module.compile()` run around its compiled call.
 
 Used by the recorder for every hook on a module.
 """
@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-#: A pre-hook takes module, args and kwargs, and returns None or other args and kwargs; a hook
-#: takes module, args, kwargs and output, and returns None or another output.
+#: A pre-hook takes module, args and kwargs, and returns None or new args and kwargs; a hook
+#: takes module, args, kwargs and output, and returns None or a new output.
 PreHook = Callable[[nn.Module, Any, Any], "tuple[Any, Any] | None"]
 Hook = Callable[[nn.Module, Any, Any, Any], Any]
 
-#: torch reads this variable whenever a program asks it to compile something.
+#: torch reads this variable each time that a program compiles something.
 _DISABLE = "TORCHDYNAMO_DISABLE"
 
 
@@ -36,26 +36,26 @@ class _Hooks(NamedTuple):
 
 
 class ModuleHooks:
-    """The hooks on the modules of one model, and which modules the compiler took in."""
+    """The hooks on the modules of one model, and which modules are inside compiled regions."""
 
     def __init__(self) -> None:
-        #: Modules that the compiler met, when it compiled the region of which they are part.
+        #: Modules that the compiler traced as part of a region.
         self._met: set[str] = set()
         #: Modules with a hook that was called.
         self._seen: set[str] = set()
         self._hooks: dict[nn.Module, _Hooks] = {}
         self._names: dict[nn.Module, str] = {}
-        #: The call that has a module's hooks around it, by module.
+        #: The compiled call that runs a module's hooks, by module.
         self._surrounded: dict[nn.Module, object] = {}
-        #: Modules whose hooks are around the call that runs: what is compiled may run in Python.
+        #: Modules whose hooks run around the current call: compiled code may still run in Python.
         self._running: list[nn.Module] = []
 
     @property
     def inside(self) -> list[str]:
-        """The names of the modules that run inside compiled regions, where no hook is called.
+        """The names of the modules that run inside compiled regions, where hooks are not called.
 
-        A region that was compiled for one module may run for others of its class, without the
-        compiler meeting them.  So where there are regions, these are all that no hook saw.
+        A region that was compiled for one module may run for others of its class without being
+        traced again.  So if there are regions, these are all modules whose hooks never ran.
         """
         if not (self._met or self._surrounded or any(map(is_compiled_wrapper, self._hooks))):
             return []
@@ -66,15 +66,15 @@ class ModuleHooks:
         ]
 
     def before(self, module: nn.Module, name: str, hook: PreHook) -> None:
-        """Call `hook(module, args, kwargs)` before each call of a module."""
+        """Calls `hook(module, args, kwargs)` before each call of a module."""
         eager = _uncompiled(hook)
         self._of(module, name).before.append(eager)
         module.register_forward_pre_hook(self._outside(module, name, eager), with_kwargs=True)
 
     def after(self, module: nn.Module, name: str, hook: Hook, *, always_call: bool = False) -> None:
-        """Call `hook(module, args, kwargs, output)` after each call of a module.
+        """Calls `hook(module, args, kwargs, output)` after each call of a module.
 
-        `always_call` calls it also where an exception ended the call.
+        With `always_call` also if an exception ended the call.
         """
         eager = _uncompiled(hook)
         self._of(module, name).after.append(eager)
@@ -83,9 +83,9 @@ class ModuleHooks:
         )
 
     def surround(self) -> None:
-        """Put the hooks of modules that `module.compile()` compiled around their compiled calls.
+        """Puts the hooks of modules compiled by `module.compile()` around their compiled calls.
 
-        A module may be compiled at any time; called before each step.
+        Called before each step, because a module may be compiled at any time.
         """
         for module in self._hooks:
             compiled = module._compiled_call_impl
@@ -100,13 +100,13 @@ class ModuleHooks:
     def _outside(
         self, module: nn.Module, name: str, eager: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The hook, where Python runs the module; where the compiler traces it, only a note."""
+        """The hook when Python runs the module; when the compiler traces it, only a note."""
         met, seen, running = self._met, self._seen, self._running
 
         def meet() -> None:
             met.add(name)
 
-        # The compiler itself calls it, while it compiles; it leaves no trace in the graph.
+        # The compiler calls it at compile time; it adds nothing to the graph.
         note = torch.compiler.assume_constant_result(meet)  # type: ignore[no-untyped-call]
 
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -121,13 +121,13 @@ class ModuleHooks:
         return _never_by_itself(called)
 
     def _around(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled call between its module's hooks, which the region itself leaves out."""
+        """A compiled call surrounded by its module's hooks, which the region itself omits."""
         hooks, running = self._hooks[module], self._running
         seen, name = self._seen, self._names[module]
 
         @functools.wraps(compiled)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():  # a region within another
+            if torch.compiler.is_compiling():  # a nested region
                 return compiled(*args, **kwargs)
             seen.add(name)
             for before in hooks.before:
@@ -146,16 +146,16 @@ class ModuleHooks:
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that the compiler leaves alone also where a region has ended around it."""
+    """A hook that the compiler does not compile, even after a graph break around it."""
     eager: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return eager
 
 
 def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that the compiler traces where it traces the caller, and nowhere else.
+    """A function that the compiler traces only as part of its caller.
 
-    Where a graph ends at the call of a module, Python runs the module's hooks, and the compiler
-    would begin a graph in each of them.
+    After a graph break at a module's call, Python runs the module's hooks, and the compiler
+    would otherwise start a graph of its own in each of them.
     """
     given: Any = function
     decorators: Any = torch._dynamo.decorators
@@ -164,23 +164,23 @@ def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:
-    """Whether a module is what `torch.compile(module)` returns: its calls enter a region."""
+    """Whether a module is the result of `torch.compile(module)`: its calls enter a region."""
     wrapper = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
     return wrapper is not None and isinstance(module, wrapper)
 
 
 def compiled_regions() -> int:
-    """How many regions torch.compile has compiled in this process; 0 where it cannot tell."""
+    """The number of regions that torch.compile has compiled in this process; 0 if unknown."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return int(counters.get("stats", {}).get("unique_graphs", 0))
 
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """torch.compile leaves functions and modules as they are.
+    """Disables torch.compile, so that functions and modules run as Python code.
 
-    In a reference: what is trusted is the program as Python runs it, and noise, casts and modules
-    are seen there alone.
+    Used for references: the program as Python runs it is the trusted one, and only there are
+    noise, casts and all modules visible.
     """
     before = os.environ.get(_DISABLE)
     os.environ[_DISABLE] = "1"

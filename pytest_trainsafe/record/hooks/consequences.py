@@ -1,4 +1,4 @@
-"""What an axis made a rank do that no tensor of its trace shows: recompute, compile.
+"""The axes whose effect on a rank is visible in no tensor of its trace: recompute, compile.
 
 Called when a program has returned.  `judge/compare/guards/in_effect.py` reads the notes.
 """
@@ -12,9 +12,9 @@ from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 
 def consequences(clock: Clock, compiled_before: int) -> Iterator[str]:
-    """The axes whose consequences this rank had: "recompute", "compile".
+    """The axes that took effect on this rank: "recompute", "compile".
 
-    `compiled_before` is what `compiled_regions` gave before the program ran.
+    `compiled_before` is the value of `compiled_regions` before the program ran.
     """
     if clock.recomputed:
         yield "recompute"

@@ -1,8 +1,8 @@
-"""Decisions: choices that rounding may turn around, such as the experts that a router picks.
+"""Decisions: choices that rounding may change, such as the experts that a router selects.
 
-In low precision a correct candidate chooses otherwise than its reference for some tokens, and
-everything after that differs.  So a module whose output is annotated as a decision is recorded
-as it chose, and in a Run that follows the reference it yields what the reference chose.
+In low precision, a correct candidate decides differently from its reference for some tokens, and
+everything after that differs.  So the output of a module that is annotated as a decision is
+recorded, and in a Run that replays the reference it is replaced by the reference's decision.
 Called by the recorder of activations.
 """
 
@@ -31,7 +31,7 @@ class Replayed:
         self._trace: Trace | None = None
 
     def part(self, where: TensorId, own: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """This rank's part of what was decided there; `own` where nothing of its shape was."""
+        """This rank's part of the recorded decision; `own` if there is none of that shape."""
         if self._trace is None:
             self._trace = Trace.open(self.path)
         if not self._trace.holders(where):
@@ -47,9 +47,9 @@ class Replayed:
 
 
 def require_decision(name: str, args: object, output: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scores that a module was given and the indices it chose of their last dimension.
+    """A decision module's scores, and the indices that it chose from their last dimension.
 
-    Raises ProgramError where a module that is annotated as a decision does something else.
+    Raises ProgramError if the module does not have the form of a decision.
     """
     scores = args[0] if isinstance(args, tuple) and args else None
     if (
@@ -61,7 +61,7 @@ def require_decision(name: str, args: object, output: object) -> tuple[torch.Ten
     ):
         return scores, output
     raise ProgramError(
-        f"{name} is annotated as a decision, so it takes scores [..., options] as its first "
-        "argument and returns one int64 tensor [..., chosen] of the options' numbers; put just "
+        f"{name} is annotated as a decision, so it must take scores [..., options] as its first "
+        "argument and return one int64 tensor [..., chosen] of option indices; put only "
         "the choice into a module of its own, or remove the annotation"
     )

@@ -1,7 +1,7 @@
-"""The tensors in what a module returns, each with the name of its place.
+"""The tensors in a module's output, each with its key path.
 
-Called by the recorder's hooks; also rebuilds an output with some tensors replaced.  What is no
-container known here is `record/hooks/unseen.py`'s to name.
+Called by the recorder's hooks; also rebuilds an output with some tensors replaced.
+`record/hooks/unseen.py` reports containers that are not known here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import torch
 
 
 def tensors_in(value: object, name: str = "output") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield `(place, tensor)`: "output", "output.0", "output.logits", nested as deep as it goes.
+    """Yields `(key path, tensor)`: "output", "output.0", "output.logits", at any depth.
 
-    Looks into tuples, lists, mappings and dataclasses; anything else holds no tensors, and a
-    tensor without values of its own (`has_values`) is left out.  Places are unique: of the keys
-    1 and "1" the later one is "output.1#1".
+    Enters tuples, lists, mappings and dataclasses only, and skips tensors without readable values
+    (`has_values`).  Key paths are unique: for the keys 1 and "1", the later one is "output.1#1".
     """
     taken: dict[str, int] = {}
     for place, leaf in leaves(value, name):
@@ -31,9 +30,9 @@ def tensors_in(value: object, name: str = "output") -> Iterator[tuple[str, torch
 def leaves(
     value: object, name: str = "output", around: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, object]]:
-    """Yield `(place, leaf)` of everything in a structure that is no container known here.
+    """Yields `(key path, leaf)` for everything in a structure that is not a known container.
 
-    A container inside itself (`around` are those on the way to it) is not entered again.
+    A container inside itself is not entered again; `around` are the ids of enclosing containers.
     """
     if isinstance(value, torch.Tensor) or not _is_container(value):
         yield name, value
@@ -43,8 +42,7 @@ def leaves(
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values can be read as numbers: not on the meta device, not quantized,
-    not nested (ragged)."""
+    """Whether a tensor's values can be read as numbers: it is not meta, quantized or nested."""
     return not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
 
 
@@ -54,11 +52,11 @@ def replace_tensors(
     name: str = "output",
     around: tuple[int, ...] = (),
 ) -> Any:
-    """The same structure with every tensor replaced by `replace(place, tensor)`.
+    """The same structure with every tensor replaced by `replace(key path, tensor)`.
 
-    What holds no tensors is returned as it is; the rest is copied, and the value given here is
-    not changed.  Mappings that are no dict are returned as they are, and so is a container inside
-    itself (`around` are those on the way to it).
+    Containers are copied if something in them changes; `value` itself is never changed.
+    Mappings that are not dicts are returned unchanged, as is a container inside itself
+    (`around` are the ids of enclosing containers).
     """
     if isinstance(value, torch.Tensor):
         return replace(name, value)
@@ -72,7 +70,7 @@ def replace_tensors(
     if isinstance(value, tuple):
         named = hasattr(value, "_fields")
         return type(value)(*new) if named else type(value)(new)
-    if isinstance(value, list | dict):  # copied, for a subclass may have any __init__
+    if isinstance(value, list | dict):  # copied, since a subclass may have any __init__
         copied: Any = copy.copy(value)
         keys = range(len(new)) if isinstance(value, list) else (key for key, _ in old)
         for key, item in zip(keys, new, strict=True):
@@ -81,7 +79,7 @@ def replace_tensors(
     if dataclasses.is_dataclass(value):
         changed = copy.copy(value)
         for (key, _), item in zip(old, new, strict=True):
-            object.__setattr__(changed, str(key), item)  # also where it is frozen
+            object.__setattr__(changed, str(key), item)  # works for frozen dataclasses too
         return changed
     return value
 

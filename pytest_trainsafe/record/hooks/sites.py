@@ -1,6 +1,6 @@
-"""Notes the lines at which a program calls its model, reports, steps, and makes what does so.
+"""Notes the lines at which a program calls its model, reports, steps, and constructs optimizers.
 
-Reports name them where the fault is outside of the model.  Called by the recorder.
+Reports name these lines for faults outside of the model.  Called by the recorder.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pytest_trainsafe.launch.collectives.ledger import calling_lines
 from pytest_trainsafe.trace.facts import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Different lines that are noted of one kind.
+#: Maximum number of lines noted per kind.
 MOST = 8
 
 
-#: Functions of torch that wrap a model, by the class of the state that they keep for it.
+#: Functions of torch that wrap a model, by the class of their state.
 _STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
 
 
 class Sites:
-    """One rank's lines, each noted once."""
+    """The noted lines of one rank, without duplicates."""
 
     def __init__(self, writer: RankWriter) -> None:
         self._writer = writer
@@ -41,7 +41,7 @@ class Sites:
     def note(
         self, what: What, when: object = None, name: str = "", site: Site | None = None
     ) -> None:
-        """Note the line that led here, or `site`; `when` says of what repeats which time it is."""
+        """Notes the program's line on the stack, or `site`; with `when`, only once per `when`."""
         if self._counts[what] >= MOST or (what, when) in self._seen:
             return
         if when is not None:
@@ -51,22 +51,22 @@ class Sites:
             self.add(site)
 
     def here(self, what: What, name: str = "") -> Site | None:
-        """The line that led here, which is not noted yet; None where none of the program's did."""
+        """The program's line on the stack, without noting it; None if there is none."""
         at, user = calling_lines()
-        # On a GPU, hooks of a backward run in a thread that nobody's line led to.
+        # On a GPU, hooks of a backward run in a thread without the program's frames.
         if at.startswith((TORCH, "<")) or passes_on(at):
             return None
         return Site(what, at, user, name)
 
     def write_constructed(self) -> None:
-        """Note what was constructed until now."""
+        """Notes the optimizers and wrappers that were constructed so far."""
         for site in self._constructed:
             self.add(site)
         self._constructed.clear()
 
     @contextlib.contextmanager
     def constructions(self) -> Iterator[None]:
-        """Watch for optimizers, and for torch's wrappers that reduce gradients."""
+        """Detects constructions of optimizers, and of torch's wrappers that reduce gradients."""
         classes: list[tuple[Any, What]] = [
             (torch.optim.Optimizer, "optimizer"),
             (DistributedDataParallel, "wrapper"),
@@ -94,7 +94,7 @@ class Sites:
         return watched
 
     def add(self, site: Site) -> None:
-        """Note a line, unless it was noted before or there are too many of its kind."""
+        """Notes a line, unless it was noted before or there are too many of its kind."""
         if not site.at or site in self._noted or self._counts[site.what] >= MOST:
             return
         self._noted.add(site)

@@ -1,4 +1,4 @@
-"""Where a class, or a forward set in its place, is defined.  Called by the recorder."""
+"""Finds where a class, or a forward that replaces its own, is defined.  Called by the recorder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 from pytest_trainsafe.core.code_files import TORCH
 from pytest_trainsafe.trace.schema import ModuleEvent
 
-#: Modules of torch that make a class of their own of a module's.
+#: Modules of torch that derive classes from a module's class.
 _MADE_BY = (
     "torch.distributed.fsdp",
     "torch.distributed._composable",
@@ -25,7 +25,7 @@ _MADE_BY = (
 
 @functools.cache
 def source_of(cls: type) -> str:
-    """`file:line` of a class; "" where it was made at run time or in a C extension."""
+    """`file:line` of a class; "" if it was created at run time or in a C extension."""
     try:
         file = inspect.getsourcefile(cls)
         return f"{file}:{_only_line(cls, file or '') or inspect.getsourcelines(cls)[1]}"
@@ -34,33 +34,33 @@ def source_of(cls: type) -> str:
 
 
 def _only_line(cls: type, file: str) -> int | None:
-    """The number of the line that defines the class, where only one line can; else None.
+    """The number of the line that defines the class if only one line can; else None.
 
-    `inspect` parses the whole file for each class, which takes a rank longer than a step.
+    `inspect` parses the whole file for each class, which would take longer than a training step.
     """
     lines = linecache.getlines(file)
     defines = re.compile(rf"\s*class\s+{re.escape(cls.__name__)}\b")
     found = [number for number, line in enumerate(lines, start=1) if defines.match(line)]
-    # A decorated class begins at its first decorator, wherever that is.
+    # A decorated class begins at its first decorator, which this search does not find.
     if len(found) != 1 or (found[0] > 1 and not _apart(lines[found[0] - 2])):
         return None
     return found[0]
 
 
 def _apart(line: str) -> bool:
-    """Whether a line cannot be the end of a decorator of what follows it."""
+    """Whether a line cannot be the end of a decorator of the following line."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
 def described_class(cls: type) -> type:
-    """The class that somebody wrote: what FSDP2 and parametrizations derive from it is torch's."""
+    """The class from the user's code: FSDP2 and parametrizations derive classes from it."""
     return next(each for each in cls.__mro__ if not each.__module__.startswith(_MADE_BY))
 
 
 def replaced_forward(module: nn.Module) -> str:
-    """`file:line` of a forward that is set in place of the class's own; "" where there is none.
+    """`file:line` of a forward that replaces the class's own; "" if there is none.
 
-    It may be set on the instance, or on the class by another file; torch's own do not count.
+    It may be set on the instance, or on the class from another file; torch's own do not count.
     """
     own = vars(module).get("forward")
     cls: Any = type(module if own is None else own)

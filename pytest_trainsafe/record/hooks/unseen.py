@@ -1,7 +1,7 @@
-"""Names what is recorded of nothing: tensors that a module returns where nobody looks.
+"""Finds values in a module's output that are not recorded.
 
-Called by the recorder's hooks, which note each once, for the report to say.  An object of a
-user's class may hold anything (caches, the model itself), so it is not entered, only named.
+Called by the recorder's hooks, which note each once for the report.  An object of a user's class
+may refer to anything (caches, the model itself), so it is reported but not entered.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import nn
 
 from pytest_trainsafe.record.hooks.outputs import has_values, leaves
 
-#: What cannot hold a tensor, and is most of what is met.
+#: Types that cannot hold tensors, and are the most frequent.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
 def unseen(value: object) -> Iterator[str]:
-    """What of a module's output is not recorded though it holds values, in words.
+    """Descriptions of values in a module's output that are not recorded.
 
-    `output.cache is a Cache, with tensors in keys, values`; nothing for strings, numbers, None
-    and objects without tensors.
+    For example `output.cache is a Cache, with tensors in keys, values`; none for strings,
+    numbers, None and objects without tensors.
     """
     for place, leaf in leaves(value):
         what = _what(leaf)
@@ -39,7 +39,7 @@ def _what(leaf: object) -> str:
     if isinstance(leaf, Set):
         return f"a {name} of tensors" if any(map(_holds_tensors, leaf)) else ""
     if isinstance(leaf, Iterator):
-        return f"a {name}, which cannot be looked at without using it up"
+        return f"a {name}, which cannot be read without consuming it"
     if type(leaf).__module__ == "numpy" and hasattr(leaf, "dtype"):
         return f"a numpy {name}"
     found = [name for name, item in _attributes(leaf) if _holds_tensors(item)]
@@ -53,7 +53,7 @@ def _kind_of(tensor: torch.Tensor) -> str:
 
 
 def _holds_tensors(value: object) -> bool:
-    """Whether a value is a tensor or a container of some; parameters belong to the model."""
+    """Whether a value is a tensor or contains some; parameters belong to the model."""
     return any(
         isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
         for _, leaf in leaves(value)
@@ -61,7 +61,7 @@ def _holds_tensors(value: object) -> bool:
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, object]]:
-    """The attributes that an object stores, without calling any property of it."""
+    """The attributes that an object stores; calls none of its properties."""
     yield from getattr(value, "__dict__", {}).items()
     for cls in type(value).__mro__:
         slots = cls.__dict__.get("__slots__", ())

@@ -1,1 +1,1 @@
-"""What a Run puts into a program: noise of the size of rounding, and rewritten values."""
+"""Changes to a running program: noise of the size of rounding, and rewritten values."""

@@ -1,7 +1,7 @@
-"""Noise of the size of rounding, injected into a reference to see how it responds.
+"""Noise of the size of rounding, injected into a reference to measure its response.
 
 TTrace (section 4.5) perturbs the model's input by a relative machine epsilon and takes the
-response as the error that rounding may cause.  An input perturbation exercises no rounding of
+response as the error that rounding may cause.  An input perturbation does not include rounding in
 the backward pass near the loss, so the noise here enters at every leaf module, forward and
 backward: each output and each gradient is multiplied by 1 + eps * u, u uniform in [-1, 1].
 """
@@ -19,15 +19,15 @@ from pytest_trainsafe.record.training.tensors import on_gradient, tensor_hash
 T = TypeVar("T")
 
 
-#: Nodes of the graph behind a module's outputs that are looked at; a leaf module has few.
+#: Maximum number of graph nodes to search behind a module's outputs; leaf modules have few.
 MOST_NODES = 1000
 
 
 class Noise:
-    """Multiplies floating tensors by 1 + eps * u.
+    """Multiplies floating-point tensors by 1 + eps * u.
 
-    Like rounding, u is a function of the values: the same tensor at the same place gets the
-    same noise in every run and when it is recomputed.  Of a key, u is the same in every run.
+    Like rounding, u is a function of the values: the same tensor with the same key gets the same
+    noise in every run, and when it is recomputed.
     """
 
     def __init__(self, epsilon: float, seed: int) -> None:
@@ -37,7 +37,7 @@ class Noise:
     def __call__(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
         """The perturbed values, rounded to the tensor's dtype.
 
-        Zeros, infinities and NaN stay; what is not of a real floating dtype passes unchanged.
+        Zeros, infinities and NaN are unchanged; so are tensors of other than real floating dtypes.
         """
         if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
             return tensor  # an 8-bit float has no arithmetic
@@ -52,10 +52,11 @@ class Noise:
     def output(self, name: str, value: T, given: object = ()) -> T:
         """A module's output with noise on every tensor, and on the gradients that reach them.
 
-        Beside what the module computed, an input that it was `given` and hands back stays the
-        same tensor: the program may go on with either, and gradients must reach both.  So does an
-        output that others are computed from (the logits beside a router's weights): what reaches
-        it through them would not reach a copy with noise.
+        Some tensors are perturbed in place or not at all, instead of being replaced.  An input
+        (in `given`) that is returned next to other outputs stays the same tensor: the program may
+        use either, and gradients must reach both.  An output from which others are computed (the
+        logits next to a router's weights) also stays the same tensor, because gradients that
+        reach it through the others would not reach a noisy copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}
@@ -72,12 +73,12 @@ class Noise:
             key = f"{name}/{place}"
             if id(tensor) in behind:
                 if not any(stride == 0 for stride in tensor.stride()):  # no memory of its own
-                    # Not counted as a change: what the others saved of it is off by rounding.
+                    # `.data` keeps the version: values that others saved are off only by rounding.
                     tensor.data.copy_(self(key, tensor))
                 on_gradient(tensor, lambda grad: self(f"{key}/grad", grad))
                 return tensor
-            # Added rather than replaced, so that the graph behind the output stays; of infinities
-            # the difference is no number.
+            # Add the difference, so that the output's graph is kept.  The difference of infinities
+            # is NaN.
             difference = self(key, tensor) - tensor.detach()
             noisy = tensor + torch.where(difference.isfinite(), difference, 0)
             if noisy.requires_grad:
@@ -89,7 +90,7 @@ class Noise:
 
 
 def _behind(value: object, given: object) -> set[int]:
-    """The ids of the output's tensors that others of them are computed from."""
+    """The ids of the output's tensors from which other output tensors are computed."""
     outputs = {t.grad_fn: id(t) for _, t in tensors_in(value) if t.grad_fn is not None}
     if len(outputs) < 2:
         return set()

@@ -1,7 +1,7 @@
 """Noise of the size of rounding on the result of every operation that rounds.
 
-Noise at the output of modules (`perturb.py`) does not show how a module responds to rounding
-within it: a softmax that saturates, the gates of an LSTM.  Operations are seen here as they reach
+Noise at the outputs of modules (`perturb.py`) does not show how a module responds to rounding
+inside it: a softmax that saturates, the gates of an LSTM.  This module intercepts operations at
 the dispatcher, forward and backward.  Called by the recorder, inside the ranks.
 """
 
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_trainsafe.record.inject.perturb import Noise
 
-#: Operations that compute, by their names in ATen.  What copies, selects or compares is exact.
+#: Operations that round, by their names in ATen.  Copies, selections and comparisons are exact.
 _PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "vdot", "linear", "convolution")
 _ELEMENTWISE = (
     *("add", "sub", "rsub", "mul", "div", "pow", "reciprocal", "sqrt", "rsqrt", "addcmul"),
@@ -44,14 +44,14 @@ _FUSED = (
 )
 _ROUNDED = frozenset((*_PRODUCTS, *_ELEMENTWISE, *_SUMS, *_NORMS, *_LOSSES, *_FUSED))
 
-#: What the names of backward operations add to those of the forward ones.
+#: Suffixes of the names of backward operations.
 _BACKWARD = ("_backward_data", "_backward", "_data")
 
 
 class OperationNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Multiplies the floating results of operations that round by 1 + eps * u, as `noise` does.
+    """Multiplies the floating-point results of operations that round by 1 + eps * u, as `Noise`.
 
-    Results that are views, and operations that change a tensor in place, are left alone.
+    Does not change views, nor tensors that an operation modifies in place.
     """
 
     def __init__(self, noise: Noise) -> None:
@@ -82,7 +82,7 @@ class OperationNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def is_rounded(name: str) -> bool:
-    """Whether an operation of ATen computes what it returns, so that it is rounded."""
+    """Whether an ATen operation rounds its results."""
     for suffix in _BACKWARD:
         name = name.removesuffix(suffix)
     return name in _ROUNDED

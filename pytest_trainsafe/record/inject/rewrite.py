@@ -1,13 +1,14 @@
-"""Rewrites what flows between modules, so that an error in one cannot reach the next.
+"""Rewrites the values that flow between modules, so that an error in one cannot reach the next.
 
 TTrace (section 4.3) rewrites the inputs of every module with tensors of its consistent generator.
-Here a module's *outputs* are rewritten as they leave it, and the gradients that reach them as
-they arrive, each after it was recorded: an output's layout is known (annotations, DTensor), an
-input's often only through the module that made it.  What a module is given then is the same
-logical tensor at every Point, but for the code between two modules, whose errors end at the next
-output.  Inputs, and the gradients that leave through them, are recorded to tell the two apart.
+Here a module's *outputs* are rewritten when it returns them, and the gradients that reach them
+when they arrive, each after it was recorded.  The layout of an output is known (annotations,
+DTensor); that of an input often only through the module that computed it.  So every module gets
+the same logical inputs at every Point, except for errors of the code between two modules, which
+end at the next output.  Inputs, and the gradients that leave through them, are recorded to
+distinguish that code from the module.
 
-Used by the recorder's hooks, in the Runs that localisation asks for.
+Used by the recorder's hooks, in the Runs of a localisation.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: The attribute by which a tensor is known as the output of a module: its `Origin`.
+#: The attribute that marks a tensor as the output of a module: its `Origin`.
 _ORIGIN = "_trainsafe_origin"
 
-#: What an input's layout source is called where nothing is known of it.
+#: The layout source of an input whose layout is not known.
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What is known of a module's output: its layouts, and which module's it is."""
+    """The module that a tensor is an output of, and the layouts of output and gradient."""
 
     module: str
     layout: Layout
@@ -58,12 +59,13 @@ class Origin:
 
     @property
     def source(self) -> str:
+        """The layout source for an input: the module that computed it."""
         return f"output of {self.module}"
 
 
 @dataclass(slots=True)
 class _Call:
-    """A module's call while it runs, and afterwards what its inputs' gradients belong to."""
+    """A module's call while it runs; later it identifies the gradients of its inputs."""
 
     module: nn.Module
     name: str
@@ -72,7 +74,7 @@ class _Call:
 
 
 class Rewriter:
-    """Rewrites one rank's outputs and gradients to those that `spec.rewrite` describes."""
+    """Rewrites one rank's outputs and gradients to the values that `spec.rewrite` describes."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class Rewriter:
         self._calls: Counter[tuple[int, int | None, str]] = Counter()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
-        """Install the hooks on inputs.  Comes after the recorder's, whose hooks call `outputs`."""
+        """Installs the hooks on inputs; after the recorder's hooks, which call `outputs`."""
         for module, name in names.items():
             hooks.before(module, name, self._enter(name))
             hooks.after(module, name, self._leave, always_call=True)
@@ -106,13 +108,13 @@ class Rewriter:
     def outputs(
         self, base: TensorId, output: object, recomputing: bool, passes_on: bool = False
     ) -> object:
-        """What leaves a module instead of `output`; `base` is its call, named "output".
+        """The values that a module returns in place of `output`; `base` is its call.
 
-        The gradients are rewritten where they arrive at `output`: call this after hooks that
-        record them were installed.  What a module only `passes_on` stays what it is.
+        Gradients are rewritten where they arrive at `output`, so call this after installing the
+        hooks that record them.  With `passes_on` (an `nn.Identity`) nothing is rewritten.
         """
         if recomputing:
-            # Of a module that was called once it is known which call is repeated, always.
+            # If the module was called only once, that call is the one being repeated.
             call = 0 if self._calls[_once(base)] == 1 else base.call
             base = msgspec.structs.replace(base, call=call)
         else:
@@ -130,7 +132,7 @@ class Rewriter:
         return replace_tensors(output, rewritten)
 
     def write(self, microbatch: int) -> None:
-        """Write the gradients that left through inputs; those that come later do not count."""
+        """Writes the gradients that left through inputs; ignores those that come later."""
         for where, (values, layout, source) in list(self._held.items()):
             if where.microbatch == microbatch:
                 self.writer.add_tensor(where, values, layout, source)
@@ -153,7 +155,7 @@ class Rewriter:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
-        if not order:  # else its layout is not that of the tensor as it flows
+        if not order:  # otherwise the layout is not that of the tensor as it is returned
             setattr(tensor, _ORIGIN, origin)
         return tensor
 
@@ -175,15 +177,15 @@ class Rewriter:
                 for index, grad in enumerate(grads)
             )
 
-        # On the node, not the tensor: hooks on tensors run first, and those record.
+        # On the node, not the tensor: hooks on tensors, which record, run first.
         node.register_prehook(arriving)
 
     def _values(
         self, where: TensorId, like: torch.Tensor, layout: Layout, order: tuple[int, ...] = ()
     ) -> torch.Tensor | None:
-        """The tensor to put in place of `like`; None where it is not among those to rewrite.
+        """The tensor to use in place of `like`; None if it is not to be rewritten.
 
-        `order` restores the dimensions of `like`.
+        `order` is the permutation that restores the dimensions of `like`.
         """
         if order:
             values = self._values(where, like.permute(order), layout)
@@ -198,7 +200,7 @@ class Rewriter:
         except (LayoutError, IndexError):
             return None
         if len(wanted.shape) != local.ndim or tuple(local.shape) != expected:
-            return None  # recorded so, and wrong already
+            return None  # its shape is already wrong, and recorded so
         values = consistent_tensor(
             f"rewritten {where}",
             wanted.shape,
@@ -235,7 +237,7 @@ class Rewriter:
         return layout + self.annotations.unreduced(self.point) if gradient else layout
 
     # Inputs.
-
+    # Inputs.
     def _enter(self, name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
             call = _Call(module, name)
@@ -249,7 +251,7 @@ class Rewriter:
 
     def _leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
         while self._running and self._running.pop().module is not module:
-            pass  # calls that an exception ended
+            pass  # remove calls that an exception ended
 
     def _note_caller(self, name: str) -> None:
         if self._running and name not in self._callers:
@@ -257,18 +259,18 @@ class Rewriter:
             self.writer.add(Caller(name, self._running[-1].name))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Keep the inputs' values, and see each one's gradient by itself.
+        """Keeps the inputs' values, and observes the gradient of each input separately.
 
-        A tensor's own hooks see the sum over all that use it; an alias has this use's alone.
+        The hooks of a tensor get the gradient summed over all its uses; an alias has only this use.
         """
         aliases: dict[int, torch.Tensor] = {}
-        # Arguments keep the names of their places: positions, then keywords.
+        # Key paths of arguments: positions, then keywords.
         for place, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
             if tensor.layout != torch.strided:
                 continue
             if not tensor.is_floating_point():
-                # Tokens, labels, masks: no gradient leaves through them, and they are rewritten
-                # nowhere, but a module that is given others is not at fault.
+                # Tokens, labels, masks.  They have no gradient and are never rewritten, but a
+                # module that gets different ones is not the faulty one.
                 if not tensor.is_complex():
                     call.inputs.append((place, local_values(tensor).clone(), None))
                 continue
@@ -324,7 +326,7 @@ class Rewriter:
 
 
 class _Rewritten(torch.autograd.Function):
-    """Other values in the same place of the graph; the gradient passes as it is."""
+    """Replaces values in the forward; passes the gradient through unchanged."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, values: list[torch.Tensor]) -> torch.Tensor:
@@ -340,5 +342,5 @@ def _once(base: TensorId) -> tuple[int, int | None, str]:
 
 
 def rewrite_key(where: TensorId) -> str:
-    """The name under which `spec.rewrite` has a tensor: one for all steps and micro-batches."""
+    """The key of a tensor in `spec.rewrite`: the same for all steps and micro-batches."""
     return f"{where.kind} {where.path} {where.call}"

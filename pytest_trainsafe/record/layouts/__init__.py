@@ -1,4 +1,4 @@
-"""The Layouts of what a rank holds.
+"""Finds the Layouts of the tensors that a rank holds.
 
 resolve       the Layout of a parameter, from the first source that knows it
 dtensor       from DTensor placements

@@ -2,9 +2,9 @@
 
 Called by `resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
 `partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
-layers.py); `partition_blocks`, the logical sizes of fused blocks, is ours, because Megatron-LM
-before 0.16 leaves the stride of gated projections at 1; and `expert_tp_size` is ours too, because
-Megatron-LM marks the experts' weights alike, whatever their own tensor-parallel size is.
+layers.py).  Two attributes are our own: `partition_blocks`, the logical sizes of fused blocks,
+because Megatron-LM before 0.16 leaves the stride of gated projections at 1; and `expert_tp_size`,
+because Megatron-LM marks experts' weights alike, whatever their tensor-parallel size is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pytest_trainsafe.core.layout import REPLICATED, Layout, Sizes
 def attribute_layout(
     name: str, parameter: Any, sizes: Sizes, axes: Sequence[str] = ("tp",)
 ) -> Layout | None:
-    """The layout that a parameter's attributes declare, or None without the attributes.
+    """The layout that a parameter's attributes declare; None without the attributes.
 
-    `axes` are those that tensor parallelism cuts this parameter over, outermost first.
-    Raises LayoutError when the attributes contradict the parameter's shape.
+    `axes` are the axes of tensor parallelism that split this parameter, outermost first.
+    Raises LayoutError if the attributes contradict the parameter's shape.
     """
     marked = getattr(parameter, "tensor_model_parallel", None)
     if marked is None:
@@ -44,7 +44,8 @@ def attribute_layout(
         blocks = (length // stride,) * stride
     if blocks and sum(blocks) != length:
         raise LayoutError(
-            f"{name} has {length} rows in dimension {dim} over {tp} tp ranks, and its blocks "
-            f"{list(blocks)} (partition_blocks, or partition_stride {stride}) make {sum(blocks)}"
+            f"{name} has {length} rows in dimension {dim} over {tp} tp ranks, but its blocks "
+            f"{list(blocks)} (partition_blocks, or partition_stride {stride}) add up to "
+            f"{sum(blocks)}"
         )
     return nested(dim, axes, sizes, blocks)

@@ -1,8 +1,8 @@
 """Layouts from DTensor placements.
 
 Called by the recorder for DTensor parameters and outputs.  The placements are recomputed with
-our own index arithmetic and checked against the local tensor, so what cannot be expressed is
-an error here and not a false alarm in a judge.
+our own index arithmetic and checked against the local tensor, so that a placement which cannot
+be expressed is an error here and not a false alarm in a judge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Size
 from pytest_trainsafe.core.mesh import coordinates_over, mesh_of, sizes_over
 from pytest_trainsafe.core.point import MESH_AXES
 
-#: What common frameworks call the dimensions of their meshes.
+#: The names that common frameworks give to the dimensions of their meshes.
 AXIS_NAMES: dict[str, tuple[str, ...]] = {
     **{axis: (axis,) for axis in MESH_AXES},
     "dp_shard": ("dp",),
@@ -30,7 +30,7 @@ AXIS_NAMES: dict[str, tuple[str, ...]] = {
 
 
 def is_dtensor(tensor: object) -> bool:
-    """Whether this is a DTensor; asks without importing torch.distributed."""
+    """Whether this is a DTensor; does not import torch.distributed."""
     return type(tensor).__name__ == "DTensor" and hasattr(tensor, "placements")
 
 
@@ -39,17 +39,18 @@ def dtensor_layout(
     sizes: Sizes | None = None,
     axes: Mapping[str, str | Sequence[str]] | None = None,
 ) -> Layout:
-    """The layout of a DTensor, whose local tensor is the part.
+    """The layout of a DTensor's local tensor.
 
-    With the Point's `sizes`, a mesh dimension is what its global ranks vary in.  Otherwise its
-    name says so: `axes` maps names, in addition to AXIS_NAMES.  A dimension that is not exactly
-    one axis (HSDP's two halves of dp, dp and cp flattened) gives Slices.
+    With the Point's `sizes`, a mesh dimension is identified by the axes along which its global
+    ranks vary.  Otherwise it is identified by its name: `axes` maps names, in addition to
+    AXIS_NAMES.  A dimension that is not exactly one axis (HSDP's two halves of dp, dp and cp
+    flattened) gives Slices.
     Raises LayoutError for what no layout expresses: unknown names, maxima, NormPartial.
     """
     mesh = tensor.device_mesh
     where = mesh.get_coordinate()
     if where is None:
-        raise LayoutError(f"this rank is no part of the DTensor's mesh {mesh}")
+        raise LayoutError(f"this rank is not part of the DTensor's mesh {mesh}")
     dims = _by_rank(mesh, where, sizes) if sizes is not None else _by_name(mesh, axes or {})
     partials: list[Placement] = []
     for number, placement in enumerate(tensor.placements):
@@ -74,10 +75,10 @@ def dtensor_layout(
 
 
 def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
-    """The mesh dimensions that cut, outermost first, and the cut that each of them makes.
+    """The mesh dimensions that split, outermost first, each with its Shard.
 
-    A cut's axis is the mesh's own dimension.  A cut in blocks names their sizes, those of what
-    the cuts before it leave.
+    The axis of a Shard is the mesh's own dimension.  Its blocks, if any, have the sizes that the
+    previous splits leave.
     """
     mesh = tensor.device_mesh
     cuts: dict[int, Shard] = {}
@@ -91,10 +92,10 @@ def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
             if tensor.shape[dim] % parts:
                 raise LayoutError(
                     f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} "
-                    f"cuts blocks of shards of dimension {dim} that are not all equally long"
+                    f"splits blocks of shards of dimension {dim} that are not all equally long"
                 )
             left = tensor.shape[dim] // parts
-            size = -(-left // blocks)  # as torch.chunk cuts
+            size = -(-left // blocks)  # as torch.chunk does
             ends = [min(left, size * n) for n in range(blocks + 1)]
             sizes = tuple(end - start for start, end in itertools.pairwise(ends))
         cuts[number] = Shard(dim, _own_axis(number), sizes)
@@ -115,22 +116,22 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
         dict(zip(own, mesh.shape, strict=True)),
         tensor.shape,
     )
-    due, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
-    if due != local:
+    expected, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
+    if expected != local:
         raise LayoutError(
             f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} holds "
-            f"{list(local)} here, where the placements give {list(due)}"
+            f"{list(local)} here, where the placements give {list(expected)}"
         )
     return arrays
 
 
 def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, int]]:
-    """The mesh dimensions that cut, in the order in which they do, each with its blocks.
+    """The mesh dimensions that split, in order of splitting, each with its number of blocks.
 
-    Left to right, except that a `_StridedShard` comes inside the later ones that were cut
-    before it; its split factor is their number of parts (FSDP2 over tensor parallelism).  What
-    no later dimension accounts for is a number of blocks, each cut on its own: a fused
-    projection, or a flattened view of a tensor that is cut in another dimension.
+    The order is left to right, except that a `_StridedShard` splits after (inside) later mesh
+    dimensions; its split factor is the product of their sizes (FSDP2 over tensor parallelism).
+    A remaining factor is a number of blocks that are split independently: a fused projection,
+    or a flattened view of a tensor that is split in another dimension.
     """
     order: list[tuple[int, int]] = []
     for number in range(len(placements) - 1, -1, -1):
@@ -145,7 +146,9 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
                 break
             inner, _ = order[at]
             if factor % mesh.size(inner):
-                raise LayoutError(f"cannot tell what {placement} in {placements} was cut after")
+                raise LayoutError(
+                    f"cannot determine which dimensions split before {placement} in {placements}"
+                )
             factor //= mesh.size(inner)
             at += 1
         order.insert(at, (number, factor))
@@ -154,9 +157,9 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
 
 @dataclass(frozen=True, slots=True)
 class MeshDim:
-    """What one dimension of a mesh is at the Point.
+    """The axes of the Point that one dimension of a mesh corresponds to.
 
-    `exact`: it is one axis, in order.  `whole`: all ranks along its axes are in it.
+    `exact`: it is one axis, in order.  `whole`: it contains all ranks along its axes.
     """
 
     axes: tuple[str, ...]
@@ -165,21 +168,21 @@ class MeshDim:
 
 
 def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
-    """What each mesh dimension is: the axes in which the ranks along it vary."""
+    """The MeshDim of each mesh dimension, from the axes along which its ranks vary."""
     over = sizes_over(mesh_of(sizes), sizes)
     dims = []
     for number in range(mesh.ndim):
         line = tuple(slice(None) if i == number else w for i, w in enumerate(where))
-        stands = [coordinates_over(over, int(rank)) for rank in mesh.mesh[line]]
-        axes = tuple(axis for axis in over if len({stand[axis] for stand in stands}) > 1)
-        whole = math.prod(sizes[axis] for axis in axes) == len(stands)
-        in_order = len(axes) == 1 and [s[axes[0]] for s in stands] == list(range(len(stands)))
+        places = [coordinates_over(over, int(rank)) for rank in mesh.mesh[line]]
+        axes = tuple(axis for axis in over if len({place[axis] for place in places}) > 1)
+        whole = math.prod(sizes[axis] for axis in axes) == len(places)
+        in_order = len(axes) == 1 and [s[axes[0]] for s in places] == list(range(len(places)))
         dims.append(MeshDim(axes, whole and in_order, whole))
     return dims
 
 
 def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[MeshDim]:
-    """What each mesh dimension is, by its name."""
+    """The MeshDim of each mesh dimension, from its name."""
     known = dict(AXIS_NAMES)
     for name, axis in mapping.items():
         known[name] = (axis,) if isinstance(axis, str) else tuple(axis)
@@ -190,7 +193,7 @@ def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[Mesh
             mapped.append(known.get(name, ()))
         elif name not in known:
             raise LayoutError(
-                f"the mesh dimension {name} is none of {', '.join(known)}; name it so "
+                f"the mesh dimension {name} is not one of {', '.join(known)}; rename it "
                 "(`mesh_dim_names=`), or map it to an axis"
             )
         else:
@@ -206,7 +209,7 @@ def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[Mesh
 def _partial(placement: Any, dim: MeshDim) -> list[Placement]:
     op = getattr(placement, "reduce_op", None)
     if op not in ("sum", "avg") or type(placement).__name__ != "Partial":
-        raise LayoutError(f"{placement} is no sum or mean of the ranks' terms; it cannot be merged")
+        raise LayoutError(f"{placement} is not a sum or mean of the ranks' terms; it has no layout")
     if not dim.whole:
         raise LayoutError(f"{placement} is over a part of the axis {', '.join(dim.axes)} only")
     return [Partial(axis, op) for axis in dim.axes]

@@ -1,8 +1,8 @@
-"""Which run of a flattened parameter this rank's optimizer holds, from attributes.
+"""Which range of a flattened parameter this rank's optimizer holds, from an attribute.
 
 Called by the recorder.  Megatron-LM's distributed optimizer keeps a rank's piece of the master
-weights under `main_param`, as a vector; which elements of the parameter it is, only the optimizer
-knows.  `main_param_range`, ours, says so.
+weights under `main_param`, as a vector, but only the optimizer knows which elements of the
+parameter it contains.  The attribute `main_param_range`, our own, declares them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Flat, Sizes
 
-#: The axes over which optimizers share out parameters that their ranks hold alike.
+#: The axes over which optimizers split parameters that are replicated over them.
 AXES = ("dp", "cp")
 
 
 def optimizer_run(name: str, parameter: Any, sizes: Sizes) -> Flat | None:
-    """The run that `main_param_range = (start, end)` declares, None without the attribute.
+    """The range that `main_param_range = (start, end)` declares; None without the attribute.
 
-    The elements are those of this rank's parameter, flattened; (0, 0) where this rank's optimizer
-    has none of them.  Raises LayoutError for a range that is none.
+    The range is of this rank's flattened parameter; (0, 0) if this rank's optimizer has no part
+    of it.  Raises LayoutError for an invalid range.
     """
     given = getattr(parameter, "main_param_range", None)
     if given is None:
@@ -31,6 +31,6 @@ def optimizer_run(name: str, parameter: Any, sizes: Sizes) -> Flat | None:
             axes = tuple(axis for axis in AXES if sizes[axis] > 1)
             return Flat(start, end - start, tuple(parameter.shape), axes or AXES[:1])
     raise LayoutError(
-        f"{name} has main_param_range {given!r}; it is (start, end), a range of the "
+        f"{name} has main_param_range {given!r}; it must be (start, end), a range of the "
         f"{elements} elements of the flattened parameter on this rank"
     )

@@ -21,13 +21,13 @@ from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
 def parameter_layout(
     name: str, parameter: Any, point: Point, annotations: Annotations
 ) -> tuple[Layout, str]:
-    """The layout of a parameter and where it came from.
+    """The layout of a parameter and its source.
 
-    DTensor placements first, then what a framework's adapter knows, then a `tensor_model_parallel`
-    mark, then the annotations, then whole on every rank.  A mark that says False yields to an
-    annotation: Megatron-LM puts it on every parameter it knows nothing about.  At Points with ep,
-    a parameter that is marked `allreduce = False` (Megatron-LM's mark of an expert) or annotated
-    `expert_parallel` is held by its owners only.
+    In this order: DTensor placements, a framework's adapter, the attribute
+    `tensor_model_parallel`, the annotations, and else whole on every rank.  If the attribute is
+    False, an annotation takes precedence, because Megatron-LM sets it to False on every parameter
+    that it knows nothing about.  At Points with ep, only its owners hold a parameter that has
+    `allreduce = False` (Megatron-LM's mark of an expert) or is annotated `expert_parallel`.
     """
     size = _expert_tp_size(name, parameter, annotations)
     axes = _axes(name, parameter, point, annotations)
@@ -51,26 +51,26 @@ def _of_experts(point: Point) -> tuple[str, ...]:
 
 
 def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
-    """The tensor-parallel size of an expert's parameter where it has one of its own.
+    """The tensor-parallel size of an expert's parameter, if it has one of its own; else None.
 
-    The attribute `expert_tp_size` (ours) comes before the annotation of that name.
+    The attribute `expert_tp_size` (our own) takes precedence over the annotation of that name.
     """
     marked = getattr(parameter, "expert_tp_size", None)
     if marked is None:
         return annotations.expert_tp_size(name)
     if not isinstance(marked, int) or isinstance(marked, bool) or marked < 1:
         raise LayoutError(
-            f"{name} has expert_tp_size {marked!r}; it is the number of ranks that an expert's "
-            "weights are cut over, 1 or more"
+            f"{name} has expert_tp_size {marked!r}; it must be the number of ranks that an "
+            "expert's weights are split over, 1 or more"
         )
     return marked
 
 
 def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
-    """The axes that tensor parallelism cuts a parameter over, outermost first.
+    """The axes of tensor parallelism that split a parameter, outermost first.
 
-    Those of an expert with a size of its own are counted over tp, then what ep lies over (by
-    default cp, then dp), as Megatron-LM numbers the ranks of experts.
+    For an expert with a size of its own, these are the first of tp and the axes of ep (by default
+    cp, then dp) whose product is that size: Megatron-LM numbers the ranks of experts in that order.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:
@@ -87,7 +87,7 @@ def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> 
         products = [" * ".join(counted[: count + 1]) for count in range(len(counted))]
         allowed = f"1, {', '.join(products[:-1])} or {products[-1]}"
         raise LayoutError(
-            f"{name} has an expert_tp_size of {size}, and at this Point ({sizes}) it must be "
+            f"{name} has an expert_tp_size of {size}, but at this Point ({sizes}) it must be "
             f"{allowed}: other sizes have no layout here. Leave this Point out of the sweep"
         )
     return axes
@@ -112,7 +112,7 @@ def _cut(
 
 
 def _dimensions(parameter: Any) -> int:
-    """How many dimensions it has, also while ZeRO's stage 3 has it in pieces (`ds_shape`)."""
+    """The number of dimensions, even if ZeRO stage 3 has partitioned the parameter."""
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
@@ -121,10 +121,12 @@ def gradient_partial_axes(
 ) -> tuple[str, ...]:
     """The axes over which one micro-batch's raw gradient is a partial sum.
 
-    cp, because each rank saw its part of the sequence; and tp with sequence parallelism for
-    parameters that every tp rank holds whole (Megatron's mark `sequence_parallel`); and pp for
-    those that two stages hold a copy of (Megatron's mark `shared_embedding`); and those that the
-    annotation `gradient_partial` names, as tp for a norm of each rank's own attention heads.
+    - cp, because each rank has only its part of the sequence;
+    - tp with sequence parallelism, for parameters that are whole on every tp rank (Megatron's
+      attribute `sequence_parallel`);
+    - pp for parameters with a copy on two stages (Megatron's attribute `shared_embedding`);
+    - the axes in the annotation `gradient_partial`, such as tp for a norm over each rank's own
+      attention heads.
     """
     axes = ["cp"] if point.size("cp") > 1 else []
     declared = annotations.gradient_partial(name)
@@ -139,9 +141,9 @@ def gradient_partial_axes(
 def contradictions(
     parameters: Mapping[str, Any], point: Point, annotations: Annotations
 ) -> Iterator[str]:
-    """The annotations of parameters that say otherwise than what is used, in words.
+    """Messages about parameters' annotations that contradict the layout in use.
 
-    Which of the two is right is for the user to say; the annotation has no effect.
+    Such an annotation has no effect; the user has to decide which of the two is right.
     """
     for name, parameter in parameters.items():
         axes = _axes(name, parameter, point, annotations)
@@ -153,6 +155,6 @@ def contradictions(
             continue
         used = "DTensor placements" if source == "dtensor" else "attributes"
         yield (
-            f"the annotation {annotated[1]} says that {name} is {describe(annotated[0])}, and the "
+            f"the annotation {annotated[1]} says that {name} is {describe(annotated[0])}, but the "
             f"parameter's {used} say {describe(layout)}; the annotation is not used"
         )

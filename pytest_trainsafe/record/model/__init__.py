@@ -1,8 +1,8 @@
-"""The watched model: its parts, the canonical names in it, and its initial parameters.
+"""The watched model: its parts, its canonical names, and its initial parameters.
 
-parts        a model in parts, under the names that the whole model gives
-inputs       what a program gives its model
+parts        a model in parts, under the names of the whole model
+inputs       the inputs that a program passes to its model
 names        the module and parameter names that a single device would use
-initialize   gives each parameter a value that is a function of its name
-consistent   such values
+initialize   fills each parameter with values that depend on its name
+consistent   generates those values
 """

@@ -1,8 +1,8 @@
-"""Consistent tensors: values that are a function of a name and an index, and of nothing else.
+"""Consistent tensors: values that depend only on a name, a seed and an index.
 
-TTrace section 4.2 draws the full tensor from a seeded generator and cuts each rank's part out
-of it.  Here every element is a hash of (key, seed, index), so a rank computes only its part, and
-the values are the same bits on every device, with every library version, at every Point.
+TTrace section 4.2 draws the full tensor from a seeded generator and takes each rank's part of it.
+Here every element is a hash of (key, seed, index), so a rank computes only its part, and the
+values are bit-identical on every device, with every library version, at every Point.
 Called by `ctx.initialize` and by perturbations, inside the ranks.
 """
 
@@ -21,7 +21,7 @@ from pytest_trainsafe.core.layout import Coordinates, Layout, Partial, Shard, Si
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
-#: Elements computed at a time: bounds memory, and stays in the cache.
+#: Elements computed at a time; bounds memory and fits the cache.
 BLOCK = 2**16
 
 _FIELD = 2**16
@@ -29,7 +29,7 @@ _FIELD = 2**16
 _SUM_MEAN = 4 * (_FIELD - 1) / 2
 _SUM_STD = math.sqrt(4 * (_FIELD**2 - 1) / 12)
 
-#: Significant bits, and the exponent of the smallest positive value, of a floating-point dtype.
+#: By dtype, the number of significant bits and the exponent of the smallest positive value.
 _GRIDS = {
     torch.bfloat16: (8, -133),
     torch.float16: (11, -24),
@@ -56,11 +56,11 @@ def consistent_tensor(
 ) -> torch.Tensor:
     """This rank's part of the logical tensor `key` of `shape`, approximately normal.
 
-    A value is the sum of four 16-bit fields of its hash, shifted and scaled: bounded by
-    mean +- 3.47 std.  It is rounded to what `representable` can hold (None: not at all), so
-    that the logical values are the same in every dtype that can hold those; bfloat16, float16
+    A value is the sum of four 16-bit fields of its hash, shifted and scaled; it is within
+    mean +- 3.47 std.  It is rounded to a value of the dtype `representable` (None: not rounded),
+    so that the logical values are the same in every dtype at least as wide; bfloat16, float16
     and float32 are supported.
-    Of a Partial layout, coordinate 0 gets the values and the others zeros.
+    For a Partial layout, coordinate 0 gets the values and the others get zeros.
     ArgumentError for an argument that it does not take.
     """
     if not isinstance(dtype, torch.dtype):
@@ -104,13 +104,13 @@ def consistent_integers(
 ) -> torch.Tensor:
     """This rank's part of a logical int64 tensor of `shape`, uniform in 0 to `high` - 1.
 
-    `high` is at most 2**32: token numbers, labels, positions.
+    `high` is at most 2**32.  For token ids, labels, positions.
     """
     assert 0 < high <= 2**32, high
 
     def uniform(words: Words) -> Values:
         scaled: Words = ((words >> np.uint64(32)) * np.uint64(high)) >> np.uint64(32)
-        return scaled.astype(np.float64)  # below 2**32: exact
+        return scaled.astype(np.float64)  # exact, since below 2**32
 
     values = _generate(key, shape, seed, layout, coordinates, sizes, uniform)
     return torch.from_numpy(values).to(torch.int64).to(device)
@@ -152,7 +152,7 @@ def _flat_indices(arrays: Sequence[Indices], shape: Sequence[int]) -> Iterator[I
         return
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     offsets = [array * stride for array, stride in zip(arrays, strides, strict=True)]
-    # Join trailing dimensions while they fit a block; the leading ones are walked in blocks.
+    # Join trailing dimensions while they fit a block; iterate over the leading ones.
     tail = np.zeros(1, dtype=np.int64)
     while len(offsets) > 1 and len(tail) * len(offsets[-1]) <= BLOCK:
         tail = (offsets.pop()[:, None] + tail).reshape(-1)
@@ -174,7 +174,7 @@ def _splitmix64(stream: np.uint64, indices: Indices) -> Words:
 
 
 def _round(values: Values, bits: int, smallest: int) -> Values:
-    """Round to `bits` significant bits and to multiples of 2**smallest, ties to even."""
+    """Rounds to `bits` significant bits and to multiples of 2**smallest, ties to even."""
     dropped = 53 - bits
     raw = values.view(np.uint64)
     odd = (raw >> np.uint64(dropped)) & np.uint64(1)

@@ -1,4 +1,4 @@
-"""Consistent initial parameters: each a function of its name, whatever the layout."""
+"""Consistent initial parameters: values depend on a parameter's name and not on its layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A parameter as `fill` left it: the layout it was taken to have, its shape and version."""
+    """A parameter after `fill`: the layout that `fill` assumed, its shape and its version."""
 
     layout: Layout
     shape: torch.Size
@@ -41,7 +41,7 @@ class Filled:
 
 
 def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Weights 1/sqrt(fan_in), biases 0.02 about 0, scales of normalisation 0.1 about 1."""
+    """Weights: std 1/sqrt(fan_in); biases: std 0.02; scales of norms: mean 1, std 0.1."""
     if len(shape) >= 2:
         return 0.0, 1.0 / math.sqrt(math.prod(shape[1:]))
     if split(name)[1] == "weight":
@@ -58,7 +58,7 @@ def fill(
     std: Std,
     annotations: Annotations,
 ) -> dict[int, Filled]:
-    """Give every parameter its part of the logical tensor of its name; what was done, by id."""
+    """Fills every parameter with its part of its logical tensor; returns records by id."""
     filled = {}
     parts = parts_of(model)
     rename = renaming(parts, point, coordinates)
@@ -92,7 +92,7 @@ def fill(
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """What `std` gives for a parameter.  Raises ArgumentTypeError where it is no such function."""
+    """The result of `std` for a parameter.  Raises ArgumentTypeError for an invalid function."""
     allowed = (
         "std must be a function of a parameter's name and logical shape that returns its mean "
         "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
@@ -115,10 +115,10 @@ def require_filled_as_watched(
     layouts: Mapping[str, tuple[Layout, str]],
     point: Point,
 ) -> None:
-    """Raise ProgramError where `fill` took another layout than the one that is recorded.
+    """Raises ProgramError if `fill` assumed another layout than the one that is recorded.
 
-    The parameter then has values of other elements, which would be reported as a fault of the
-    program.  One that was written to since is the program's own business.
+    Such a parameter has the values of other elements, which would be reported as a fault of the
+    program.  Parameters that the program has changed since are ignored.
     """
 
     def cut(layout: Layout) -> Layout:

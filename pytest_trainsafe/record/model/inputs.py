@@ -1,4 +1,4 @@
-"""Records what a program gives its model: the exact hashes of all tensors, and the tensors.
+"""Records the inputs that a program passes to its model: exact hashes, and the tensors.
 
 Called by the recorder, which installs its hooks on the watched parts.
 """
@@ -25,8 +25,8 @@ from pytest_trainsafe.trace.writer import RankWriter
 class ModelInputs:
     """The inputs of one rank's model.
 
-    Only the first part that runs in a micro-batch has inputs of the model: what it hands to the
-    next part is none.
+    Only the first part that runs in a micro-batch has inputs of the model; later parts get theirs
+    from other parts.
     """
 
     def __init__(self, spec: RunSpec, clock: Clock, writer: RankWriter, sites: Sites) -> None:
@@ -46,7 +46,7 @@ class ModelInputs:
         self._entered = None
 
     def start_microbatch(self) -> None:
-        """A micro-batch begins, which a forward that is running may have entered itself."""
+        """Starts a micro-batch, which may be inside a forward that marks it itself."""
         self._fed = ""
         if self._entered is not None:
             self._feed(*self._entered)
@@ -55,14 +55,14 @@ class ModelInputs:
         """A hook before a part's forward; `key` names the part, and `level` is that of the Run."""
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
-            # Neither a copy of the model nor the recomputation of all of it has inputs of its own.
+            # A copy of the model, or a recomputation of all of it, has no inputs of its own.
             if module is not part or self.clock.step is None or _in_backward():
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
             if level == "step":
                 self._fed = self._fed or key
                 if key == self._fed:
-                    # The number is only a count: it says nothing of which data these are.
+                    # The number is only a counter; it does not identify the data.
                     self.writer.add(InputEvent(self.clock.step, self._calls, hashes))
                     self._calls += 1
                 self.sites.note("model", (self.clock.step, self._calls))
@@ -90,16 +90,16 @@ class ModelInputs:
         given: dict[object, object],
         called: Site | None = None,
     ) -> None:
-        """Write what a part was given in the open micro-batch, if it is the first part.
+        """Writes the inputs of a part in the open micro-batch, if it is the first part to run.
 
-        `called` is the line that called it, where that is not the line that led here.
+        `called` is the line that called it, if that is not on the stack now.
         """
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None
         assert microbatch is not None
         self.clock.forward(key)
         self.sites.note("model", (step, microbatch), site=called)
-        # What a part hands to the next is no input of the model.
+        # The inputs of later parts come from other parts, not from the program.
         self._fed = self._fed or key
         if key != self._fed:
             return
@@ -108,10 +108,10 @@ class ModelInputs:
             self._write_inputs(step, microbatch, given)
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
-        """Write what the program gives its model: positions, then keywords.
+        """Writes the inputs that the program passes to its model: positions, then keywords.
 
-        A later stage of a pipeline is given tokens or labels by the program, if any, and other
-        values by the stage before it.
+        On a later stage of a pipeline only integer inputs are the program's (tokens, labels); the
+        others come from the previous stage.
         """
         first = self.spec.point.coordinates(self.writer.rank)["pp"] == 0
         for place, tensor in tensors_in(given, "input"):

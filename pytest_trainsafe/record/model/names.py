@@ -1,12 +1,12 @@
 """Canonical names: the module and parameter names a single device would use.
 
-Wrappers put their own level into every name; the recorder and `ctx.initialize` drop it, so that
-a wrapped candidate lines up with its bare reference.
+Wrappers add a level of their own to every name.  The recorder and `ctx.initialize` remove it, so
+that names in a wrapped candidate match those in its bare reference.
 """
 
 from __future__ import annotations
 
-#: The attribute under which each wrapper keeps the wrapped module.
+#: The attributes under which wrappers keep the wrapped module.
 WRAPPERS = frozenset(
     {
         "module",  # DistributedDataParallel and DeepSpeed's engine, at the root only
@@ -20,10 +20,9 @@ WRAPPERS = frozenset(
 
 
 def canonical(name: str) -> str:
-    """Drop the levels that wrappers add: `module._orig_mod.layers.0` is `layers.0`.
+    """Removes the levels that wrappers add: `module._orig_mod.layers.0` becomes `layers.0`.
 
-    A level called `module` is a wrapper's only at the root; a model may have one of its own
-    further down.
+    `module` is a wrapper's level only at the root; further down a model may use that name itself.
     """
     levels = name.split(".") if name else []
     kept: list[str] = []
@@ -37,6 +36,6 @@ def canonical(name: str) -> str:
 
 
 def split(name: str) -> tuple[str, str]:
-    """`layers.0.fc.weight` is `("layers.0.fc", "weight")`."""
+    """Splits off the last level: `layers.0.fc.weight` gives `("layers.0.fc", "weight")`."""
     module, _, leaf = name.rpartition(".")
     return module, leaf

@@ -1,4 +1,4 @@
-"""A model in parts: what one rank holds of it, under the names that the whole model gives.
+"""A model in parts: what one rank holds of it, under the names of the whole model.
 
 Called by `ctx.watch` and `ctx.initialize`.  A pipeline rank holds one stage, or several chunks.
 """
@@ -15,13 +15,13 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.compiled import is_compiled_wrapper
 from pytest_trainsafe.record.model.names import canonical
 
-#: A model; or chunks of it, in which names are already those of the whole; or parts of it, each
-#: under the name that the whole gives it.
+#: A model; or a sequence of chunks that use the whole model's names; or a mapping from names in
+#: the whole model to its parts.
 Model = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
 def parts_of(model: Model) -> list[tuple[str, nn.Module]]:
-    """The parts with the names under which they stand; "" for what has the whole's own names."""
+    """The parts with their prefixes; "" for a part that uses the whole model's own names."""
     given: Any = model
     parts: list[tuple[str, Any]]
     if isinstance(given, Mapping):
@@ -40,17 +40,17 @@ def parts_of(model: Model) -> list[tuple[str, nn.Module]]:
 
 def _no_model(given: object, what: str) -> ProgramError:
     return ProgramError(
-        f"the model was given as a {type(given).__name__}{what}; pass one nn.Module that holds all "
-        "that is trained or, on a rank of a pipeline, a list of its chunks, or a dict of its parts "
-        "by the names that the whole model gives them"
+        f"the model was given as a {type(given).__name__}{what}; pass one nn.Module that contains "
+        "everything that is trained or, on a rank of a pipeline, a list of its chunks, or a dict "
+        "of its parts by their names in the whole model"
     )
 
 
 def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
     """Each module's canonical name; a wrapper gives its name to the module it wraps.
 
-    Of what `torch.compile(module)` returns the wrapper keeps it: the calls of the module inside
-    are compiled, and only the wrapper's can be seen.
+    The exception is the wrapper from `torch.compile(module)`, which keeps the name: calls of the
+    module inside are compiled, so only the wrapper's can be seen.
     """
     named: dict[nn.Module, str] = {}
     for prefix, part in parts:
@@ -65,7 +65,7 @@ def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
-    """The model's own module inside what `torch.compile(module)` returned; else the module."""
+    """The original module of a wrapper from `torch.compile(module)`; else the module itself."""
     inner: Any = module
     while is_compiled_wrapper(inner):
         inner = inner._orig_mod
@@ -78,7 +78,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def named_parameters(
     parts: Sequence[tuple[str, nn.Module]],
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter under its canonical name; tied ones once in each part."""
+    """Every parameter under its canonical name; tied parameters once per part."""
     for prefix, part in parts:
         for name, parameter in part.named_parameters():
             yield _joined(prefix, canonical(name)), parameter

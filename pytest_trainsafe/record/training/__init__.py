@@ -1,1 +1,1 @@
-"""What is recorded of a training step: gradients, clipping, the optimizer, its state."""
+"""Records a training step: gradients, clipping, the optimizer and its state."""

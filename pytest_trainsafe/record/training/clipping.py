@@ -1,9 +1,10 @@
-"""Notices that a program is about to clip its gradients, whoever clips them.
+"""Detects that a program is about to clip its gradients, in whatever way.
 
-`listening` wraps torch's clip functions while a Run is recorded.  Programs import these functions
-by any name before that, so the modules' attributes are not replaced: torch decorates each of them
-with a wrapper that holds the actual function in its closure, and that one is exchanged.  Frameworks
-with clip functions of their own, and programs that clip by hand, call `before_clip`.
+`listening` wraps torch's clip functions while a Run is recorded.  Programs may have imported
+these functions under any name before, so replacing the modules' attributes is not enough.  torch
+decorates each of them with a wrapper that has the actual function in its closure; that function is
+replaced.  Frameworks with clip functions of their own, and programs that clip by hand, call
+`before_clip`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ How = Literal["norm", "value", "nothing"]
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """Gradients are about to be clipped, by the function that the program called.
+    """A call of a clip function by the program; gradients are about to be clipped.
 
-    `how` says by what; of "nothing" only a norm is computed, which may be used for clipping.
-    `parameters` are those whose gradients are clipped, None for all; for "nothing" the tensors
-    whose norm is taken.  Gradients whose `norm` is above `limit` are scaled down to it.
+    `how` says by what they are clipped; with "nothing", only a norm is computed, which may be
+    used for clipping later.
+    `parameters` are those whose gradients are clipped, None for all; with "nothing", the tensors
+    whose norm is computed.  Gradients with a `norm` above `limit` are scaled down to it.
     """
 
     function: str
@@ -41,8 +43,8 @@ Listener = Callable[[Clip], None]
 #: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
 
-#: torch's clip functions, and by what each clips.  The public names without an underscore at the
-#: front (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
+#: torch's clip functions, and what each clips by.  The public names without a leading underscore
+#: (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
 _FUNCTIONS: dict[str, How] = {
     "clip_grad_norm_": "norm",
     "_clip_grads_with_norm_": "norm",
@@ -57,11 +59,11 @@ def before_clip(
     parameters: Iterable[torch.Tensor] | None = None,
     function: str = "before_clip",
 ) -> None:
-    """Say that gradients are about to be clipped; does nothing while nothing is recorded.
+    """Announces that gradients are about to be clipped; does nothing while nothing is recorded.
 
-    For frameworks and programs whose clipping is not torch's: called on every rank between the
-    last reduction of gradients and their clipping.  `norm` and `max_norm` are those by which it
-    clips, `parameters` those that are clipped (by default all), `function` what reports call it.
+    For frameworks and programs that do not use torch's clip functions.  Call it on every rank
+    between the last reduction of gradients and their clipping.  The clipping uses `norm` and
+    `max_norm`, and changes `parameters` (by default all); `function` is its name in reports.
     """
     if _listener is None:
         return
@@ -75,7 +77,7 @@ def before_clip(
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call `listener` with every clip in this context; restore torch at its end."""
+    """Calls `listener` with every clip in this context; restores torch at its end."""
     global _listener
     before = _listener
     _listener = listener
@@ -94,13 +96,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class _Caller:
-    """The clip function that the program called: some are built of others."""
+    """Tracks which clip function the program called, since some of them call others."""
 
     def __init__(self) -> None:
         self.outermost = ""
 
     @contextlib.contextmanager
     def within(self, name: str) -> Iterator[str]:
+        """Yields the name of the outermost clip function, which may be `name` itself."""
         entered = not self.outermost
         if entered:
             self.outermost = name.lstrip("_")
@@ -113,7 +116,7 @@ class _Caller:
 
 @contextlib.contextmanager
 def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -> Iterator[None]:
-    """Exchange what a decorated function calls; without a decorator, the module's attribute."""
+    """Replaces the function in a decorator's closure; without one, the module's attribute."""
     cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
     if len(cells) == 1:
         actual = cells[0].cell_contents
@@ -142,23 +145,23 @@ def _watched(actual: Any, name: str, how: How, caller: _Caller) -> Any:
     def watched(*args: Any, **kwargs: Any) -> Any:
         with caller.within(name) as called:
             if name == "clip_grad_norm_" or _listener is None:
-                return actual(*args, **kwargs)  # it calls the others
+                return actual(*args, **kwargs)  # clip_grad_norm_ calls the other functions
             try:
                 given = signature.bind(*args, **kwargs)
             except TypeError:
-                return actual(*args, **kwargs)  # for the function's own error
-            _listener(Clip(called, how, *_told(given.arguments)))
+                return actual(*args, **kwargs)  # raises the function's own error
+            _listener(Clip(called, how, *_clip_arguments(given.arguments)))
             return actual(*given.args, **given.kwargs)
 
     return watched
 
 
-def _told(
+def _clip_arguments(
     arguments: dict[str, Any],
 ) -> tuple[tuple[torch.Tensor, ...] | None, torch.Tensor | None, float | None]:
     """The parameters, norm and limit among a clip function's arguments.
 
-    What may be an iterator becomes a list, for the function to read it again.
+    Replaces an iterator by a list in `arguments`, so that the function can iterate again.
     """
     key = next((key for key in ("parameters", "tensors") if key in arguments), "")
     if not key:

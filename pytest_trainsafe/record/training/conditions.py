@@ -1,9 +1,9 @@
 """Notes two conditions under which modules run: changed parameters, and evaluation mode.
 
-A module whose inputs agree with the reference and whose output does not may have the right code:
-its parameters may have changed since the step began (by an optimizer that steps too early, or a
-write on one rank), or it may run in evaluation mode.  Used in the Runs that
-localisation asks for, since hashes of all parameters are taken.
+If a module's inputs agree with the reference but its output does not, its code may still be
+right: its parameters may have changed since the step began (through an early optimizer step or a
+write on one rank), or it may run in evaluation mode.  Used in the Runs of a localisation only,
+since it hashes all parameters.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from pytest_trainsafe.trace.writer import RankWriter
 
 
 class _Value(NamedTuple):
-    """What a parameter was on this rank."""
+    """The shape and hash of a parameter on this rank."""
 
     shape: tuple[int, ...]
     hash: str
 
 
 class Modes:
-    """The lines that put modules into evaluation mode."""
+    """Records the lines that put modules into evaluation mode."""
 
     def __init__(self, sites: Sites) -> None:
         self._sites = sites
@@ -44,17 +44,17 @@ class Modes:
         self._switching = False
 
     def line(self, module: nn.Module) -> Site | None:
-        """The line that put a module into evaluation mode; None where that is not known."""
+        """The line that put a module into evaluation mode; None if it is not known."""
         return self._lines.get(module)
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch `nn.Module.train`, which `nn.Module.eval` calls."""
+        """Intercepts `nn.Module.train`, which `nn.Module.eval` calls."""
         original = nn.Module.train
 
         @functools.wraps(original)
         def train(module: nn.Module, mode: bool = True) -> nn.Module:
-            if self._switching:  # a module switches its children in the same way
+            if self._switching:  # `train` calls itself for a module's children
                 return original(module, mode)
             self._switching = True
             try:
@@ -98,17 +98,17 @@ class Conditions:
         self._noted: set[Altered | Site] = set()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
-        """Look at each module before each of its forwards."""
+        """Checks each module before each of its forwards."""
         for module, name in names.items():
             own = module.parameters(recurse=False)
-            # Also those that are tied to another module's, whose name they have.
+            # Include parameters that are tied to, and named after, another module's.
             held = [parameter for parameter in own if id(parameter) in self._watched]
             if held:
                 self._held[name] = held
             hooks.before(module, name, self._before(module, name))
 
     def remember(self) -> None:
-        """Take the parameters as they are for those with which the next step begins."""
+        """Records the current parameters as those with which the next step begins."""
         self._known = {module: list(map(_value, held)) for module, held in self._held.items()}
         if self._writes is not None:
             self._writes.forget()
@@ -130,9 +130,9 @@ class Conditions:
         return hook
 
     def _has_changed(self, module: str) -> bool:
-        """Whether a module's parameters are others than those with which the step began.
+        """Whether a module's parameters have changed since the step began.
 
-        A shard that was gathered for the forward (DeepSpeed's stage 3) has another shape.
+        Ignores a shard that was gathered for the forward (DeepSpeed's stage 3); its shape differs.
         """
         pairs = zip(self._known.get(module, ()), self._held.get(module, ()), strict=False)
         return any(
@@ -147,7 +147,7 @@ class Conditions:
 
 
 def _has_modes(module: nn.Module) -> bool:
-    """Whether a module is known to compute otherwise in evaluation mode."""
+    """Whether a module is known to compute differently in evaluation mode."""
     return isinstance(module, nn.modules.batchnorm._BatchNorm) or dropout_of(module) > 0
 
 

@@ -1,9 +1,9 @@
 """Finds the optimizers that update parameters, listens to their steps, and finds their state.
 
 Called by the parameter recorder.  Wrappers (mixed precision, sharding, accelerators, lists of
-optimizers) often are no `torch.optim.Optimizer`, or are one in name only, and some leave out the
-steps of the optimizers that they keep: accelerate's does in every micro-batch but the last, and
-every loss scaler does when gradients overflow.  So the innermost optimizers are listened to.
+optimizers) are often not a `torch.optim.Optimizer`, or only by inheritance.  Some skip the steps
+of the optimizers inside: accelerate's does so in every micro-batch but the last, and loss scalers
+do so when gradients overflow.  So the innermost optimizers are observed.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _INNER = (
 
 
 class Listener(Protocol):
-    """What is called around the steps of optimizers and of their wrappers."""
+    """Callbacks around the steps of optimizers and of their wrappers."""
 
     def before_step(self, has_closure: bool, owned: Collection[int]) -> None:
         """An optimizer's step begins; `owned` are the ids of the parameters that it updates."""
 
     def after_step(self, owned: Collection[int]) -> None:
-        """An optimizer's step is over."""
+        """An optimizer's step has ended."""
 
     def enter_wrapper(self) -> None:
-        """The step of a wrapper begins; the optimizers in it may be called, or not."""
+        """The step of a wrapper begins; it may or may not call the optimizers inside."""
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """The step of a wrapper of this class is over."""
+        """The step of a wrapper of this class has ended."""
 
 
 def listen(optimizer: Any, listener: Listener) -> None:
-    """Call the listener around every step of an optimizer, a list or dict of them, or a wrapper.
+    """Calls the listener around every step of an optimizer, a list or dict of them, or a wrapper.
 
-    Raises ProgramError for an object without optimizers that has no `step`.
+    Raises ProgramError for an object that contains no optimizer and has no `step`.
     """
     found = stepping(optimizer)
     if not found:
@@ -58,7 +58,7 @@ def listen(optimizer: Any, listener: Listener) -> None:
 
 
 def stepping(optimizer: Any) -> list[Any]:
-    """The innermost optimizers, those whose step() updates parameters."""
+    """The innermost optimizers: those whose step() updates parameters."""
     return [level for level in _levels(optimizer) if not _inner(level)]
 
 
@@ -105,14 +105,14 @@ def _listen_to(optimizer: Any, listener: Listener) -> None:
 def _no_step(optimizer: Any) -> ProgramError:
     return ProgramError(
         f"ctx.watch was given the optimizer {type(optimizer).__name__}, which has no step(); "
-        "pass the optimizer that updates the parameters, a list or dict of those, a wrapper that "
-        f"keeps them in one of its attributes {', '.join(_INNER)}, or None"
+        "pass the optimizer that updates the parameters, a list or dict of optimizers, a wrapper "
+        f"that keeps them in one of the attributes {', '.join(_INNER)}, or None"
     )
 
 
 def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], None]) -> None:
-    """Call `before(whether a closure was given)` and `after()` around an object's step."""
-    # A subclass that does not call Optimizer.__init__ has no hooks.
+    """Calls `before(whether a closure was given)` and `after()` around an object's step."""
+    # A subclass may not call Optimizer.__init__, and then has no hooks.
     if isinstance(optimizer, torch.optim.Optimizer) and hasattr(
         optimizer, "_optimizer_step_pre_hooks"
     ):
@@ -132,7 +132,7 @@ def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], 
 
 
 def _levels(optimizer: Any) -> Iterator[Any]:
-    """An optimizer and those that it wraps, outermost first; of a list or dict what is in it."""
+    """An optimizer and those that it wraps, outermost first; for a list or dict, its items."""
     seen: set[int] = set()
 
     def walk(level: Any) -> Iterator[Any]:
@@ -148,7 +148,7 @@ def _levels(optimizer: Any) -> Iterator[Any]:
 
 
 def _inner(wrapper: Any) -> list[Any]:
-    """The optimizers that a wrapper keeps, by the first attribute that has any."""
+    """The optimizers inside a wrapper, from the first attribute that has any."""
     for name in _INNER:
         held = _attribute(wrapper, name)
         items = _items(held) if _is_collection(held) else [held]
@@ -171,9 +171,9 @@ def _items(collection: Any) -> list[Any]:
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    """An attribute, None where there is none or where a property raises.
+    """An attribute; None if it does not exist or its property raises.
 
-    Megatron-LM's ChainedOptimizer asserts in properties that make sense of one optimizer alone.
+    Megatron-LM's ChainedOptimizer asserts in properties that only make sense for one optimizer.
     """
     try:
         return getattr(holder, name, None)

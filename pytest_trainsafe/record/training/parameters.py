@@ -1,4 +1,4 @@
-"""Records what belongs to parameters: gradients, main gradients, values, optimizer state."""
+"""Records the tensors of parameters: gradients, main gradients, values, optimizer state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from pytest_trainsafe.trace.writer import RankWriter
 
 
 class ParameterRecorder:
-    """Watches the named parameters of one model and the optimizer that updates them."""
+    """Records the named parameters of one model and the optimizer that updates them."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class ParameterRecorder:
         self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
-        #: Takes a loss scale out of a gradient, where a framework trains with one.
+        #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
     def attach(self) -> None:
-        """Listen to the parameters' gradients and to the optimizer."""
+        """Starts to observe the parameters' gradients and the optimizer."""
         for name, parameter in self.parameters.items():
             tell_ledger(parameter, name)
         if self.engine is not None:
@@ -92,7 +92,7 @@ class ParameterRecorder:
             listen(self.optimizer, self)
 
     def attach_to_unsharded(self, modules: Iterable[nn.Module]) -> None:
-        """Listen to the gradients of tensors that stand in for sharded parameters."""
+        """Starts to observe the gradients of tensors that replace sharded parameters."""
 
         def hook(name: str) -> Callable[[torch.Tensor], None]:
             return self._on_gradient(name, unsharded=True)
@@ -101,7 +101,7 @@ class ParameterRecorder:
             adapter.listen_to_unsharded(modules, self.parameters, hook)
 
     def initial(self) -> None:
-        """Write the values before the first step: parameters, and master copies there are."""
+        """Writes the values before the first step: parameters and any master copies."""
         for name, parameter in self.parameters.items():
             if self._is_owned(name):
                 self.writer.add(NoteEvent("local", f"param_grad {name}"))
@@ -109,7 +109,7 @@ class ParameterRecorder:
             self._add_master(name, parameter, step=INITIAL)
 
     def start_step(self) -> None:
-        """Forget the step before; hook parameters that require gradients since then."""
+        """Resets the state of the step; hooks parameters that now require gradients."""
         self.optimizer_stepped = False
         self._main_written.clear()
         self._skipping = ""
@@ -120,23 +120,23 @@ class ParameterRecorder:
                 parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
 
     def write(self, microbatch: int) -> None:
-        """Write what the backward of a micro-batch added to each gradient; later ones add none."""
+        """Writes what a micro-batch's backward added to each gradient; ignores what comes later."""
         for held in self._contributions.pop(microbatch, {}).values():
             self.writer.add_taken(*held)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
-        """Write what was added for micro-batches that are not known to be over."""
+        """Writes what was added for micro-batches that may not be over."""
         for microbatch in sorted(self._contributions):
             self.write(microbatch)
 
     def drop(self, microbatch: int) -> None:
-        """Forget what was added for a micro-batch that an exception ended."""
+        """Discards what was added for a micro-batch that an exception ended."""
         self._contributions.pop(microbatch, None)
         self._written.add(microbatch)
 
     def finish_step(self) -> bool:
-        """Write parameters and optimizer state; say whether the optimizer stepped."""
+        """Writes parameters and optimizer state; returns whether the optimizer stepped."""
         self._write_main_grads()
         self._note_missing_gradients()
         if self._skipping and not self.optimizer_stepped:
@@ -150,30 +150,30 @@ class ParameterRecorder:
         return self.optimizer_stepped
 
     def end_step(self) -> None:
-        """Forget the step, and what an exception left of it."""
+        """Discards the state of the step, including what an exception left."""
         self._contributions.clear()
         self._written.clear()
         self._unclipped.end_step()
         self._seen_by_wrapper = {}
 
     def before_clip(self, clip: Clip) -> None:
-        """Take the gradients as they are: the program is about to clip them."""
+        """Takes snapshots of the gradients: the program is about to clip them."""
         if self.clock.step is not None and not self._main_written:
             self._unclipped.take(clip)
 
     @property
     def _split(self) -> bool:
-        """Whether dp ranks each compute a slice of a micro-batch, and a term of its gradients."""
+        """Whether dp ranks compute slices of each micro-batch, and so terms of its gradients."""
         return self.clock.split and self.sizes["dp"] > 1
 
     def _is_owned(self, name: str) -> bool:
-        """Whether the parameter is an expert's, shared out over dp and cp."""
+        """Whether the parameter belongs to an expert with owners among the dp and cp ranks."""
         return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
 
     def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
-            # One backward may reach a parameter in several parts (reentrant recomputation).
-            self._unclipped.forget()  # what was clipped was not the gradient of the whole step
+            # One backward may reach a parameter several times (reentrant recomputation).
+            self._unclipped.forget()  # the clipped gradient was not that of the whole step
             microbatch = self.clock.microbatch
             if microbatch is None:
                 return
@@ -182,7 +182,7 @@ class ParameterRecorder:
             if microbatch in self._written or not self.spec.records("param_grad"):
                 return
             if self._is_owned(name):
-                return  # of the tokens of several ranks, which work on other micro-batches
+                return  # an expert gets tokens from several ranks, with different micro-batches
             where = self._where("param_grad", name, microbatch=microbatch)
             terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
             layout, source = self._layout(name, grad, terms, whole=unsharded)
@@ -196,7 +196,7 @@ class ParameterRecorder:
         return hook
 
     def _note_missing_gradients(self) -> None:
-        """Note the sharded parameters of which no micro-batch's gradient could be recorded."""
+        """Notes sharded parameters for which no micro-batch's gradient could be recorded."""
         if not self._with_gradient or not self.spec.records("param_grad"):
             return
         for name, parameter in self.parameters.items():
@@ -208,17 +208,17 @@ class ParameterRecorder:
                 self._unseen(text)
 
     def before_step(self, has_closure: bool, owned: Collection[int] = ()) -> None:
-        """An optimizer's step begins, or the one of DeepSpeed's engine."""
+        """Called when the step of an optimizer or engine begins."""
         if self.clock.step is None:
             return
         self.optimizer_stepped = True
         if self.sites is not None:
             self.sites.note("step", self.clock.step)
-        if not has_closure:  # the gradients are there; a closure is yet to compute them
+        if not has_closure:  # a closure has yet to compute the gradients
             self._write_main_grads(owned)
 
     def after_step(self, owned: Collection[int] = ()) -> None:
-        """An optimizer's step is over, or the one of DeepSpeed's engine."""
+        """Called when the step of an optimizer or engine has ended."""
         if self.clock.step is not None:
             self._write_main_grads(owned)
             why = self.engine.skipped() if self.engine is not None else ""
@@ -227,14 +227,14 @@ class ParameterRecorder:
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def enter_wrapper(self) -> None:
-        """A wrapper's step begins: it may give the gradients away before an optimizer's step."""
+        """Called when a wrapper's step begins: it may release gradients before the optimizer's."""
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """A wrapper's step is over; whether it updated parameters by itself shows in them."""
+        """Called after a wrapper's step; the parameters show if the wrapper updated them itself."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]
@@ -244,10 +244,11 @@ class ParameterRecorder:
         self._skipping = wrapper
 
     def _write_main_grads(self, owned: Collection[int] = ()) -> None:
-        """Write the gradients the optimizer uses, once a step, at its first chance to see any.
+        """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
-        Of several optimizers each is asked for the parameters that it updates, and for those
-        that none of them has: master copies are updated in their place.
+        With several optimizers, each one's step writes the gradients of the parameters that it
+        updates, and of parameters that no optimizer has, because it may update their master
+        copies.
         """
         self._unclipped.write()
         others: frozenset[int] = frozenset()
@@ -265,14 +266,14 @@ class ParameterRecorder:
             self._add("main_grad", name, gradient)
 
     def _held_main_grads(self) -> Iterator[tuple[str, Held]]:
-        """The gradients that are there, or were when the wrapper's step began."""
+        """The main gradients, or those at the beginning of the wrapper's step if they are gone."""
         for name, parameter in self.parameters.items():
             held = self.holdings.main_grad(name, parameter) or self._seen_by_wrapper.get(name)
             if held is not None:
                 yield name, held
 
     def _gradients(self) -> Iterator[Waiting]:
-        """The main gradients as they are now, to be written as those before clipping."""
+        """Snapshots of the current main gradients, to be written as those before clipping."""
         for name, parameter in self.parameters.items():
             held = self.holdings.main_grad(name, parameter)
             if held is None or (held.run is not None and not held.run.length):
@@ -288,7 +289,7 @@ class ParameterRecorder:
         self._add("param", name, held, step=step, copy=copy)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
-        """Write the master copy, unless it is a piece and nothing says which."""
+        """Writes the master copy, unless it is a part and it is not known which."""
         held = self.holdings.master(name, parameter)
         if isinstance(held, str):
             self._unseen(held)
@@ -296,7 +297,7 @@ class ParameterRecorder:
             self._add("master_param", name, held, step=step)
 
     def _add_state(self, name: str, parameter: nn.Parameter, key: str, held: Held | str) -> None:
-        """Write one tensor of the optimizer's state, where its layout is known."""
+        """Writes one tensor of the optimizer's state, if its layout is known."""
         suffix = f".{key}"
         if isinstance(held, str):
             self._unseen(held)
@@ -304,11 +305,11 @@ class ParameterRecorder:
             self._add("optimizer_state", name, held, suffix=suffix)
         elif held.tensor.numel() == 1 or not self.layouts[name][0]:
             self._add("optimizer_state", name, held, suffix=suffix, whole=True)
-        else:  # no layout says how a factored or packed state of a shard is cut
+        else:  # the layout of a factored or packed state of a shard is not known
             self._unseen(f"{name}: the optimizer's {key} has another shape")
 
     def _unseen(self, what: str) -> None:
-        """Note, once, what no tensor of the trace will show."""
+        """Notes, once, a value that no tensor of the trace will show."""
         if what not in self._noted:
             self._noted.add(what)
             self.writer.add(NoteEvent("unseen", what))
@@ -325,7 +326,7 @@ class ParameterRecorder:
         copy: bool = False,
     ) -> None:
         if not self.spec.records(kind) or (held.run is not None and not held.run.length):
-            return  # what this rank has none of is other ranks' to write
+            return  # other ranks write it
         where = self._where(kind, name, suffix, step)
         layout, source = self._layout(name, held.tensor, whole=whole, run=held.run)
         self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
@@ -352,9 +353,9 @@ class ParameterRecorder:
         whole: bool = False,
         run: Flat | None = None,
     ) -> tuple[Layout, str]:
-        """The layout of what belongs to a parameter, its own or the parameter's; its source."""
+        """The layout and its source for a tensor of a parameter: its own or the parameter's."""
         given = self.layouts[name]
-        if whole:  # though only owners hold what is an owner's
+        if whole:  # still restricted to the owners, if the parameter has owners
             given = tuple(p for p in given[0] if isinstance(p, Owned)), "default"
         layout, source = own_layout(tensor, self.sizes) or given
         if run is not None:
@@ -364,7 +365,7 @@ class ParameterRecorder:
     def _is_copy(self, name: str, parameter: nn.Parameter, held: Held) -> bool:
         """Whether a parameter equals its master copy, rounded to its dtype.
 
-        Of one whose optimizer holds a run, that run of it; other ranks see to the others.
+        If the optimizer is sharded, only this rank's shard is checked.
         """
         master = self.holdings.master(name, parameter)
         if not isinstance(master, Held):
@@ -380,7 +381,7 @@ class ParameterRecorder:
 
 
 def _summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
-    """A layout whose parts are also terms over these axes, where it says nothing of them."""
+    """A layout whose parts are also terms over those of the axes that it does not name."""
     known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
     terms: list[str] = []
     for axis in axes:
@@ -399,7 +400,7 @@ def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
 
 
 def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """The parameters by canonical name, tied ones once under their first name."""
+    """The parameters by canonical name; tied ones once, under their first name."""
     seen: set[int] = set()
     unique: dict[str, nn.Parameter] = {}
     for name, parameter in named:

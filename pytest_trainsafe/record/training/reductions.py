@@ -1,7 +1,7 @@
 """Notes the collectives by which a program reduces its gradients, for reports to name.
 
-Attached by the recorder to the rank's ledger.  Not heard: what C++ calls by itself (the buckets
-of torch's DistributedDataParallel).
+Attached by the recorder to the rank's ledger.  Collectives that C++ issues itself (the buckets
+of torch's DistributedDataParallel) are not seen.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.facts import Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: What adds up the ranks' terms.
+#: Operations that sum over ranks.
 _SUMS = frozenset(
     {"all_reduce", "all_reduce_coalesced", "reduce", "reduce_scatter", "reduce_scatter_tensor"}
 )
 
 
-#: Notes of one line: it may reduce parameters of many sizes.
+#: Maximum number of notes for one line, which may reduce parameters of many sizes.
 MOST_SIZES = 16
 
 
-#: Elements of a parameter that others may be reduced with, and of all of them together.
+#: Maximum number of elements of a parameter that is reduced together with others, and in total.
 SMALL, MOST_TOGETHER = 2**16, 2**20
 
 
 class Reductions:
-    """Each different reduction once, as a note.  `parameters` are those that are trained.
+    """Notes each different reduction once.  `parameters` are those that are trained.
 
-    Taken for reductions of gradients are calls with a tensor that is one, that has as many
-    elements as a parameter (a copy of its gradient), as several small ones (of norms and biases
-    together), or as many as the largest (a bucket).
-    Reductions of a single number, outside of the micro-batches, may be of the gradients' norm.
+    A call counts as a reduction of gradients if its tensor is a gradient, or has as many elements
+    as a parameter (a copy of its gradient), as several small ones (norms and biases together), or
+    at least as many as the largest (a bucket).
+    A reduction of a single number, outside of micro-batches, may be that of the gradients' norm.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def heard(self, call: Collective) -> None:
-        """A collective is about to run."""
+        """Called when a collective is about to run."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)
         if not of_norm and not self._of_gradients(call):
             return
         axes = self._axes(call.ranks)
-        # Within a micro-batch the model communicates too, but never over dp alone.
+        # Inside a micro-batch the model communicates too, but never over dp alone.
         inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
         roles = {self._point.mesh.role(axis) for axis in axes}
         if not axes or (inside and (of_norm or roles != {"dp"})):
@@ -91,11 +91,11 @@ class Reductions:
         return call.numel in self._sizes or call.numel >= largest or self._is_sum(call.numel)
 
     def _is_sum(self, numel: int) -> bool:
-        """Whether so many elements are those of several small parameters, reduced together."""
+        """Whether this is the total number of elements of some of the small parameters."""
         if numel > MOST_TOGETHER:
             return False
         if self._sums is None:
-            # Bit n is set where some of the parameters have n elements in all.
+            # Bit n is set if some subset of the parameters has n elements in total.
             self._sums, within = 1, (2 << MOST_TOGETHER) - 1
             for small in self._small:
                 self._sums |= (self._sums << small) & within
@@ -112,7 +112,7 @@ def _floating(call: Collective) -> bool:
 
 
 def _called_at(site: str) -> str:
-    """file:line of the nearest caller of `site`, a file:line on the stack, in another file."""
+    """file:line of the nearest caller of `site` (a file:line on the stack) in another file."""
     file, _, line = site.rpartition(":")
     at_site = (file, int(line))
     frame: FrameType | None = sys._getframe(1)

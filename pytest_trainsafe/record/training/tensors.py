@@ -1,4 +1,4 @@
-"""How the recorder looks at one tensor: its values on this rank, its own layout, its hash."""
+"""The recorder's view of one tensor: its values on this rank, its own layout, its hash."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pytest_trainsafe.trace.tensors.taken import as_array
 
 
 def local_values(tensor: Any) -> torch.Tensor:
-    """What this rank holds, detached; shares memory with a plain tensor."""
+    """The tensor's values on this rank, detached; shares memory with a plain tensor."""
     if type(tensor) is torch.Tensor and not tensor.requires_grad:
         return tensor
     local: torch.Tensor = tensor.detach()
     if is_dtensor(local):
         local = local.to_local()  # type: ignore[attr-defined]
-    # A subclass may be a promise (`is_pending`); an operation on it waits for it.
+    # A subclass may be pending (`is_pending`); an operation on it waits for the values.
     return local if type(local) is torch.Tensor else local.clone()
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether this is the result of a functional collective that nobody has waited for yet.
+    """Whether this is the result of a functional collective that has not been waited for.
 
-    DTensor leaves it in what `to_local` returns, so modules of torch's tensor parallelism do.
+    `DTensor.to_local` may return one, and so may modules of torch's tensor parallelism.
     """
     collectives: Any = sys.modules.get("torch.distributed._functional_collectives")
     cls = getattr(collectives, "AsyncCollectiveTensor", None)
@@ -38,14 +38,14 @@ def is_pending(tensor: torch.Tensor) -> bool:
 
 
 def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
-    """The layout that a tensor itself knows (DTensor placements) and its source, else None."""
+    """The layout that the tensor itself has (DTensor placements) and its source, else None."""
     return (dtensor_layout(tensor, sizes), "dtensor") if is_dtensor(tensor) else None
 
 
 def on_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor | None]
 ) -> RemovableHandle:
-    """Call `hook` with the gradient of a tensor, each time a backward computes it."""
+    """Calls `hook` with the gradient of a tensor, each time that a backward computes it."""
     handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
     return handle
 
@@ -53,19 +53,19 @@ def on_gradient(
 def on_output_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
 ) -> RemovableHandle:
-    """Call `hook` with the gradient that reaches an output, as it was when it was returned.
+    """Calls `hook` with the gradient that reaches an output, as the output was when returned.
 
-    An in-place operation on a view gives the view's base a new history, in which the view's
-    own node has no part (`nn.Linear` returns views of what it computes from 3-d inputs).
-    Then the gradient is the view's part of the base's.
+    An in-place operation on a view gives the view's base a new history that does not include
+    the view's own node (`nn.Linear` returns views of its results for 3-d inputs).
+    Then the gradient is the view's part of the base's gradient.
     """
     base = tensor._base
     if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:
         return on_gradient(tensor, hook)
     if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
         return on_gradient(tensor, hook)
-    # Without the graph: a hook that holds its own graph would never be freed.  And without the
-    # memory, which an output that no backward needs gives back; versions are counted all the same.
+    # Detach it: a hook that references its own graph would never be freed.  And drop the memory,
+    # so that an unused output can be freed; the version counter stays shared.
     alias, version = tensor.detach(), tensor._version
     if type(alias) is torch.Tensor:
         alias.data = tensor.new_empty(0)
@@ -87,7 +87,7 @@ def on_output_gradient(
             hook(whole.as_strided(own_shape, own_strides, offset))
 
     on_gradient(base, of_base)
-    # Not on the tensor: once modified in place, a view loses the hooks that it gets later.
+    # Not on the tensor: hooks that a view gets are lost when it is then modified in place.
     assert tensor.grad_fn is not None
     return tensor.grad_fn.register_prehook(own)
 
@@ -113,7 +113,7 @@ def rng_hash() -> str:
 
 
 def tell_ledger(tensor: Any, name: str) -> None:
-    """Let the ledger of collectives call a tensor by this name, where it has memory to go by."""
+    """Names a tensor in the ledger of collectives, if it has memory to identify it by."""
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     if type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided:
         name_tensor(local, name)

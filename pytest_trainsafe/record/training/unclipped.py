@@ -1,8 +1,8 @@
-"""The gradients of a step as they are before the program clips them, and the norm it clips by.
+"""The gradients of a step before the program clips them, and the norm it clips by.
 
-Called by the parameter recorder.  Whether a clip is the step's last word on its gradients is
-known only when the optimizer steps: a program may clip what each micro-batch adds.  So they are
-taken when the clip begins, and written when the optimizer does.
+Called by the parameter recorder.  Whether a clip is the last change to the gradients before the
+optimizer step is only known when the optimizer steps: a program may clip each micro-batch's
+contribution.  So snapshots are taken when the clip begins, and written when the optimizer steps.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.taken import Taken
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: A tensor that was taken and is yet to be written, with its layout and where that came from.
+#: A snapshot that has yet to be written, with its id, its layout and the layout's source.
 Waiting = tuple[TensorId, Taken, Layout, str]
 
 
 class Unclipped:
-    """Holds what one step's first clip found; `gradients` takes the gradients as they are."""
+    """Holds snapshots from one step's first clip; `gradients` takes them."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """A clip begins: take the gradients, unless an earlier clip of the step changed them."""
+        """A clip begins: takes the gradients, unless an earlier clip of the step changed them."""
         if clip.how == "nothing" and not self._has_gradient(clip):
-            return  # a norm of something else
+            return  # it is the norm of something else
         if not self._taken and self.spec.records("unclipped_grad"):
             self._held = list(self.gradients())
         self._taken = True
@@ -62,12 +62,12 @@ class Unclipped:
             self._take_norm(clip.norm, clip.limit)
 
     def forget(self) -> None:
-        """A gradient arrives after the clip: it was not of the whole step's gradients."""
+        """A gradient arrives after the clip, so the clip was not of the whole step's gradients."""
         if self._taken:
             self.end_step()
 
     def write(self) -> None:
-        """The optimizer begins, so that what was clipped is what it uses."""
+        """The optimizer's step begins: writes the snapshots, since it uses what was clipped."""
         for held in (*self._held, *self._norms):
             self.writer.add_taken(*held)
         for function in self._functions:
@@ -78,17 +78,17 @@ class Unclipped:
         self.end_step()
 
     def end_step(self) -> None:
-        """Let go of what was taken."""
+        """Discards the snapshots."""
         self._held, self._norms, self._functions = [], [], []
         self._taken = False
 
     def _take_norm(self, norm: torch.Tensor, limit: float | None) -> None:
-        """Take the norm so far as it matters: one below the limit changes nothing."""
+        """Records the norm or the limit, whichever is larger: a norm below it changes nothing."""
         if limit is None or not math.isfinite(limit):
             return
         if is_dtensor(norm):
-            # Each rank has the norm of its shards.  To scale them by it, the clip function is
-            # about to make the same reduction on the same ranks.
+            # Each rank has the norm of its shards.  The clip function is about to make the same
+            # reduction on the same ranks, to scale the shards.
             norm = norm.full_tensor()  # type: ignore[attr-defined]
         step = self.clock.step
         assert step is not None
@@ -97,12 +97,12 @@ class Unclipped:
         self._norms.append((where, self.writer.take(where, value, ()), (), "default"))
 
     def _has_gradient(self, clip: Clip) -> bool:
-        """Whether a norm is taken of a watched gradient."""
+        """Whether the norm is that of a watched gradient, possibly among others."""
         given = {id(tensor) for tensor in clip.parameters or ()}
         return any(id(p.grad) in given for p in self.parameters.values() if p.grad is not None)
 
     def _of_all(self, clip: Clip) -> bool:
-        """Whether every gradient of this rank is clipped together.
+        """Whether all gradients of this rank are clipped together.
 
         Norms of some of them have no name that is the same on every stage of a pipeline.
         """
@@ -116,6 +116,6 @@ class Unclipped:
 
 
 def _with_gradient(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """Those of a parameter and its master copy that have a gradient."""
+    """The parameter and its master copy, if they have a gradient."""
     both = (parameter, getattr(parameter, "main_param", None))
     return [each for each in both if isinstance(each, torch.Tensor) and each.grad is not None]

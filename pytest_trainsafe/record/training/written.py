@@ -1,8 +1,8 @@
 """Notes the lines that change gradients in place between the backward and the optimizer's step.
 
-They reduce, scale or clip gradients.  Of lines that change parameters it is known only later
-whether a forward follows in the same step, so that they matter (`conditions.py`).  Used in the Runs
-that localisation asks for: each operation there costs a call of Python.
+They reduce, scale or clip gradients.  Lines that change parameters matter only if a forward
+follows in the same step, which is known later (`conditions.py`).  Used in the Runs of a
+localisation only, because every operation then costs a Python call.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 
 
 class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees each operation of a step, and ignores those within a backward.
+    """Intercepts the operations of a step, except those within a backward.
 
-    Those on gradients within a micro-batch are ignored too: they are the backward's own.
+    In a micro-batch, changes of gradients are ignored too: they belong to the backward.
     """
 
     def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:
@@ -43,7 +43,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return list(self._found)
 
     def forget(self) -> None:
-        """A step ends: what it did to parameters is what a step does."""
+        """Called at the end of a step: discards its changes, which are the optimizer's."""
         self._found.clear()
         self._weights = None
 
@@ -84,7 +84,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> bool:
-    """Whether an operation changes a tensor that lies in one of these memories."""
+    """Whether an operation changes a tensor in one of these memories."""
     return any(
         _memory(tensor) in memories
         for argument, value in zip(func._schema.arguments, args, strict=False)
@@ -106,7 +106,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory; 0 for none."""
+    """The address of a tensor's memory; 0 if it has none."""
     held: Any = tensor
     try:
         local = held._local_tensor if is_dtensor(held) else held

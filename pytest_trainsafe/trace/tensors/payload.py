@@ -1,8 +1,8 @@
 """Payload files: many tensors in one file of the safetensors format.
 
-Written by the rank's writer, read by the trace.  Traces hold thousands of small tensors, and
-the library's own Python takes longer over each of them than hashing, copying and comparing do;
-any safetensors reader reads these files.
+Written by the rank's writer, read by the trace.  The encoding is our own because traces hold
+thousands of small tensors, and the library's Python code takes longer per tensor than hashing,
+copying and comparing do.  Any safetensors reader can read these files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import xxhash
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file
 from pytest_trainsafe.errors import TrainsafeError
 
-#: What is stored as itself, by the format's names; the rest is stored as bytes.
+#: The dtypes that the format can store, with its names; other dtypes are stored as bytes.
 NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -36,25 +36,24 @@ NAMES = {
     torch.float8_e5m2: "F8_E5M2",
 }
 
-#: The name of the entry of sketches.
+#: The name of the entry that holds sketches.
 SKETCHES = "sketches"
 
 _LENGTH = struct.Struct("<Q")
 
-#: Most bytes of a header, which is the format's own limit, and of a whole file: what is more
-#: than a device holds is no tensor.
+#: Maximum bytes of a header (the format's own limit), and of a file (more than a device holds).
 MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
 
-#: Loaded tensors lie in the file's memory, and complex128 arithmetic crashes off its alignment.
+#: Loaded tensors share the file's memory, and complex128 arithmetic crashes if misaligned.
 _ALIGNMENT = 16
 
 
 class PayloadError(TrainsafeError):
-    """A payload file, or an entry of one, is not as it was written; the message says how."""
+    """A payload file, or an entry of it, is damaged; the message says how."""
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A tensor that waits to be written: contiguous bytes, and what they are."""
+    """A tensor that waits to be written: its contiguous bytes, dtype and shape."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -68,8 +67,8 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def encode(tensors: Mapping[str, Held]) -> bytes:
-    """A payload file's content, an entry for each tensor."""
-    # Wide elements first, as the format wants it: then every entry is aligned to its elements.
+    """The content of a payload file with one entry per tensor."""
+    # Wide elements first, as the format requires: every entry is then aligned to its elements.
     order = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
     entries, end = {}, 0
     for name, held in order:
@@ -100,17 +99,17 @@ class Payload:
             except MALFORMED as error:
                 raise PayloadError(f"its header cannot be read ({error})") from error
             self._start = _LENGTH.size + length
-            due = self._start + _end_of(self._entries.values())
-            if size != due:
-                raise PayloadError(f"it has {size} bytes, where its header says {due}")
-            # The file that was opened, whatever has the path by now.  Private: what is written
-            # to a loaded tensor never reaches the file.
+            expected = self._start + _end_of(self._entries.values())
+            if size != expected:
+                raise PayloadError(f"it has {size} bytes, where its header says {expected}")
+            # Map the opened file, because another file may have the path by now.  The mapping is
+            # private: writing to a loaded tensor never changes the file.
             opened = f"/proc/self/fd/{file.fileno()}"
             self._bytes = torch.from_file(opened, shared=False, size=size, dtype=torch.uint8)
         self._view = self._bytes.numpy().data
 
     def require(self, key: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        """Raise PayloadError unless the entry `key` is there and is of this dtype and shape."""
+        """Raises PayloadError unless there is an entry `key` of this dtype and shape."""
         entry = self._entries.get(key)
         if entry is None:
             raise PayloadError(f"it has no entry {key}")
@@ -119,10 +118,10 @@ class Payload:
         name = NAMES.get(dtype)
         stored = ("U8", (size,)) if name is None else (name, shape)
         if end - start != size or (entry.dtype, entry.shape) != stored:
-            raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}")
+            raise PayloadError(f"entry {key} is not a {dtype} tensor of shape {list(shape)}")
 
     def sketches(self, shape: tuple[int, ...]) -> int:
-        """How many sketches of `shape` the file holds."""
+        """The number of sketches of `shape` in the file."""
         entry = self._entries.get(SKETCHES)
         if entry is None:
             return 0
@@ -132,7 +131,7 @@ class Payload:
     def load(
         self, key: str, dtype: torch.dtype, shape: tuple[int, ...], digest: str
     ) -> torch.Tensor:
-        """The tensor of an entry, in the file's memory, if its bytes have the hash `digest`."""
+        """The tensor of an entry, in the file's memory; raises unless its hash is `digest`."""
         self.require(key, dtype, shape)
         entry = self._entries[key]
         start, end = (self._start + offset for offset in entry.data_offsets)
@@ -141,12 +140,13 @@ class Payload:
         try:
             return self._bytes[start:end].view(dtype).view(shape)
         except RuntimeError as error:
-            raise PayloadError(f"entry {key} is no {dtype} of shape {list(shape)}") from error
+            message = f"entry {key} is not a {dtype} tensor of shape {list(shape)}"
+            raise PayloadError(message) from error
 
     def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:
-        """The float64 tensor of the entry "sketches", an unknown number of `shape`.
+        """The entry "sketches", float64 of shape [n, *shape].
 
-        `digest` is the hash of its bytes; "" where it was never said.
+        `digest` is the hash of its bytes, "" if none was recorded.
         """
         if not self.sketches(shape):
             raise PayloadError(f"it holds no sketches of shape {list(shape)}")
@@ -156,12 +156,12 @@ class Payload:
             raise PayloadError("its sketches do not have their recorded hash")
         try:
             return self._bytes[start:end].view(torch.float64).view(entry.shape)
-        except RuntimeError as error:  # it does not begin where a float64 may
+        except RuntimeError as error:  # misaligned
             raise PayloadError(f"it holds no float64 of shape {list(entry.shape)}") from error
 
 
 def _end_of(entries: Iterable[_Entry]) -> int:
-    """Where the last entry ends.  Raises PayloadError unless each begins where another ends."""
+    """The end of the last entry.  Raises PayloadError unless the entries are contiguous."""
     here = 0
     for start, end in sorted(entry.data_offsets for entry in entries):
         if start != here or end < start:

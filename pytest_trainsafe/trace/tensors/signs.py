@@ -1,7 +1,7 @@
-"""Random signs that need no state: the sign of an index is a hash of the index alone.
+"""Stateless random signs: the sign of an index is a hash of the index alone.
 
-So every rank, every Run and every machine gives the same element of a logical tensor the same
-signs, however the tensor is cut.  Called by the sketch.
+Every rank, Run and machine therefore gives an element of a logical tensor the same signs,
+however the tensor is split.  Called by the sketch.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pytest_trainsafe.core.indices import Indices
 
 Signs = npt.NDArray[np.float64]
 
-#: Signs that one hash of 64 bits gives.
+#: The number of signs that one 64-bit hash gives.
 MOST = 32
 
 
 def signs(indices: Indices, count: int, salt: int) -> Signs:
     """`count` (at most 32) signs for each index, +1 or -1: [count, len(indices)].
 
-    `salt` tells independent families of signs apart.
+    Families of signs with different `salt` are independent.
     """
     assert 0 < count <= MOST, count
     bits = _mixed(indices.astype(np.uint64) ^ np.uint64(salt << 48))
-    # The upper half: in a product of odd numbers the lower bits depend on fewer of the input's.
+    # Use the upper bits: in a product of odd numbers the lower bits depend on fewer input bits.
     places = np.arange(64 - count, 64, dtype=np.uint64)[:, None]
     ones = (bits[None, :] >> places) & np.uint64(1)
     return 1.0 - 2.0 * ones.astype(np.float64)
 
 
 def _mixed(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of splitmix64 (Steele, Lea and Flood 2014), twice, on the next of each."""
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014), applied twice."""
     for _ in range(2):
         values = values + np.uint64(0x9E3779B97F4A7C15)
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

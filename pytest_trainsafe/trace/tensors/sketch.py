@@ -1,14 +1,14 @@
 """A sketch: random projections of a rank's part of a tensor, which estimate norms of differences.
 
-A tensor is seen as a matrix, of all its dimensions but the last by the last.  With signs r for
-rows and c for columns, entry (p, q) of the sketch is the sum over all elements x[i, j] of
+The tensor is viewed as a matrix: its last dimension gives the columns, all others the rows.  With
+signs r for rows and c for columns, entry (p, q) of the sketch is the sum over all elements of
 r[p, i] * x[i, j] * c[q, j].  The signs are those of the *logical* indices, so sketches of shards
-and of partial sums add up to that of the logical tensor, the sketch of a difference is the
-difference of sketches, and the mean square of its entries estimates the squared norm without
-bias.  docs/tolerances.md derives the variance.  (Alon, Matias and Szegedy 1996; the product of
-signs is that of tensor sketches, Pham and Pagh 2013.)
+and of partial sums add up to the sketch of the logical tensor, the sketch of a difference is the
+difference of the sketches, and the mean square of its entries is an unbiased estimate of the
+squared norm.  docs/tolerances.md derives the variance.  (Alon, Matias and Szegedy 1996; the
+product of signs is that of tensor sketches, Pham and Pagh 2013.)
 
-Called by the writer of a trace, in the ranks, and by align for tensors that were kept whole.
+Called by the writer of a trace, in the ranks, and by align for tensors with recorded values.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from pytest_trainsafe.trace.tensors.taken import NUMPY
 
 Values = npt.NDArray[np.float64]
 
-#: Signs for each row and for each column; a sketch has an entry for every pair.
+#: Signs per row and per column; a sketch has an entry for every pair.
 ROWS, COLUMNS = 8, 16
 
-#: Bytes of a sketch.  Tensors that are no larger are kept whole instead.
+#: Bytes of a sketch.  Tensors of at most this size are kept whole instead.
 SIZE = ROWS * COLUMNS * 8
 
-#: A vector is seen as a matrix of this many columns.
+#: A vector is viewed as a matrix of this many columns.
 WIDTH = 64
 
-#: Elements that are widened at a time, in a buffer that stays in the cache, and most columns.
+#: Elements that are widened at a time, in a buffer that fits the cache; and most columns.
 TILE, WIDEST = 2**16, 2**13
 
-#: Elements of a matrix that NumPy multiplies, whose calls take half the time of torch's; torch is
-#: faster with larger ones.
+#: Matrices of at most this many elements are multiplied by NumPy, whose calls take half as long as
+#: torch's; torch is faster for larger ones.
 SMALL = 2**15
 
-#: Most bytes of signs that are kept for the next tensor of the same place.
+#: Maximum bytes of signs that are cached for later tensors of the same shape and layout.
 KEPT_SIGNS = 64 * 2**20
 
 _ROW_SALT, _COLUMN_SALT = 1, 2
@@ -61,7 +61,7 @@ _ROW_SALT, _COLUMN_SALT = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Some columns of a matrix, in tiles: each with its rows' signs, and where it is widened."""
+    """Some columns of a matrix, in tiles: the signs of each tile's rows, and its wide buffer."""
 
     left: int
     height: int
@@ -71,11 +71,11 @@ class _Band:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a part's matrices lie in the logical one: the signs of their rows and columns.
+    """The position of a part in the logical tensor: the signs of its rows and columns.
 
-    A vector's part may be several runs of its indices; `runs` holds the first index and the
-    length of each (empty for what is one matrix as it lies).  `small` has the signs of a small
-    matrix, `bands` those of each larger one, by the dtype that sums are taken in.
+    A vector's part may consist of several contiguous ranges; `runs` holds the first index and
+    the length of each (empty if the part is one matrix without padding).  `small` has the signs
+    of a small matrix, `bands` those of each larger one, by the dtype of the sums.
     """
 
     logical: tuple[int, ...]
@@ -87,12 +87,12 @@ class _Place:
 
     @property
     def nbytes(self) -> int:
-        # Those of half precision have bands in float32 besides.
+        # Half-precision tensors have bands in float32 as well.
         return 3 * sum(t.nbytes for t in (*self.rows, self.columns)) // 2
 
 
 class Sketcher:
-    """Makes the sketches of one rank's parts; keeps the signs that they share."""
+    """Makes the sketches of one rank's parts; caches the signs that they share."""
 
     def __init__(self, coordinates: Coordinates, sizes: Sizes) -> None:
         self.coordinates = coordinates
@@ -110,23 +110,23 @@ class Sketcher:
         exact: bool = False,
         array: npt.NDArray[Any] | None = None,
     ) -> tuple[Values, tuple[int, ...]] | None:
-        """The sketch of a contiguous part on the CPU, [8, 16] in float64, and the logical shape
-        that was taken from the part's own shape and layout.
+        """The sketch of a contiguous CPU part, [8, 16] in float64, and the logical shape.
 
-        None where the layout does not fit the part, or the part has no elements.  Where a
-        dimension is cut unevenly a rank cannot know the logical shape: ranks then name different
-        ones, and whoever adds the sketches up has to see to it that all are the same.
+        The logical shape is derived from the part's shape and layout.  If a dimension is split
+        unevenly, a rank cannot know it and ranks derive different shapes: the caller must check
+        that the shapes agree before it adds sketches.
+        Returns None if the layout does not fit the part, or the part has no elements.
         Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
-        Half-precision values of large tensors are summed in float32, whose rounding is nothing to
-        theirs, unless `exact` is asked for.
-        `array` is the part as an array of its bits, of a caller that has it.
+        Half-precision values of large tensors are summed in float32, whose rounding is negligible
+        against theirs, unless `exact` is set.
+        `array` is the part as an array of its bits, if the caller has it.
         """
         if layout:
             try:
                 layout, flat = split_flat(layout)
             except LayoutError:
                 return None
-            if flat is not None:  # what is not in the run adds nothing
+            if flat is not None:  # elements outside of the range contribute nothing
                 part, piece = part.new_zeros(flat.shape), part
                 if piece.shape != (flat.length,) or flat.offset + flat.length > part.numel():
                     return None
@@ -148,7 +148,7 @@ class Sketcher:
             if array is None or part.dtype not in NUMPY:
                 array = (part if part.dtype in NUMPY else part.to(torch.float64)).numpy()
             wide = array.reshape(left.shape[1], len(right)).astype(np.float64, copy=False)
-            # Not `@`, which would warn of what is not finite.
+            # Not `@`, which warns about values that are not finite.
             return left.dot(wide).dot(right), place.logical
         dtype = torch.float32 if part.dtype in _HALF and not exact else torch.float64
         matrices = _matrices(part, place)
@@ -158,12 +158,12 @@ class Sketcher:
         for matrix, bands in zip(matrices, place.bands[dtype], strict=True):
             for band in bands:
                 total += _projected(matrix, band)
-        # A copy: a tensor of torch is aligned, and thousands that are kept, each between large
-        # ones that come and go, split the memory that those would take again.
+        # A copy in NumPy's memory.  Torch's aligned allocations, kept by the thousand between
+        # large temporary tensors, would fragment the memory that those reuse.
         return total.numpy().copy(), place.logical
 
     def _bands(self, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype) -> list[_Band]:
-        """A matrix cut into tiles that, widened, stay in the cache."""
+        """Cuts a matrix into tiles that fit the cache when widened."""
         if wide not in self._buffers:
             self._buffers[wide] = torch.empty(TILE, dtype=wide)
         buffer = self._buffers[wide]
@@ -187,7 +187,7 @@ class Sketcher:
             return None
         if tuple(map(len, arrays)) != shape:
             return None
-        if part.is_complex():  # a pair of columns for each
+        if part.is_complex():  # two columns for each
             arrays = [*arrays[:-1], _pairs(arrays[-1])]
         rows: tuple[torch.Tensor, ...]
         pieces: tuple[tuple[int, int], ...] = ()
@@ -202,13 +202,13 @@ class Sketcher:
             )
             columns = _width_signs()
             if len(pieces) == 1 and not any(number % WIDTH for number in pieces[0]):
-                pieces = ()  # a matrix as it lies
+                pieces = ()  # a matrix without padding
         few = not pieces and part.numel() <= SMALL and not part.is_complex()
         small = (rows[0].numpy(), columns.numpy()) if few else None
         return _Place(logical, rows, columns, pieces, small)
 
     def _bound(self, place: _Place | None) -> None:
-        """Forget the places that were not asked for lately, once there are too many signs."""
+        """Evicts the least recently used positions while too many signs are cached."""
         self._kept += place.nbytes if place is not None else 0
         while self._kept > KEPT_SIGNS and len(self._places) > 1:
             _, oldest = self._places.popitem(last=False)
@@ -231,7 +231,7 @@ def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
 
 
 def _projected(matrix: torch.Tensor, band: _Band) -> torch.Tensor:
-    """`rows @ matrix @ columns` of a band, a tile widened and summed at a time, in float64."""
+    """`rows @ matrix @ columns` of a band in float64, widened and summed tile by tile."""
     sums: torch.Tensor | None = None
     part = matrix.narrow(1, band.left, len(band.columns))
     for tile, (rows, buffer) in zip(torch.split(part, band.height), band.tiles, strict=True):

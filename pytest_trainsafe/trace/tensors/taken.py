@@ -1,7 +1,7 @@
-"""What a rank keeps of a tensor until its event is written: its bytes, or a sketch of them.
+"""A snapshot of a rank-local tensor, kept until its event is written: its bytes, or a sketch.
 
-Made by the writer when a value is there, for what comes to an end later: the gradient of an
-output is the sum of what several backward passes bring.
+The writer takes it when the value is available.  The event may be written later: the gradient
+of an output, for example, is the sum over several backward passes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import xxhash
 
 Shape = tuple[int, ...]
 
-#: What NumPy can read without a copy; of the rest it reads integers as wide.
+#: Dtypes that NumPy reads without a copy.
 NUMPY = frozenset(
     {
         torch.float64,
@@ -35,9 +35,10 @@ NUMPY = frozenset(
 
 
 class Taken(msgspec.Struct, frozen=True, eq=False):
-    """A rank-local tensor as it was when it was taken.
+    """A rank-local tensor at the time of the snapshot.
 
-    `data` has its bytes, or `sketch` the sketch of a part of a tensor of shape `logical`.
+    Either `data` has its bytes, or `sketch` has the sketch of a part of a tensor of shape
+    `logical`.
     """
 
     dtype: torch.dtype
@@ -48,20 +49,20 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
     logical: Shape = ()
 
     def __add__(self, other: Taken) -> Taken:
-        """The sum, computed in the dtype of the first; both are of one tensor."""
+        """The sum of two snapshots of the same tensor, in the dtype of the first."""
         assert self.shape == other.shape
         if self.data is not None and other.data is not None:
             total = self.values() + other.values().to(self.dtype)
             return of_bytes(self.dtype, self.shape, total)
         assert self.sketch is not None
         assert other.sketch is not None
-        # Sums of equal terms are equal; no more is asked of the hash of what is not kept.
+        # A hash of the hashes suffices without the values: sums of equal terms get equal hashes.
         digest = xxhash.xxh3_128_hexdigest((self.digest + other.digest).encode())
         sketch = self.sketch + other.sketch
         return Taken(self.dtype, self.shape, digest, None, sketch, self.logical)
 
     def values(self) -> torch.Tensor:
-        """The values, of one that has its bytes; a copy."""
+        """A copy of the values; the snapshot must have its bytes."""
         assert self.data is not None
         if not self.data:
             return torch.empty(self.shape, dtype=self.dtype)
@@ -70,13 +71,13 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
 
 
 def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> Taken:
-    """Take a contiguous CPU tensor with all its values."""
+    """A snapshot of a contiguous CPU tensor with all its values."""
     data = as_array(host).tobytes()
     return Taken(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
 
 
 def as_array(host: torch.Tensor) -> npt.NDArray[Any]:
-    """A contiguous CPU tensor without a gradient as an array of its bits, in its memory."""
+    """A contiguous CPU tensor without a gradient as an array of its bits; shares its memory."""
     found: npt.NDArray[Any] = (host if host.dtype in NUMPY else as_bytes(host)).numpy()
     return found
 

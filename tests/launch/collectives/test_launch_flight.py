@@ -55,7 +55,7 @@ def test_a_disagreement_is_named(a: Issued, b: Issued, why: str) -> None:
     (text,) = check_flights(flights, STOPPED)
     head = "collective mismatch: collective #2 of the group of ranks [0, 1], as torch counts them,"
     assert text == f"{head} differs {why}: rank 0 {a}; rank 1 {b}"
-    assert check_flights(flights, STOPPED, told=[WORLD]) == []
+    assert check_flights(flights, STOPPED, reported=[WORLD]) == []
 
 
 def test_a_collective_is_told_with_its_shapes_in_pythons_words() -> None:

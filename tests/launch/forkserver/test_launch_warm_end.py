@@ -28,7 +28,7 @@ def test_nothing_outlives_a_pytest_run_that_is_killed(tmp_path: Path) -> None:
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
     with subprocess.Popen(command) as parent:
         pids: list[bytes] = []

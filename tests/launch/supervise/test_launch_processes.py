@@ -42,7 +42,7 @@ def test_nothing_outlives_a_test_run_that_is_ended(number: signal.Signals, tmp_p
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
     # A shell without job control has its background processes ignore Ctrl-C.
     heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)

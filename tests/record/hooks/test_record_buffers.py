@@ -115,7 +115,7 @@ def test_annotations_say_how_a_buffer_is_cut() -> None:
     ("entry", "message"),
     [
         ({"tp_partial": True}, "`buffers: mask` has the unknown key 'tp_partial'"),
-        ({"cp_dim": 0}, "`buffers: mask` has a cp_dim, so the file must say how cp cuts"),
+        ({"cp_dim": 0}, "`buffers: mask` has a cp_dim, so the file must declare how cp splits"),
         ({"tp_dim": "0"}, "`buffers: mask` has tp_dim: '0'; it must be a dimension"),
     ],
 )

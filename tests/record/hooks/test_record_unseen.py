@@ -95,7 +95,7 @@ def quantized(tensor: Tensor) -> Tensor:
         (Slotted, "output is a Slotted, with tensors in _held"),
         (lambda y: Output(y, Cache(y)), "output.cache is a Cache, with tensors in keys, values"),
         (lambda y: {"all": {y}}, "output.all is a set of tensors"),
-        (generated, "output is a generator, which cannot be looked at without using it up"),
+        (generated, "output is a generator, which cannot be read without consuming it"),
         (lambda y: (1, y.detach().numpy()), "output.1 is a numpy ndarray"),
         (lambda y: y.to("meta"), "output is a tensor on the meta device, without values"),
         (ragged, "output is a nested tensor"),

@@ -60,8 +60,8 @@ def test_mark_means_nothing_without_tensor_parallelism() -> None:
     ("attributes", "words"),
     [
         ({"partition_dim": 2}, "fc.weight .*partition_dim 2.*0 to 1"),
-        ({"partition_dim": 0, "partition_blocks": (8, 3)}, r"12 rows .*\[8, 3\].* make 11"),
-        ({"partition_dim": 1, "partition_stride": 3}, "8 rows .*stride 3.* make 6"),
+        ({"partition_dim": 0, "partition_blocks": (8, 3)}, r"12 rows .*\[8, 3\].* add up to 11"),
+        ({"partition_dim": 1, "partition_stride": 3}, "8 rows .*stride 3.* add up to 6"),
     ],
 )
 def test_marks_that_contradict_the_shape_are_refused(
@@ -142,5 +142,5 @@ def test_a_size_that_no_axes_make_is_refused_with_those_that_do() -> None:
     odd = parameter(expert_tp_size=2, allreduce=False)
     with pytest.raises(LayoutError, match=r"expert_tp_size of 2.*tp=4.*1, tp, tp \* cp"):
         parameter_layout("e.w", odd, Point.of(tp=4), ANNOTATIONS)
-    with pytest.raises(LayoutError, match="expert_tp_size 'two'; it is the number of ranks"):
+    with pytest.raises(LayoutError, match="expert_tp_size 'two'; it must be the number of ranks"):
         parameter_layout("e.w", parameter(expert_tp_size="two"), POINT, ANNOTATIONS)

@@ -200,8 +200,8 @@ OPTIONS = (
     Option(
         "rng",
         "rng",
-        "on|off",
-        "Whether ranks record which random numbers they draw",
+        "STATE",
+        "Whether ranks record which random numbers they draw: on or off",
         values.parse_switch,
         text=lambda on: "on" if on else "off",
         more="the [RNG ledger](replay.md)",

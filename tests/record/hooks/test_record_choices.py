@@ -140,7 +140,7 @@ def test_a_run_that_replays_computes_with_the_other_s_choice(
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_recomputation_makes_the_same_choice_again(record: Any, reentrant: bool) -> None:
     first = record(training())
-    replayed = {"replay": str(first.trace.path)}
+    replayed = {"replayed": str(first.trace.path)}
     plain = record(training(sign=-1), **replayed)
     again = record(training(sign=-1, reentrant=reentrant), **replayed)
 
@@ -152,7 +152,7 @@ def test_recomputation_makes_the_same_choice_again(record: Any, reentrant: bool)
 
 def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record: Any) -> None:
     reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
-    replayed = {"replay": str(reference.trace.path)}
+    replayed = {"replayed": str(reference.trace.path)}
     right = record(training(), **replayed)
     wrong = record(training(choose=second_best), **replayed)
 

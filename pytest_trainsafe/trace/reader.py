@@ -28,14 +28,8 @@ from pytest_trainsafe.trace.check import (
     fault_of_note,
 )
 from pytest_trainsafe.trace.payload import Payload, PayloadError
-from pytest_trainsafe.trace.rng import (
-    DrawEvent,
-    LedgerGap,
-    RngEvent,
-    UnseenDraws,
-    WorkerDraw,
-    fault_of_rng,
-)
+from pytest_trainsafe.trace.rng.check import fault_of_rng
+from pytest_trainsafe.trace.rng.events import RngEvent
 from pytest_trainsafe.trace.schema import (
     MOST_MANIFEST,
     MOST_RANKS,
@@ -413,12 +407,12 @@ def _take(rank: RankTrace, event: Event, check: TensorCheck) -> str | None:
             if fault := fault_of_note(event):
                 return fault
             rank.notes.append(event)
-        case DrawEvent() | UnseenDraws() | WorkerDraw() | LedgerGap():
+        case End():
+            raise AssertionError(event)
+        case _:
             if fault := fault_of_rng(event):
                 return fault
             rank.rng.append(event)
-        case _:
-            raise AssertionError(event)
     rank.events.append(event)
     return None
 

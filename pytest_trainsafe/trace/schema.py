@@ -26,7 +26,7 @@ import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
 from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
-from pytest_trainsafe.trace.rng import RngEvent
+from pytest_trainsafe.trace.rng.events import RngEvent
 
 SCHEMA_VERSION = 6
 

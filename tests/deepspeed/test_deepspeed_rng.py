@@ -13,7 +13,7 @@ from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.spec import RunSpec
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import DrawEvent
+from pytest_trainsafe.trace.rng.events import DrawEvent
 from pytest_trainsafe.trace.schema import Manifest
 from pytest_trainsafe.trace.writer import write_manifest
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_trainsafe.record.rng import operators
 from pytest_trainsafe.record.rng.states import torch_state
-from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws
+from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws
 
 
 class Dropping(nn.Module):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import DrawEvent, Phase
+from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
 from pytest_trainsafe.trace.schema import Event, Manifest
 from pytest_trainsafe.trace.writer import RankWriter, write_manifest
 

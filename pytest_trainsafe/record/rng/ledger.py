@@ -1,4 +1,4 @@
-"""The RNG ledger of one rank: turns what generators do into the events of `trace/rng.py`.
+"""The RNG ledger of one rank: turns what generators do into the events of `trace/rng/events.py`.
 
 Owned by the recorder.  It reads a generator's state before and after each draw that it sees, and
 at the boundaries of steps, where it finds what it did not see.
@@ -25,7 +25,7 @@ from pytest_trainsafe.record.rng.generators import Generators, generator_of
 from pytest_trainsafe.record.rng.states import python_state, state_text, torch_state
 from pytest_trainsafe.record.rng.unseen import LastState
 from pytest_trainsafe.record.rng.workers import Workers
-from pytest_trainsafe.trace.rng import (
+from pytest_trainsafe.trace.rng.events import (
     NUMPY,
     PYTHON,
     SWITCHED_OFF,

@@ -31,7 +31,7 @@ from pytest_trainsafe.record.rng.states import (
     python_state,
     torch_state,
 )
-from pytest_trainsafe.trace.rng import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
 
 #: Fetches of a worker that are recorded, and loaders' iterators of a rank.
 MOST_FETCHES, MOST_LOADERS = 4, 64

@@ -83,6 +83,8 @@ class Functions:
                     return original(*args, **kwargs)
                 return self._drawing(generator, name, lambda: original(*args, **kwargs))
 
+            # Sent to another process it is the module's function, which is not exchanged there.
+            drawing.__module__, _, drawing.__qualname__ = name.rpartition(".")
             return drawing
 
         return wrapper

@@ -71,9 +71,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(listening(recorder.before_clip))
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
-            around.enter_context(
-                contextlib.nullcontext() if recorder.rng is None else recorder.rng.recording()
-            )
+            around.enter_context(recorder.rng.recording())
             around.enter_context(recorder.sites.constructions())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()

@@ -36,7 +36,7 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unwrapped,
 )
-from pytest_trainsafe.record.rng.ledger import RngLedger
+from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
@@ -47,7 +47,6 @@ from pytest_trainsafe.record.training.tensors import (
     rng_hash,
 )
 from pytest_trainsafe.record.training.written import Writes
-from pytest_trainsafe.trace.rng import SWITCHED_OFF
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -64,9 +63,7 @@ class Recorder:
         self.spec = assignment.spec
         self.writer = writer
         self.clock = Clock()
-        self.rng = RngLedger(writer, self.clock) if self.spec.rng else None
-        if self.rng is None:
-            writer.add(SWITCHED_OFF)
+        self.rng = RngLedger(writer, self.clock) if self.spec.rng else NoLedger(writer)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -216,8 +213,7 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         listen(reductions.heard)
-        if self.rng is not None:
-            self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
+        self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         dtype = precision(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
@@ -231,8 +227,7 @@ class Recorder:
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
         self.sites.write_constructed()
-        if self.rng is not None:
-            self.rng.boundary()
+        self.rng.boundary()
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -244,8 +239,7 @@ class Recorder:
                 yield number
             self._write_gradients()
             stepped = self.parameters.finish_step()
-            if self.rng is not None:
-                self.rng.boundary()
+            self.rng.boundary()
             if self.conditions is not None:
                 self.conditions.remember()
             self.buffers.write_all(number)
@@ -290,8 +284,7 @@ class Recorder:
             self.parameters.drop(index)
             self.clock.end_microbatch()
             raise
-        if self.rng is not None:
-            self.rng.look()
+        self.rng.look()
         if self.clock.end_microbatch():
             self.activations.write(index)
             self.parameters.write(index)

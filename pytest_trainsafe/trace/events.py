@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
-from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
+from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,

@@ -31,13 +31,13 @@ from pytest_trainsafe.trace.check import (
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.manifest import point_of, read_manifest
-from pytest_trainsafe.trace.rng import (
+from pytest_trainsafe.trace.rng.check import fault_of_rng
+from pytest_trainsafe.trace.rng.events import (
     DrawEvent,
     LedgerGap,
     RngEvent,
     UnseenDraws,
     WorkerDraw,
-    fault_of_rng,
 )
 from pytest_trainsafe.trace.schema import (
     End,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import random
 import threading
 from random import shuffle
@@ -12,10 +13,12 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 from pytest_trainsafe.record.rng import operators
 from pytest_trainsafe.record.rng.states import torch_state
-from pytest_trainsafe.trace.rng import DrawEvent, LedgerGap, UnseenDraws
+from pytest_trainsafe.record.rng.workers import _WatchedLoop
+from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 
 
 class Dropping(nn.Module):
@@ -222,6 +225,58 @@ def test_the_numbers_that_a_program_draws_are_the_same_with_and_without_the_ledg
 
     assert record(training(during=draw)).hashes() == record(training(draw), rng=False).hashes()
     assert drawn[0] == drawn[1]
+
+
+def test_a_thread_that_outlives_the_program_goes_on_computing(record):
+    go, found = threading.Event(), []
+
+    def compute():
+        go.wait(60)
+        found.append((torch.ones(2) + 1).sum().item() + torch.rand(1).numel())
+
+    thread = threading.Thread(target=compute)
+    record(training(during=thread.start))
+    go.set()
+    thread.join()
+
+    assert found == [5.0]
+
+
+def test_an_exchanged_function_is_sent_to_other_processes_as_the_modules_own(record):
+    sent = []
+    record(training(during=lambda: sent.append((pickle.dumps(random.gauss), random.gauss))))
+
+    assert pickle.loads(sent[0][0]) == random.gauss  # noqa: S301 - of this test's own making
+    assert sent[0][1] is not random.gauss
+
+
+class Noisy(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return torch.rand(4)
+
+
+def test_the_workers_of_a_data_loader_are_followed(record):
+    sent = []
+
+    def load():
+        loader = DataLoader(Noisy(), batch_size=2, num_workers=2)
+        batches = iter(loader)
+        sent.append(
+            pickle.dumps(_WatchedLoop("a folder", 0, "a.py:1"))
+        )  # as to one that is spawned
+        assert len(list(batches)) == 2
+
+    found = [e for e in record(training(during=load)).rank.rng if isinstance(e, WorkerDraw)]
+
+    assert {(event.worker, event.generator, event.map_style) for event in found} == {
+        (0, "torch cpu", True),
+        (1, "torch cpu", True),
+    }
+    assert found[0].before != found[1].before
+    assert sent
 
 
 def test_an_error_in_a_random_operator_reaches_the_program_as_it_is(record):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.rng import MASKS, DrawEvent
+from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 
 #: Where a draw in a module is: step, micro-batch, module, and how many it drew before in these.
 Site = tuple[int, int | None, str, int]

@@ -19,7 +19,7 @@ from pytest_trainsafe.judge.replay.recomputation import recomputation
 from pytest_trainsafe.judge.replay.regions import Regions
 from pytest_trainsafe.judge.replay.workers import workers
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import SWITCHED_OFF, LedgerGap, UnseenDraws
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
 
 
 @dataclass(frozen=True, slots=True)

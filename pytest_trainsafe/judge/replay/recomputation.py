@@ -9,7 +9,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
 from pytest_trainsafe.judge.replay.finding import broken
 from pytest_trainsafe.judge.replay.parallel import Excused
-from pytest_trainsafe.trace.rng import MASKS
+from pytest_trainsafe.trace.rng.events import MASKS
 
 
 def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ import math
 from pytest_trainsafe.core.layout import Shard, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, Site
-from pytest_trainsafe.trace.rng import DrawEvent
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 Region = frozenset[str]
 

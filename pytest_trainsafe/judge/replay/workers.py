@@ -8,7 +8,7 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judge.replay.finding import broken
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import WorkerDraw
+from pytest_trainsafe.trace.rng.events import WorkerDraw
 
 
 def workers(trace: Trace) -> Iterator[Finding]:

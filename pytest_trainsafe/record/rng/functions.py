@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.record.rng.states import numpy_random
-from pytest_trainsafe.trace.rng import NUMPY, PYTHON
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
 
 #: Called in place of a function: generator, function, and what calls the function itself.
 Drawing = Callable[[str, str, Callable[[], Any]], Any]
@@ -83,6 +83,8 @@ class Functions:
                     return original(*args, **kwargs)
                 return self._drawing(generator, name, lambda: original(*args, **kwargs))
 
+            # Sent to another process it is the module's function, which is not exchanged there.
+            drawing.__module__, _, drawing.__qualname__ = name.rpartition(".")
             return drawing
 
         return wrapper

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.record.rng.states import NumpyState, numpy_random, python_state
-from pytest_trainsafe.trace.rng import NUMPY, PYTHON, TORCH_CPU, LedgerGap
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
 
 #: Generators that `numpy.random.default_rng` made which are looked at.
 MOST_NUMPY = 64

@@ -1,4 +1,4 @@
-"""The RNG ledger of one rank: turns what generators do into the events of `trace/rng.py`.
+"""The RNG ledger of one rank: turns what generators do into the events of `trace/rng/events.py`.
 
 Owned by the recorder.  It reads a generator's state before and after each draw that it sees, and
 at the boundaries of steps, where it finds what it did not see.
@@ -25,9 +25,10 @@ from pytest_trainsafe.record.rng.generators import Generators, generator_of
 from pytest_trainsafe.record.rng.states import python_state, state_text, torch_state
 from pytest_trainsafe.record.rng.unseen import LastState
 from pytest_trainsafe.record.rng.workers import Workers
-from pytest_trainsafe.trace.rng import (
+from pytest_trainsafe.trace.rng.events import (
     NUMPY,
     PYTHON,
+    SWITCHED_OFF,
     TORCH_CPU,
     DrawEvent,
     LedgerGap,
@@ -342,6 +343,27 @@ class RngLedger:
     def _evaluating(self) -> bool:
         """Whether the program has put the model in evaluation mode, outside of the steps."""
         return self._clock.step is None and any(not root.training for root in self._roots)
+
+
+class NoLedger:
+    """Takes a ledger's place where none is kept: its methods do nothing, and the trace says so."""
+
+    def __init__(self, writer: RankWriter) -> None:
+        writer.add(SWITCHED_OFF)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        yield
+
+    def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        yield
+
+    def boundary(self) -> None: ...
+
+    def look(self) -> None: ...
 
 
 def _state(generator: torch.Generator) -> torch.Tensor | None:

@@ -90,13 +90,18 @@ NOT_DRAWING = (
 Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
+#: What lets all other operators fall through.  It is never taken back: threads that the program
+#: leaves behind go on to include the key.
+_fallback: Any = None
+
+
 def why_not() -> str:
     """Why this torch's operators cannot be intercepted; "" where they can."""
     try:
         key = torch._C._dispatch_key_parse(KEY_NAME)
     except (AttributeError, RuntimeError) as error:
         return str(error)
-    if torch._C._dispatch_has_backend_fallback(key):
+    if _fallback is None and torch._C._dispatch_has_backend_fallback(key):
         return f"something else in this process uses the dispatch key {KEY_NAME}"
     return ""
 
@@ -108,10 +113,12 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
     `why_not` must have found nothing.
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
-    # Two registrations: torch takes kernels out again when the object that made them goes.
+    global _fallback
     library: Any = torch.library.Library
-    fallback, kernels = library("_", "IMPL"), library("aten", "IMPL")
-    fallback.fallback(torch.library.fallthrough_kernel, KEY_NAME)
+    if _fallback is None:
+        _fallback = library("_", "IMPL")
+        _fallback.fallback(torch.library.fallthrough_kernel, KEY_NAME)
+    kernels = library("aten", "IMPL")
     below = torch._C._dispatch_keyset_full_after(key)
     for name in OPERATORS:
         base, _, overload = name.partition(".")
@@ -134,7 +141,6 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
         if hook is None:
             threading.setprofile(None)
         kernels._destroy()
-        fallback._destroy()
 
 
 def _kernel(name: str, operator: Any, drawing: Drawing, key: Any, below: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The states of generators as short texts that can be compared; `trace/rng.py` defines the form."""
+"""The states of generators as short texts; `trace/rng/events.py` defines the form."""
 
 from __future__ import annotations
 

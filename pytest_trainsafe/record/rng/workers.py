@@ -31,10 +31,14 @@ from pytest_trainsafe.record.rng.states import (
     python_state,
     torch_state,
 )
-from pytest_trainsafe.trace.rng import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
 
 #: Fetches of a worker that are recorded, and loaders' iterators of a rank.
 MOST_FETCHES, MOST_LOADERS = 4, 64
+
+#: torch's own loop.  It must not be part of what is sent to a worker: a function is sent by its
+#: name, under which the worker would find it exchanged.
+_LOOP = torch_worker._worker_loop
 
 #: How deep attributes of datasets are searched: a subset of a dataset with a transform is three.
 DEPTH = 3
@@ -54,7 +58,7 @@ class Workers:
     def followed(self) -> Iterator[None]:
         """Follow the workers that are started until the end."""
         iterator: Any = data.dataloader._MultiProcessingDataLoaderIter
-        make, loop = iterator.__init__, torch_worker._worker_loop
+        make = iterator.__init__
 
         @functools.wraps(make)
         def making(made: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -65,12 +69,12 @@ class Workers:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="trainsafe-workers-"))
             here = place(())
-            watched = _WatchedLoop(loop, str(self._folder), number, here.user or here.at)
+            watched = _WatchedLoop(str(self._folder), number, here.user or here.at)
             torch_worker._worker_loop = watched
             try:
                 make(made, loader, *args, **kwargs)
             finally:
-                torch_worker._worker_loop = loop
+                torch_worker._worker_loop = _LOOP
 
         iterator.__init__ = making
         try:
@@ -99,8 +103,8 @@ class Workers:
 class _WatchedLoop:
     """Stands for torch's worker loop, in the rank and, pickled, in a worker that is spawned."""
 
-    def __init__(self, loop: Any, folder: str, loader: int, at: str) -> None:
-        self.loop, self.folder, self.loader, self.at = loop, folder, loader, at
+    def __init__(self, folder: str, loader: int, at: str) -> None:
+        self.folder, self.loader, self.at = folder, loader, at
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         kind: Any = data._DatasetKind
@@ -115,7 +119,7 @@ class _WatchedLoop:
             return fetcher
 
         kind.create_fetcher = staticmethod(created)
-        self.loop(*args, **kwargs)
+        _LOOP(*args, **kwargs)
 
 
 class _Watch:

@@ -9,7 +9,7 @@ import msgspec
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng import DrawEvent, Phase
+from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 

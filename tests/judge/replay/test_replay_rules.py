@@ -9,7 +9,7 @@ from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng, rng_findings
-from pytest_trainsafe.trace.rng import (
+from pytest_trainsafe.trace.rng.events import (
     SWITCHED_OFF,
     DrawEvent,
     LedgerGap,

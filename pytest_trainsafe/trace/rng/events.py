@@ -10,7 +10,6 @@ aside (a generator of normal numbers makes two at a time).
 
 from __future__ import annotations
 
-import re
 from typing import Literal, get_args
 
 import msgspec
@@ -50,12 +49,6 @@ MASKS = frozenset(
         "_scaled_dot_product_flash_attention_for_cpu",
     }
 )
-
-#: The longest text of an event, in characters.
-_LONGEST = 4096
-
-_STATE = re.compile(r"[0-9a-f]{16}(\.[0-9]{1,20}(\.[0-9a-f]{8})?)?", re.ASCII)
-_LINE = re.compile(r".+:[0-9]{1,9}", re.DOTALL | re.ASCII)
 
 
 class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
@@ -148,30 +141,3 @@ def position(state: str) -> int | None:
     """The position in its block that a state names, None for a generator without one."""
     parts = state.split(".")
     return int(parts[1]) if len(parts) > 1 else None
-
-
-def fault_of_rng(event: RngEvent) -> str | None:
-    """What is wrong with an event of the ledger that was read back; None for a sound one."""
-    if isinstance(event, LedgerGap):
-        texts, lines = [event.what, event.why], []
-    elif isinstance(event, DrawEvent):
-        texts = [event.generator, event.operator, event.module or "", event.stream, event.thread]
-        texts += [event.at, event.user, event.seed]
-        lines = [event.at, event.user]
-    else:
-        texts, lines = [event.generator], [event.at] if isinstance(event, WorkerDraw) else []
-    if any(len(text) > _LONGEST for text in texts):
-        return f"an event of the RNG ledger has a text of more than {_LONGEST} characters"
-    if any(line and not _LINE.fullmatch(line) for line in lines):
-        return "an event of the RNG ledger names no line of a file"
-    if isinstance(event, LedgerGap):
-        return None
-    for state in (event.before, event.after):
-        if not _STATE.fullmatch(state):
-            return f"an event of the RNG ledger has a malformed state: {state[:80]!r}"
-    if isinstance(event, DrawEvent):
-        if event.seed and not (event.seed.isascii() and event.seed.isdecimal()):
-            return f"an event of the RNG ledger has a malformed seed: {event.seed[:80]!r}"
-        if event.count < 1:
-            return "an event of the RNG ledger counts no operators"
-    return None

@@ -23,7 +23,7 @@ from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 
 #: Findings that a row keeps of a failed rung.
-MOST_FINDINGS = 5
+MAX_FINDINGS = 5
 
 Row = dict[str, Any]
 
@@ -73,9 +73,9 @@ def judged_row(rung: Rung, dtype: str, reference: Traces) -> Row:
         "samples": 1 + len(rung.resampled),
         "verdict": "fail" if failed else "inconclusive" if doubts else "pass",
         "tensors": sum(comparison.compared.values()),
-        "findings": [_line(finding) for finding in failed[:MOST_FINDINGS]],
+        "findings": [_line(finding) for finding in failed[:MAX_FINDINGS]],
         "inconclusive": sorted({finding.check for finding in doubts}),
-        "doubts": [_line(finding) for finding in doubts[:MOST_FINDINGS]],
+        "doubts": [_line(finding) for finding in doubts[:MAX_FINDINGS]],
         "worst": {kind: {"ratio": ratio, "id": id} for kind, (ratio, id) in ratios.items()},
     }
 

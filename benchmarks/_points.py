@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.bugs import Bug
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.sweep.validity import invalid
 
-MOST_RANKS = 4
+MAX_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,9 @@ def triggering(bug: Bug) -> Point:
     for row in itertools.product(*TRIED.values()):
         named = dict(zip(TRIED, row, strict=True))
         point = Point.of({axis: v for axis, v in named.items() if v != TRIED[axis][0]})
-        if point.world_size <= MOST_RANKS and bug.triggers(point):
+        if point.world_size <= MAX_RANKS and bug.triggers(point):
             tried.append(point)
     for point in sorted(tried, key=lambda point: (point.world_size, len(point.values))):
-        if invalid(point, arguments, program.rules, MOST_RANKS) is None:
+        if invalid(point, arguments, program.rules, MAX_RANKS) is None:
             return point
-    raise SystemExit(f"no Point of {MOST_RANKS} ranks triggers {bug.name}")
+    raise SystemExit(f"no Point of {MAX_RANKS} ranks triggers {bug.name}")

@@ -19,7 +19,7 @@ from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells
 
-MOST_RANKS = 4
+MAX_RANKS = 4
 
 #: The lowest rung of a Point; all rungs above it are judged, too.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -59,7 +59,7 @@ def draw(seed: int, index: int, rejected: Counter[str]) -> Drawn:
         # Now and then a plain pipeline is the reference, where the program has pipelines.
         pipeline = generator.choice((1, 1, 1, 1, 1, 1, 1, 2)) if program in PIPELINED else 1
         drawn = Drawn(index, program, axes, arguments, pipeline, generator.randrange(1000))
-        _, reason = case_of(drawn, Settings(max_world_size=MOST_RANKS))
+        _, reason = case_of(drawn, Settings(max_world_size=MAX_RANKS))
         if reason is None:
             return drawn
         rejected[f"{program}: {rule_of(reason)}"] += 1

@@ -261,13 +261,13 @@ def _story(one: Found) -> str:
 
 
 #: Names told of one bug.
-MOST_LISTED = 6
+MAX_LISTED = 6
 
 
 def _listed(texts: set[str]) -> str:
     named = sorted(f"`{text}`" for text in texts if text)
-    more = f"; and {len(named) - MOST_LISTED} more" if len(named) > MOST_LISTED else ""
-    return ("; ".join(named[:MOST_LISTED]) or "nowhere") + more
+    more = f"; and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
+    return ("; ".join(named[:MAX_LISTED]) or "nowhere") + more
 
 
 def _arguments() -> argparse.Namespace:

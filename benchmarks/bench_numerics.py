@@ -29,7 +29,7 @@ from typing import Any
 
 from _judged import Row, count, judged_rows, worst_of
 from _measure import ROOT, finish, machine, show
-from _random_points import DTYPES, MOST_RANKS, case_of, draw
+from _random_points import DTYPES, MAX_RANKS, case_of, draw
 from numerics_probe import probe
 
 from pytest_trainsafe.config.settings import Settings
@@ -143,7 +143,7 @@ def work(asked: argparse.Namespace) -> None:
     numerics = SETTINGS[asked.child]
     if numerics.threads == 2:
         import two_threads  # noqa: F401  # for its effect
-    settings = Settings(device="cpu", launcher=numerics.launcher, max_world_size=MOST_RANKS)
+    settings = Settings(device="cpu", launcher=numerics.launcher, max_world_size=MAX_RANKS)
     with open(asked.rows, "a", encoding="utf-8", buffering=1) as file:
         cases = list(_cases(asked, settings))
         for first in range(0, max(len(cases), 1), CASES_OF_A_SESSION):

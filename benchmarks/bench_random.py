@@ -27,7 +27,7 @@ from typing import Any
 
 from _judged import Row, count, judged_rows, worst_of
 from _measure import ROOT, finish, machine, show
-from _random_points import DTYPES, MOST_RANKS, Drawn, case_of, draw
+from _random_points import DTYPES, MAX_RANKS, Drawn, case_of, draw
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.joint import judge_case
@@ -38,7 +38,7 @@ from pytest_trainsafe.runs.session import Session
 POINTS_OF_A_SESSION = 50
 
 #: The CPU on every machine: a reference on a GPU has other rounding than ranks that have none.
-SETTINGS = Settings(max_world_size=MOST_RANKS, device="cpu")
+SETTINGS = Settings(max_world_size=MAX_RANKS, device="cpu")
 
 
 def main() -> None:

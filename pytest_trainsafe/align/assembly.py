@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from pytest_trainsafe.align.replicas import BITS
-from pytest_trainsafe.core.indices import Indices, placed_runs
+from pytest_trainsafe.core.indices import Indices, placed_ranges
 
 #: A strided view of a tensor: shape, strides, offset.
 _View = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -89,7 +89,7 @@ def _moves(whole: tuple[int, ...], arrays: Sequence[Indices]) -> tuple[tuple[_Vi
     local = tuple(map(len, arrays))
     there, here = _strides(whole), _strides(local)
     moves = []
-    for block in itertools.product(*(placed_runs(array) for array in arrays)):
+    for block in itertools.product(*(placed_ranges(array) for array in arrays)):
         shape = tuple(length for *_, length in block)
         target = sum(run[0] * stride for run, stride in zip(block, there, strict=True))
         source = sum(run[1] * stride for run, stride in zip(block, here, strict=True))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.replicas import replica_message
-from pytest_trainsafe.core.indices import LayoutError, check_run, split_flat
+from pytest_trainsafe.core.indices import LayoutError, check_range, split_flat
 from pytest_trainsafe.core.layout import Flat, Layout, Part, Sizes
 from pytest_trainsafe.core.mesh import elsewhere, moved
 from pytest_trainsafe.core.usage import name_ranks
@@ -32,16 +32,16 @@ class Joined:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
 
-def join_runs(parts: Sequence[Part], sizes: Sizes) -> Joined:
+def join_ranges(parts: Sequence[Part], sizes: Sizes) -> Joined:
     """Joins the ranges of parts that agree in their coordinates on all axes but the Flat's.
 
     Raises LayoutError for a part whose shape is not that of its range.  Elements that no rank
     holds are NaN (0 in integer tensors).
     """
-    groups: dict[tuple[tuple[str, int], ...], list[_Run]] = {}
+    groups: dict[tuple[tuple[str, int], ...], list[_FlatRange]] = {}
     for part in parts:
-        run = _run(part)
-        groups.setdefault(elsewhere(part.coordinates, run.flat.axes), []).append(run)
+        piece = _flat_range(part)
+        groups.setdefault(elsewhere(part.coordinates, piece.flat.axes), []).append(piece)
     joined = Joined([], next(iter(groups.values()))[0].flat.axes)
     for group in groups.values():
         joined.parts.append(_join(group, sizes, joined.problems))
@@ -49,47 +49,47 @@ def join_runs(parts: Sequence[Part], sizes: Sizes) -> Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _FlatRange:
     part: Part
     flat: Flat
     outer: Layout
 
 
-def _run(part: Part) -> _Run:
+def _flat_range(part: Part) -> _FlatRange:
     outer, flat = split_flat(part.layout)
     assert flat is not None
-    check_run(flat, flat.shape)
+    check_range(flat, flat.shape)
     if tuple(part.tensor.shape) != (flat.length,):
         raise LayoutError(
             f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives a range of "
             f"{flat.length} elements"
         )
-    return _Run(part, flat, outer)
+    return _FlatRange(part, flat, outer)
 
 
-def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> Part:
+def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]) -> Part:
     """Joins the ranges of one set of ranks."""
     first = group[0]
     shape = first.flat.shape
-    for run in group:
-        if run.flat.shape != shape:
+    for piece in group:
+        if piece.flat.shape != shape:
             raise LayoutError(
-                f"rank {run.part.rank} holds a range of a tensor of {list(run.flat.shape)} and "
+                f"rank {piece.part.rank} holds a range of a tensor of {list(piece.flat.shape)} and "
                 f"rank {first.part.rank} one of {list(shape)}"
             )
     source = first.part.tensor
     missing = float("nan") if source.is_floating_point() or source.is_complex() else 0
     whole = torch.full(shape, missing, dtype=source.dtype).reshape(-1)
     count = torch.zeros(whole.shape, dtype=torch.int32)
-    runs: dict[tuple[int, int], list[_Run]] = {}
-    for run in group:
-        runs.setdefault((run.flat.offset, run.flat.length), []).append(run)
-    for (offset, length), same in reversed(runs.items()):  # if two overlap, the first one wins
+    pieces: dict[tuple[int, int], list[_FlatRange]] = {}
+    for piece in group:
+        pieces.setdefault((piece.flat.offset, piece.flat.length), []).append(piece)
+    for (offset, length), same in reversed(pieces.items()):  # if two overlap, the first one wins
         whole[offset : offset + length] = same[0].part.tensor
         count[offset : offset + length] += 1
         problems.extend(_replicas(same))
     along = " and ".join(first.flat.axes)
-    holders = name_ranks([run.part.rank for run in group])
+    holders = name_ranks([piece.part.rank for piece in group])
     for check, verb, wrong in (
         ("overlap", f"held by more than one rank of {along}", count > 1),
         ("hole", f"held by no rank of {along}", count == 0),
@@ -106,10 +106,10 @@ def _join(group: list[_Run], sizes: Sizes, problems: list[tuple[str, str]]) -> P
     )
 
 
-def _replicas(same: Sequence[_Run]) -> list[tuple[str, str]]:
+def _replicas(same: Sequence[_FlatRange]) -> list[tuple[str, str]]:
     """What is wrong with equal ranges, which are replicas."""
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
-    held = [(run.part.rank, run.part.coordinates, run.part.tensor) for run in same]
+    held = [(piece.part.rank, piece.part.coordinates, piece.part.tensor) for piece in same]
     message = replica_message(held, [elements])
     return [("replicas", f"flattened, {message}")] if message else []

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.assembly import Assembly
-from pytest_trainsafe.align.flat import join_runs
+from pytest_trainsafe.align.flat import join_ranges
 from pytest_trainsafe.align.replicas import replica_message
 from pytest_trainsafe.align.words import describe, name_rows
 from pytest_trainsafe.core.finding import Finding
@@ -74,7 +74,7 @@ def merge(
     assert parts, "a logical tensor has at least one part"
     parts = sorted(parts, key=lambda part: part.rank)
     if any(isinstance(placement, Flat) for part in parts for placement in part.layout):
-        return _merge_runs(parts, sizes, shape, free_axes, where)
+        return _merge_ranges(parts, sizes, shape, free_axes, where)
     whole = tuple(shape) if shape is not None else None
     geometry = (_is_loss(where), *_geometry(parts, sizes, whole, free_axes))
     known = _known.get(geometry)
@@ -86,13 +86,13 @@ def merge(
     merger = _Merger(parts, sizes, where)
     merged = merger.run(whole, free_axes)
     if merger.fits is not None:
-        if len(_known) >= _MOST_KNOWN:
+        if len(_known) >= _MAX_KNOWN:
             _known.clear()
         _known[geometry] = merger.fits
     return merged
 
 
-def _merge_runs(
+def _merge_ranges(
     parts: list[Part],
     sizes: Sizes,
     shape: Sequence[int] | None,
@@ -104,7 +104,7 @@ def _merge_runs(
     if not merger.consistent():
         return Merged(None, merger.findings, parts)
     try:
-        joined = join_runs(parts, sizes)
+        joined = join_ranges(parts, sizes)
     except LayoutError as error:
         merger.fail("layout", f"{error}; {merger.source}")
         return Merged(None, merger.findings, parts)
@@ -117,7 +117,7 @@ def _merge_runs(
 
 #: How parts that fitted together are joined, by their `_geometry`.
 _known: dict[tuple[object, ...], Assembly] = {}
-_MOST_KNOWN = 2048
+_MAX_KNOWN = 2048
 
 
 def _is_loss(where: TensorId | None) -> bool:
@@ -159,10 +159,10 @@ class _Merger:
                 self.check_missing(whole, free_axes)
                 groups = self.groups(arrays)
                 self.check_replicas(arrays, groups)
-                way = self.way(whole, arrays, groups)
-                tensor = self.assemble(way, arrays)
+                assembly = self.assembly(whole, arrays, groups)
+                tensor = self.assemble(assembly, arrays)
                 if all(finding.check == "replicas" for finding in self.findings):
-                    self.fits = way
+                    self.fits = assembly
         return Merged(tensor, self.findings, self.parts)
 
     def fail(self, check: str, message: str) -> None:
@@ -316,7 +316,7 @@ class _Merger:
             if message:
                 self.fail("replicas", f"{message}; {self.source}")
 
-    def way(
+    def assembly(
         self, whole: tuple[int, ...], arrays: dict[int, list[Indices]], groups: list[list[int]]
     ) -> Assembly:
         partials = [p for p in self.parts[0].layout if isinstance(p, Partial)]
@@ -332,15 +332,15 @@ class _Merger:
             ],
         )
 
-    def assemble(self, way: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor:
-        dtype = accumulator(self.parts[0].tensor.dtype, summed=way.add)
-        out = way.assemble([part.tensor for part in self.parts], dtype)
-        if way.whole_group:
+    def assemble(self, assembly: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor:
+        dtype = accumulator(self.parts[0].tensor.dtype, summed=assembly.add)
+        out = assembly.assemble([part.tensor for part in self.parts], dtype)
+        if assembly.whole_group:
             return out
         if _rectangle(self.parts[0].layout):
-            self.check_coverage(count := self.count(way.whole, arrays))
+            self.check_coverage(count := self.count(assembly.whole, arrays))
         elif any(finding.check == "hole" for finding in self.findings):
-            count = self.count(way.whole, arrays)
+            count = self.count(assembly.whole, arrays)
         else:
             return out
         if dtype.is_floating_point or dtype.is_complex:

@@ -76,10 +76,10 @@ def _axes(replicas: Sequence[Replica]) -> list[str]:
         number = next(same, len(classes))
         if number == len(classes):
             classes.append(tensor)
-        for other, its in seen:
+        for other, seen_class in seen:
             apart = [axis for axis in there if there[axis] != other[axis]]
             if len(apart) == 1:
-                steps[apart[0]] = steps.get(apart[0], False) or its != number
+                steps[apart[0]] = steps.get(apart[0], False) or seen_class != number
         seen.append((there, number))
     axes = [axis for axis, changes in steps.items() if changes]
     return axes or list(dict.fromkeys(a for c, _ in seen for a in c if c[a] != seen[0][0][a]))

@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 from pytest_trainsafe.trace.tensors.sketch import Sketcher, Values
 
-Held = tuple[RankTrace, TensorEvent]
+Holder = tuple[RankTrace, TensorEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _sketcher(point: Point, rank: int) -> Sketcher:
     return Sketcher(point.coordinates(rank), point.sizes)
 
 
-def _consistent(held: Sequence[Held]) -> bool:
+def _consistent(held: Sequence[Holder]) -> bool:
     first = held[0][1]
     return all(
         event.dtype == first.dtype and common_form(event.layout) == common_form(first.layout)
@@ -112,9 +112,9 @@ def _consistent(held: Sequence[Held]) -> bool:
     )
 
 
-def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
+def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
     """The holders, grouped into replicas."""
-    groups: dict[Hashable, list[Held]] = {}
+    groups: dict[Hashable, list[Holder]] = {}
     for rank, event in held:
         where: list[Hashable] = []
         for placement in event.layout:
@@ -131,7 +131,7 @@ def _groups(held: Sequence[Held]) -> dict[Hashable, list[Held]]:
     return groups
 
 
-def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> bool:
+def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) -> bool:
     """Whether no rank lacks its part, and rectangles cover the tensor."""
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)
@@ -141,7 +141,7 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
         return volume == math.prod(rectangle.shape) * terms
     _, flat = split_flat(layout)
     if flat is not None:
-        return _runs_complete(trace, held, flat.axes, free_from)
+        return _ranges_complete(trace, held, flat.axes, free_from)
     mesh = trace.sizes.mesh
     named = mesh.expand(axis for p in layout for axis in axes_of(p))
     # Only the stages that hold a copy of a parameter contribute to a sum over pp.
@@ -156,8 +156,8 @@ def _complete(trace: Trace, held: Sequence[Held], free_from: Sequence[str]) -> b
     return len(held) == expected
 
 
-def _runs_complete(
-    trace: Trace, held: Sequence[Held], axes: Sequence[str], free_from: Sequence[str]
+def _ranges_complete(
+    trace: Trace, held: Sequence[Holder], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
     """Whether each set of ranks that splits a tensor holds all of it, in the same ranges."""
     mesh = trace.sizes.mesh

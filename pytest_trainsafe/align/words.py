@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.indices import Indices, runs
+from pytest_trainsafe.core.indices import Indices, contiguous_ranges
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
 
 
@@ -35,11 +35,11 @@ def describe(layout: Layout) -> str:
 
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
     """The part of the whole that index arrays cover, in words."""
-    words = [
-        f"rows {', '.join(_span(*run) for run in runs(a))} of dimension {dim}, of {length}"
-        for dim, (a, length) in enumerate(zip(arrays, whole, strict=True))
-        if len(a) < length
-    ]
+    words = []
+    for dim, (array, length) in enumerate(zip(arrays, whole, strict=True)):
+        if len(array) < length:
+            spans = ", ".join(_span(*each) for each in contiguous_ranges(array))
+            words.append(f"rows {spans} of dimension {dim}, of {length}")
     return " and ".join(words) or "any of it"
 
 

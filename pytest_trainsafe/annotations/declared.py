@@ -142,8 +142,8 @@ class Annotations:
         tensor and its gradient, "output_grad" and "output_grad.0" for gradients alone.
         """
         return tuple(
-            place
-            for place, entry in self._outputs(name).items()
+            key_path
+            for key_path, entry in self._outputs(name).items()
             if any(in_use(axis, point) for axis in entry.local)
         )
 

@@ -20,10 +20,10 @@ _SETS = {"mean", "partial", "local", "gradient_partial"}
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
 
 
-def render(wanted: Mapping[str, Any]) -> str:
+def render(patch: Mapping[str, Any]) -> str:
     """Annotations as the text of a file, one line per entry."""
     lines = []
-    for section, value in wanted.items():
+    for section, value in patch.items():
         if section in ("parameters", "modules"):
             lines += [f"{section}:", *(f"  {line}" for line in _entries(value))]
         elif section == "models":
@@ -35,8 +35,8 @@ def render(wanted: Mapping[str, Any]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def extend(text: str, wanted: Mapping[str, Any]) -> str:
-    """The text of a file, extended by what is missing of `wanted`.
+def extend(text: str, patch: Mapping[str, Any]) -> str:
+    """The text of a file, extended by what is missing of `patch`.
 
     An existing key keeps its value; a list of axes in brackets gets the missing ones.  A pattern
     "*" is inserted first, so that later patterns override it.  `text` must be a valid annotation
@@ -44,13 +44,13 @@ def extend(text: str, wanted: Mapping[str, Any]) -> str:
     """
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
-        return text + ("\n" if text and not text.endswith("\n") else "") + render(wanted)
+        return text + ("\n" if text and not text.endswith("\n") else "") + render(patch)
     if root.flow_style:
-        return _edited(text, _missing(text, root, wanted, 0))
+        return _edited(text, _missing(text, root, patch, 0))
     edits: list[tuple[int, str]] = []
     there = {key.value: value for key, value in root.value}
-    fresh = {section: value for section, value in wanted.items() if section not in there}
-    for section, value in wanted.items():
+    fresh = {section: value for section, value in patch.items() if section not in there}
+    for section, value in patch.items():
         if section in there and isinstance(value, Mapping):
             edits += _missing(text, there[section], value, _column(root) + 2)
     text = _edited(text, edits)

@@ -18,9 +18,9 @@ from pytest_trainsafe.core.usage import excerpt, shown
 
 #: Maximum length of a pattern, and maximum number of patterns with a wildcard in one section:
 #: every name is matched against each of them.
-LONGEST_PATTERN, MOST_GLOBS = 1000, 1000
+LONGEST_PATTERN, MAX_GLOBS = 1000, 1000
 #: Larger than any tensor of torch: dimensions, and elements in one dimension.
-MOST_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
+MAX_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
 #: A longer key is not treated as a misspelling of a known one.
 _LONGEST_KEY = 100
 
@@ -135,9 +135,9 @@ def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[s
                 f"{origin}: {name} has the pattern {shown(pattern)}; a pattern has at most "
                 f"{LONGEST_PATTERN} characters"
             )
-    if wild > MOST_GLOBS:
+    if wild > MAX_GLOBS:
         raise AnnotationError(
-            f"{origin}: {name} has {wild} patterns with *, ? or [; it takes at most {MOST_GLOBS}, "
+            f"{origin}: {name} has {wild} patterns with *, ? or [; it takes at most {MAX_GLOBS}, "
             "and any number of plain names"
         )
     return entries.items()
@@ -287,10 +287,10 @@ def _permuted(
     found = []
     for axis, order in _mapping(fields.get("permuted"), origin, f"{where}: permuted").items():
         dims = order if isinstance(order, list | tuple) else ()
-        sound = len(dims) <= MOST_DIMENSIONS and all(map(_is_integer, dims))
+        valid = len(dims) <= MAX_DIMENSIONS and all(map(_is_integer, dims))
         if (
             axis not in LOCAL_AXES
-            or not sound
+            or not valid
             or sorted(dims) != list(range(len(dims)))
             or list(dims) == sorted(dims)
         ):
@@ -377,7 +377,7 @@ def _nearest(key: str, allowed: tuple[str, ...]) -> str:
 
 def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
     value = fields.get(key)
-    if value is None or (_is_integer(value) and abs(value) <= MOST_DIMENSIONS):
+    if value is None or (_is_integer(value) and abs(value) <= MAX_DIMENSIONS):
         return value
     raise AnnotationError(
         f"{origin}: {_quoted(where)} has {key}: {shown(value)}; "

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: Maximum bytes of a file, and maximum number of keys, values, lists and mappings in it.  Each
 #: alias counts the value of its anchor again.
-MOST_BYTES, MOST_NODES = 4 * 2**20, 100_000
+MAX_BYTES, MAX_NODES = 4 * 2**20, 100_000
 #: The deepest nesting.  A whole annotation file needs five levels.
-MOST_DEPTH = 16
+MAX_DEPTH = 16
 #: Maximum length of a number.
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 _NO_TAGS = (
     "annotations cannot have tags, only text, numbers, true, false, lists and mappings; remove it"
@@ -54,8 +54,8 @@ def read_text(path: Path) -> str:
                     f"{path}: annotations cannot be read: it is not a regular file; give the path "
                     "of a YAML file"
                 )
-            data = file.read(MOST_BYTES + 1)
-        if len(data) <= MOST_BYTES:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) <= MAX_BYTES:
             # Normalises line ends to "\n", as `Path.read_text` does.
             return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
     except (OSError, ValueError) as error:
@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
             "file beside your program, use Path(__file__).with_name(...))"
         ) from error
     raise AnnotationError(
-        f"{path}: annotations cannot be read: the file has more than {MOST_BYTES} bytes; is it "
+        f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes; is it "
         "the right one? One pattern with * can cover many names"
     )
 
@@ -154,17 +154,17 @@ class _Builder:
                 documents += 1
                 if documents > 1:
                     raise self._error(event, "a second document begins; an annotation file has one")
-            if self.nodes > MOST_NODES:
+            if self.nodes > MAX_NODES:
                 raise self._error(
                     event,
-                    f"there are more than {MOST_NODES} keys and values, counting what each alias "
+                    f"there are more than {MAX_NODES} keys and values, counting what each alias "
                     "repeats; one pattern with * can cover many names",
                 )
-            if len(self.open) > MOST_DEPTH:
+            if len(self.open) > MAX_DEPTH:
                 raise self._error(event, self._too_deep)
         return self.root
 
-    _too_deep = f"it is nested more than {MOST_DEPTH} levels deep; annotations need five"
+    _too_deep = f"it is nested more than {MAX_DEPTH} levels deep; annotations need five"
 
     def _keep(self, anchor: str | None, node: _Anchored) -> None:
         if anchor is not None:
@@ -187,7 +187,7 @@ class _Builder:
             return
         inner = self.open[-1]
         inner.height = max(inner.height, node.height + 1)
-        if len(self.open) + node.height > MOST_DEPTH:
+        if len(self.open) + node.height > MAX_DEPTH:
             raise self._error(event, self._too_deep)
         if isinstance(inner.value, list):
             inner.value.append(node.value)
@@ -229,9 +229,9 @@ class _Builder:
         number = int if _INTEGER.fullmatch(text) else float if _FLOAT.fullmatch(text) else None
         if number is None:
             return text
-        if len(text) > _MOST_DIGITS:
+        if len(text) > _MAX_DIGITS:
             raise self._error(
-                event, f"the number {excerpt(text)} has more than {_MOST_DIGITS} characters"
+                event, f"the number {excerpt(text)} has more than {_MAX_DIGITS} characters"
             )
         return number(re.sub(r"\.(?=[in])", "", text.lower()))  # Python spells .inf as inf
 

@@ -23,9 +23,9 @@ SUFFIX = ".annotations.yaml"
 
 
 def write_annotations(
-    wanted: Mapping[str, Any], file: str, nodeid: str, root: str, model: str = ""
+    patch: Mapping[str, Any], file: str, nodeid: str, root: str, model: str = ""
 ) -> str:
-    """Adds what is missing of `wanted` to the file the program read, or to one next to the test.
+    """Adds what is missing of `patch` to the file the program read, or to one next to the test.
 
     `file` is "" if the program read none; `model` is the model that was read, in a file with
     several.  `nodeid` is relative to `root`.  Returns a clause that says what was done.
@@ -40,7 +40,7 @@ def write_annotations(
         with _alone(path.parent):
             old = read_text(path) if path.exists() else ""
             before = Annotations.of_text(old, str(path), model)  # `extend` requires valid text
-            new = extend(old, {"models": {model: wanted}} if model else wanted)
+            new = extend(old, {"models": {model: patch}} if model else patch)
             if new == old:
                 return f"{shown} has them already{_how(path, file)}"
             _check(new, before.entries, path, model)

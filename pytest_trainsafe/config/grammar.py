@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from pytest_trainsafe.core.axes import AXES, MOST_CHARACTERS, MOST_POINTS, check_values
+from pytest_trainsafe.core.axes import AXES, MAX_CHARACTERS, MAX_POINTS, check_values
 from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.errors import SweepError
 
@@ -63,7 +63,7 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
     """
     table: dict[str, tuple[str, ...]] = {}
     for word in words:
-        if not _WORD.match(word) or word.index("=") > MOST_CHARACTERS:
+        if not _WORD.match(word) or word.index("=") > MAX_CHARACTERS:
             raise SweepError(
                 f"{source} takes words such as tp=1,2 or sp=false,true, not {shown(word)}"
             )
@@ -74,10 +74,10 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
                 f"{source} names axis {shown(axis)} twice ({excerpt(first)} and {excerpt(word)}); "
                 f"give all its values in one word"
             )
-        if text.count(",") >= MOST_POINTS:
+        if text.count(",") >= MAX_POINTS:
             raise SweepError(
                 f"{source}: axis {shown(axis)} has {text.count(',') + 1} values; a test has at "
-                f"most {MOST_POINTS} points, so give fewer"
+                f"most {MAX_POINTS} points, so give fewer"
             )
         values = tuple(text.split(","))
         if "" in values:
@@ -92,10 +92,10 @@ def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
                 check_values(known, [known.parse(value) for value in values])
             except SweepError as error:
                 raise SweepError(f"{source} {excerpt(word)}: {error}") from None
-        elif odd := [v for v in values if not v.isprintable() or len(v) > MOST_CHARACTERS]:
+        elif odd := [v for v in values if not v.isprintable() or len(v) > MAX_CHARACTERS]:
             raise SweepError(
                 f"{source} {excerpt(word)}: an axis takes numbers and words of at most "
-                f"{MOST_CHARACTERS} printable characters, not {shown(odd[0])}"
+                f"{MAX_CHARACTERS} printable characters, not {shown(odd[0])}"
             )
         table[axis] = values
     return tuple(table.items())

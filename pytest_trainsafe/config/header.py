@@ -7,7 +7,7 @@ from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.usage import excerpt
 
 #: The most characters of one value, and of the words of a sweep.
-_MOST, _MOST_OF_SWEEP = 200, 1000
+_MOST, _MAX_OF_SWEEP = 200, 1000
 
 
 def header(settings: Settings) -> list[str]:
@@ -30,7 +30,7 @@ def header(settings: Settings) -> list[str]:
     parts += [f"{what} {excerpt(','.join(own), _MOST)}" for what, own in added.items() if own]
     sweep = "".join(option.shown(settings.sweep) for option in changed if option.kind == "words")
     lines = [f"trainsafe: {', '.join(parts)}"] if parts else []
-    return [*lines, f"trainsafe sweep: {excerpt(sweep, _MOST_OF_SWEEP)}"] if sweep else lines
+    return [*lines, f"trainsafe sweep: {excerpt(sweep, _MAX_OF_SWEEP)}"] if sweep else lines
 
 
 def network(settings: Settings) -> str:

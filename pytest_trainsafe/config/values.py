@@ -11,20 +11,20 @@ from collections.abc import Callable
 
 from pytest_trainsafe.config.checks import require_known
 from pytest_trainsafe.config.settings import NETWORKS, RECORDINGS, Recording
-from pytest_trainsafe.core.axes import DTYPES, MOST_SECONDS
+from pytest_trainsafe.core.axes import DTYPES, MAX_SECONDS
 from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import SettingError
 
 #: The most ranks of a Point, and the most that train at once: a bound on typing errors.
-MOST_RANKS = 100_000
+MAX_RANKS = 100_000
 
 
 def parse_count(source: str, text: str) -> int:
-    """An integer from 1 to MOST_RANKS."""
+    """An integer from 1 to MAX_RANKS."""
     if not re.fullmatch(r"0*[1-9][0-9]*", text):
         raise SettingError(f"{source} takes an integer >= 1, not {shown(text)}")
-    if len(text) > 10 or int(text) > MOST_RANKS:
-        raise SettingError(f"{source} takes an integer of at most {MOST_RANKS}, not {shown(text)}")
+    if len(text) > 10 or int(text) > MAX_RANKS:
+        raise SettingError(f"{source} takes an integer of at most {MAX_RANKS}, not {shown(text)}")
     return int(text)
 
 
@@ -47,8 +47,8 @@ def parse_seconds(source: str, text: str) -> float:
         seconds = 0.0  # two points, or no digit
     if not seconds > 0:
         raise SettingError(f"{source} takes a positive number of seconds, not {shown(text)}")
-    if seconds > MOST_SECONDS:
-        raise SettingError(f"{source} takes at most {MOST_SECONDS} seconds, not {shown(text)}")
+    if seconds > MAX_SECONDS:
+        raise SettingError(f"{source} takes at most {MAX_SECONDS} seconds, not {shown(text)}")
     return seconds
 
 
@@ -169,8 +169,8 @@ def check_timeout(given: object) -> float:
     """Seconds in a marker."""
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not given > 0:
         raise SettingError(f"timeout takes a positive number of seconds, not {shown(given)}")
-    if given > MOST_SECONDS:
-        raise SettingError(f"timeout takes at most {MOST_SECONDS} seconds, not {shown(given)}")
+    if given > MAX_SECONDS:
+        raise SettingError(f"timeout takes at most {MAX_SECONDS} seconds, not {shown(given)}")
     return float(given)
 
 

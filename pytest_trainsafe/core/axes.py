@@ -18,13 +18,13 @@ from pytest_trainsafe.errors import SweepError
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 #: Maximum number of Points of one test, and therefore of values of one axis.
-MOST_POINTS = 10_000
+MAX_POINTS = 10_000
 #: The longest timeout, one year.  The operating system's wait functions reject much longer ones.
-MOST_SECONDS = 365 * 24 * 3600
+MAX_SECONDS = 365 * 24 * 3600
 #: The largest integer, in magnitude, that an axis takes.
-MOST_INTEGER = 2**63 - 1
+MAX_INTEGER = 2**63 - 1
 #: Maximum length of a word that an axis takes.
-MOST_CHARACTERS = 100
+MAX_CHARACTERS = 100
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
@@ -70,11 +70,11 @@ class Axis:
         if not good:
             raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(value)}")
         assert isinstance(value, (bool, int, str))
-        if isinstance(value, int) and abs(value) > MOST_INTEGER:
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
             raise self._too_large(value)
-        if isinstance(value, str) and not (value.isprintable() and len(value) <= MOST_CHARACTERS):
+        if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_CHARACTERS):
             raise SweepError(
-                f"axis {shown(self.name)} takes words of at most {MOST_CHARACTERS} printable "
+                f"axis {shown(self.name)} takes words of at most {MAX_CHARACTERS} printable "
                 f"characters, not {shown(value)}"
             )
         return value
@@ -82,7 +82,7 @@ class Axis:
     def parse(self, text: str) -> AxisValue:
         """Parses a word from the command line; raises SweepError if the axis does not take it."""
         for kind in self.types:
-            if kind is int and _INTEGER.fullmatch(text) and len(text) > len(str(-MOST_INTEGER)):
+            if kind is int and _INTEGER.fullmatch(text) and len(text) > len(str(-MAX_INTEGER)):
                 raise self._too_large(text)  # int() takes quadratic time on long text
             value = _read(kind, text)
             if value is not None:
@@ -91,8 +91,8 @@ class Axis:
 
     def _too_large(self, given: object) -> SweepError:
         return SweepError(
-            f"axis {shown(self.name)} takes integers of at most 64 bits, from {-MOST_INTEGER} to "
-            f"{MOST_INTEGER}, not {shown(given)}"
+            f"axis {shown(self.name)} takes integers of at most 64 bits, from {-MAX_INTEGER} to "
+            f"{MAX_INTEGER}, not {shown(given)}"
         )
 
 
@@ -163,9 +163,9 @@ def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
     """Returns the values of one axis; raises SweepError unless each is valid and all differ."""
     if not values:
         raise SweepError(f"axis {shown(axis.name)} has no values; give {axis.allowed}")
-    if len(values) > MOST_POINTS:
+    if len(values) > MAX_POINTS:
         raise SweepError(
-            f"axis {shown(axis.name)} has {len(values)} values; a test has at most {MOST_POINTS} "
+            f"axis {shown(axis.name)} has {len(values)} values; a test has at most {MAX_POINTS} "
             "points, so give fewer"
         )
     checked = tuple(axis.check(value) for value in values)

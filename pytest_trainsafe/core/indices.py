@@ -55,7 +55,7 @@ def index_arrays(
             for dim, start in enumerate(placement.offsets):
                 arrays[dim] = arrays[dim][start : start + placement.lengths[dim]]
         elif isinstance(placement, Flat):
-            check_run(placement, tuple(map(len, arrays)))
+            check_range(placement, tuple(map(len, arrays)))
             arrays = [a[box] for a, box in zip(arrays, _box(placement), strict=True)]
         elif isinstance(placement, Shard | ZigZag):
             if not 0 <= placement.dim < len(arrays):
@@ -141,13 +141,13 @@ def extract(
     layout, flat = split_flat(layout)
     part = full
     for dim, array in enumerate(index_arrays(layout, coordinates, sizes, full.shape)):
-        ranges = list(runs(array))
+        ranges = list(contiguous_ranges(array))
         if len(ranges) == 1:
             part = part.narrow(dim, *ranges[0])
         else:
             part = part.index_select(dim, torch.from_numpy(array).to(full.device))
     if flat is not None:
-        check_run(flat, tuple(part.shape))
+        check_range(flat, tuple(part.shape))
         part = part.reshape(-1).narrow(0, flat.offset, flat.length)
     times = scale(layout, sizes)
     part = part if times == 1 else part * times
@@ -171,7 +171,7 @@ def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
     return outer, flats[0]
 
 
-def check_run(flat: Flat, shape: Sequence[int]) -> None:
+def check_range(flat: Flat, shape: Sequence[int]) -> None:
     """Raises LayoutError unless a Flat's range lies within a flattened tensor of `shape`."""
     if flat.shape != tuple(shape):
         raise LayoutError(f"{flat} is a range of a tensor of {list(flat.shape)}, not {list(shape)}")
@@ -211,7 +211,7 @@ def insert(
     add: bool = False,
 ) -> None:
     """Writes (or adds) a part into the full tensor at its `index_arrays`, in place."""
-    for block in itertools.product(*(placed_runs(array) for array in arrays)):
+    for block in itertools.product(*(placed_ranges(array) for array in arrays)):
         target, source = full, part
         for dim, (there, here, length) in enumerate(block):
             target = target.narrow(dim, there, length)
@@ -253,7 +253,7 @@ def _chunk(length: int, parts: int, index: int) -> slice:
     return slice(min(index * size, length), min((index + 1) * size, length))
 
 
-def runs(array: Indices) -> Iterator[tuple[int, int]]:
+def contiguous_ranges(array: Indices) -> Iterator[tuple[int, int]]:
     """The maximal contiguous ranges of an increasing array: (start, length)."""
     if len(array) == 0:
         yield 0, 0
@@ -264,10 +264,10 @@ def runs(array: Indices) -> Iterator[tuple[int, int]]:
             yield int(run[0]), len(run)
 
 
-def placed_runs(array: Indices) -> list[tuple[int, int, int]]:
+def placed_ranges(array: Indices) -> list[tuple[int, int, int]]:
     """The contiguous ranges of an index array: (start in the tensor, start in the part, length)."""
     placed, here = [], 0
-    for there, length in runs(array):
+    for there, length in contiguous_ranges(array):
         placed.append((there, here, length))
         here += length
     return placed

@@ -36,7 +36,7 @@ Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
 #: A step's number, or INITIAL; a place in a file, or -1 for none.
 Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
-Place = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
+FileIndex = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
 
 
 class TensorId(msgspec.Struct, frozen=True, order=True):

@@ -32,14 +32,14 @@ class BadFileError(TrainsafeError, OSError):
 
 
 def open_file(
-    path: Path, *, below: Path | None = None, most: int | None = None, follow: bool = False
+    path: Path, *, below: Path | None = None, max_bytes: int | None = None, follow: bool = False
 ) -> int:
     """Opens the regular file at `path` for reading; the caller closes the descriptor.
 
     The file must not be a link, unless `follow` is set.  With `below`, a folder above `path`,
     no folder between the two may be a link either, so the file cannot be outside of `below`.
     Raises FileNotFoundError, another OSError, or BadFileError if `path` is not a regular file or
-    has more than `most` bytes.
+    has more than `max_bytes` bytes.
     """
     if "\0" in str(path):
         raise BadFileError("its name has a null character", path)
@@ -63,36 +63,36 @@ def open_file(
     try:
         status = os.fstat(descriptor)
         require_regular(status, path)
-        if most is not None and status.st_size > most:
-            raise BadFileError(f"it has {status.st_size} bytes, but the limit is {most}", path)
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise BadFileError(f"it has {status.st_size} bytes, but the limit is {max_bytes}", path)
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def read_file(path: Path, *, below: Path | None = None, most: int) -> bytes:
-    """The content of the regular file at `path`, at most `most` bytes.
+def read_file(path: Path, *, below: Path | None = None, max_bytes: int) -> bytes:
+    """The content of the regular file at `path`, at most `max_bytes` bytes.
 
-    Raises the errors of `open_file`, also if the file grows beyond `most` while it is read.
+    Raises the errors of `open_file`, also if the file grows beyond `max_bytes` while it is read.
     """
-    descriptor = open_file(path, below=below, most=most)
+    descriptor = open_file(path, below=below, max_bytes=max_bytes)
     try:
         chunks, size = [], 0
         while chunk := os.read(descriptor, max(_CHUNK, os.fstat(descriptor).st_size - size)):
             chunks.append(chunk)
             size += len(chunk)
-            if size > most:
-                raise BadFileError(f"it grew beyond the limit of {most} bytes", path)
+            if size > max_bytes:
+                raise BadFileError(f"it grew beyond the limit of {max_bytes} bytes", path)
         return b"".join(chunks)
     finally:
         os.close(descriptor)
 
 
-def shown(text: object, most: int = 500) -> str:
+def shown(text: object, max_length: int = 500) -> str:
     """Text from a file, safe for a message: shortened, control characters replaced."""
     found = str(text)
-    short = found if len(found) <= most else f"{found[:most]}..."
+    short = found if len(found) <= max_length else f"{found[:max_length]}..."
     return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)
 
 

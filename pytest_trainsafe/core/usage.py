@@ -10,13 +10,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 #: Maximum number of characters that a message quotes of one text, and of a whole collection.
-MOST_SHOWN, _MOST_OF_A_COLLECTION = 100, 300
+MAX_SHOWN, _MAX_COLLECTION = 100, 300
 #: Maximum number of quoted entries per collection, of nested levels, and of listed words.
-_ENTRIES, _DEPTH, _MOST_LISTED = 6, 3, 40
+_ENTRIES, _DEPTH, _MAX_LISTED = 6, 3, 40
 #: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100
 #: Larger integers are described by their size: CPython refuses to print more than 4 300 digits.
-_MOST_BITS = 256
+_MAX_BITS = 256
 
 _BRACKETS: dict[type, tuple[str, str]] = {
     list: ("[", "]"),
@@ -40,14 +40,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def listing(words: Iterable[str]) -> str:
     """Words joined as `a, b, c`; a long list is cut to its start and the number left out."""
     every = list(words)
-    more = [f"and {len(every) - _MOST_LISTED} more"] if len(every) > _MOST_LISTED else []
-    return ", ".join([*map(excerpt, every[:_MOST_LISTED]), *more])
+    more = [f"and {len(every) - _MAX_LISTED} more"] if len(every) > _MAX_LISTED else []
+    return ", ".join([*map(excerpt, every[:_MAX_LISTED]), *more])
 
 
-def excerpt(text: str, most: int = MOST_SHOWN) -> str:
+def excerpt(text: str, max_length: int = MAX_SHOWN) -> str:
     """A text for a message, without quotes: its start, with unprintable characters escaped."""
-    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:most])
-    return start if len(text) <= most else f"{start}... ({len(text)} characters)"
+    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:max_length])
+    return start if len(text) <= max_length else f"{start}... ({len(text)} characters)"
 
 
 def shown(value: object) -> str:
@@ -57,9 +57,9 @@ def shown(value: object) -> str:
     own is described by its class, because its `repr` may be of any length, or raise.
     """
     text = _shown(value, _DEPTH)
-    if type(value) not in _BRACKETS or len(text) <= _MOST_OF_A_COLLECTION:
+    if type(value) not in _BRACKETS or len(text) <= _MAX_COLLECTION:
         return text
-    return f"{text[:_MOST_OF_A_COLLECTION]}..."
+    return f"{text[:_MAX_COLLECTION]}..."
 
 
 def _shown(value: object, depth: int) -> str:
@@ -67,9 +67,9 @@ def _shown(value: object, depth: int) -> str:
     kind = type(value)
     if isinstance(value, (str, bytes)) and kind in (str, bytes):
         unit = "characters" if kind is str else "bytes"
-        quoted = repr(value[:MOST_SHOWN])
-        return quoted if len(value) <= MOST_SHOWN else f"{quoted}... ({len(value)} {unit})"
-    if isinstance(value, int) and kind is int and value.bit_length() > _MOST_BITS:
+        quoted = repr(value[:MAX_SHOWN])
+        return quoted if len(value) <= MAX_SHOWN else f"{quoted}... ({len(value)} {unit})"
+    if isinstance(value, int) and kind is int and value.bit_length() > _MAX_BITS:
         return f"an integer of about {value.bit_length() * 3 // 10} digits"
     if value is None or kind in (bool, int, float, complex):
         return repr(value)

@@ -36,9 +36,9 @@ class Judged:
 
     `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
     narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
-    candidate was compared with.  `hints` are doubts about how a failed run was set up, `unseen`
-    what was not compared, `samples` counts the samples of noise that measured its rounding.
-    `explained` says that `advice` on declarations explains all that failed.
+    candidate was compared with.  `hints` are doubts about how a failed run was set up,
+    `not_compared` what was not compared, `samples` counts the samples of noise that measured its
+    rounding.  `explained` says that `advice` on declarations explains all that failed.
     """
 
     dtype: str
@@ -49,7 +49,7 @@ class Judged:
     hints: list[Finding] = field(default_factory=list)
     cast: str = ""
     reference: str = "a single device"
-    unseen: list[str] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
     advice: Advice = Advice()
     explained: bool = False
     samples: int = 1
@@ -88,8 +88,8 @@ class LadderJudgement:
     @property
     def not_compared(self) -> tuple[str, ...]:
         """What was not compared, rungs included, each once."""
-        unseen = (text for rung in self.rungs for text in rung.unseen)
-        return tuple(dict.fromkeys((*self.left_out, *unseen)))
+        not_compared = (text for rung in self.rungs for text in rung.not_compared)
+        return tuple(dict.fromkeys((*self.left_out, *not_compared)))
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -23,9 +23,9 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared, misfits
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal, has_missing, propose
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
-from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -151,7 +151,7 @@ class _Ladder:
 
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
         """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
-        lacking, unfit = lacks(rung, failed.comparison), misfits(rung, failed.comparison)
+        lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
         if not lacking and not unfit and not averaged:
             return False
@@ -204,7 +204,7 @@ class _Ladder:
             summary["faults"] = list(self.located.faults)
         if self.reference.runs.reused:
             summary["references"] = dict(self.reference.runs.reused)
-        unlooked = dict.fromkeys(text for entry in self.judged for text in entry.unseen)
+        unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)
         summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
         return summary
 
@@ -351,7 +351,7 @@ def judge_pair(
         with _one_thread():
             comparison = with_factor(rung, comparison)
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
-    if comparison.failed and lacks(rung, comparison):
+    if comparison.failed and has_missing(rung, comparison):
         with _one_thread():
             proposal = propose(rung, comparison, loosen)
         if proposal is not None:
@@ -402,7 +402,7 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
         accepted=[f for f in inconclusive if is_accepted(f.check, accepted)],
         cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),
-        unseen=unseen(rung, comparison),
+        not_compared=not_compared(rung, comparison),
         samples=1 + len(rung.resampled),
     )
 

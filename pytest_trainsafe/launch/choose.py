@@ -30,24 +30,24 @@ class LauncherError(DeclarationError):
 class Launchers:
     """The launchers of one pytest process, each created on first use.
 
-    `wanted` is "auto" or the name of a launcher; `added` are those of a project, by name and
+    `choice` is "auto" or the name of a launcher; `added` are those of a project, by name and
     import path.  `network` is as in `TorchrunLauncher`.  `folder` is shared by the processes of
     one pytest run, which find their common fork server there; the server ends when the process
-    `controller` ends.  `tell` receives warnings for the user, such as why ranks were not forked.
+    `controller` ends.  `warn` receives warnings for the user, such as why ranks were not forked.
     """
 
     def __init__(
         self,
-        wanted: str,
+        choice: str,
         folder: Path,
         controller: int,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
         network: str = "auto",
         added: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self.wanted = wanted
+        self.choice = choice
         self._paths = {**BUILT_IN, **dict(added)}
-        self._setup = LaunchSetup(network, folder, controller, tell)
+        self._setup = LaunchSetup(network, folder, controller, warn)
         self._made: dict[str, Launcher] = {}
         self._lock = threading.Lock()
 
@@ -57,7 +57,7 @@ class Launchers:
         Setting `stop` ends the wait for a launcher that another process makes ready.
         Raises LauncherError for one that cannot be made.
         """
-        name = self.wanted
+        name = self.choice
         if name == "auto":
             name = "torchrun" if script else "warm"
         with self._lock:

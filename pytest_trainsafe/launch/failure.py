@@ -106,10 +106,10 @@ def _what_happened(result: GroupResult) -> str:
 
 
 def _sentence(rank: RankResult, world: int) -> str:
-    who = f"rank {rank.rank} of {world}"
+    subject = f"rank {rank.rank} of {world}"
     if rank.status == "raised":
-        return f"{who} raised {rank.error_type}: {rank.error}"
-    return f"{who} {_death(rank.exit_code)}"
+        return f"{subject} raised {rank.error_type}: {rank.error}"
+    return f"{subject} {_death(rank.exit_code)}"
 
 
 def _death(code: int | None) -> str:

@@ -31,12 +31,12 @@ from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, 
 CANNOT_WRITE = 74
 
 #: Starts the line by which such a rank sends its outcome through torchrun's pipe instead.
-LAST_WORDS = "pytest-trainsafe-last-words "
+OUTCOME_PREFIX = "pytest-trainsafe-last-words "
 
 
 #: Maximum bytes of a rank's result, of its list of modules, and of a small file.  They bound the
 #: memory of the test process, which decodes these files.
-MOST_RESULT, MOST_NAMES, MOST_SMALL = 2**30, 2**24, 2**16
+MAX_RESULT, MAX_NAMES, MAX_SMALL = 2**30, 2**24, 2**16
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,9 +75,9 @@ class RankFiles:
         A value that is too large to be read back becomes an error of the rank.
         """
         content = msgspec.msgpack.encode(outcome)
-        if len(content) > MOST_RESULT:
+        if len(content) > MAX_RESULT:
             error = (
-                f"rank {self.rank} returned {len(content)} bytes, but the limit is {MOST_RESULT}; "
+                f"rank {self.rank} returned {len(content)} bytes, but the limit is {MAX_RESULT}; "
                 "write the value to a file and return the file's name"
             )
             large = Outcome(self.rank, "raised", outcome.at, error_type="ValueError", error=error)
@@ -90,7 +90,7 @@ class RankFiles:
         If the file is not a valid outcome of this rank, the result is a failed outcome.
         """
         try:
-            data = read_file(self.result, below=self.folder.parent, most=MOST_RESULT)
+            data = read_file(self.result, below=self.folder.parent, max_bytes=MAX_RESULT)
             outcome = msgspec.msgpack.decode(data, type=Outcome)
         except FileNotFoundError:
             return None
@@ -115,7 +115,7 @@ class RankFiles:
     def read_pid(self) -> int | None:
         """The rank's process id, or None before its program has begun."""
         try:
-            data = read_file(self.started, below=self.folder.parent, most=MOST_SMALL)
+            data = read_file(self.started, below=self.folder.parent, max_bytes=MAX_SMALL)
         except OSError:
             return None
         return int(data) if re.fullmatch(rb"[1-9][0-9]{0,8}", data) else None
@@ -123,7 +123,7 @@ class RankFiles:
     def read_imported(self) -> list[str]:
         """The modules that a forked rank had to import; empty if it did not report any."""
         try:
-            data = read_file(self.imported, below=self.folder.parent, most=MOST_NAMES)
+            data = read_file(self.imported, below=self.folder.parent, max_bytes=MAX_NAMES)
             return msgspec.json.decode(data, type=list[str])
         except (OSError, *MALFORMED):
             return []

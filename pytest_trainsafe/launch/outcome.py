@@ -18,7 +18,7 @@ from pytest_trainsafe.launch.supervise.supervisor import RankState, Supervision
 from pytest_trainsafe.launch.task import Task
 
 #: Errors that a rank raises because another one has gone: never the cause of a failure.
-_BEREFT = re.compile(
+_PEER_LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|connectFullMesh failed|Broken pipe"
     r"|Socket closed|remote process (has )?exited|failed to recv|recvValue failed"
 )
@@ -31,45 +31,45 @@ _WAITED = ("stuck", "deadline")
 
 
 def group_result(
-    task: Task, folder: Path, seen: Supervision, timeout: float, startup_timeout: float
+    task: Task, folder: Path, supervision: Supervision, timeout: float, startup_timeout: float
 ) -> GroupResult:
     """The result of the group; compares the ranks' ledgers and flight records."""
-    values = [_value(rank) for rank in seen.ranks]
+    values = [_value(rank) for rank in supervision.ranks]
     unreadable: list[str] = []
-    ledgers = [_ledger(rank, unreadable) for rank in seen.ranks]
-    statuses = _statuses(seen)
+    ledgers = [_ledger(rank, unreadable) for rank in supervision.ranks]
+    statuses = _statuses(supervision)
     finished = [done for _, done in ledgers]
-    flights = [read_flight(rank.files.flight) for rank in seen.ranks]
+    flights = [read_flight(rank.files.flight) for rank in supervision.ranks]
     # A rank whose ledger cannot be read would seem to have made no calls.
     found = [] if unreadable else check_ledgers([calls for calls, _ in ledgers], finished)
-    unseen = check_flights(flights, finished, [each.group for each in found])
+    unreported = check_flights(flights, finished, [each.group for each in found])
     calls = [made for made, _ in ledgers]
     alone = self_talk(calls, [status in ("raised", "died") for status in statuses])
-    standings = [rank.standing for rank in seen.ranks]
+    wait_states = [rank.wait_state for rank in supervision.ranks]
     ended = [status in _ENDED for status in statuses]
-    waits = {} if unreadable else deadlock(calls, standings, ended)
-    in_vain = [] if found or seen.reason not in _WAITED else describe(waits)
+    waits = {} if unreadable else deadlock(calls, wait_states, ended)
+    deadlocks = [] if found or supervision.reason not in _WAITED else describe(waits)
     return GroupResult(
         task=str(task),
         folder=folder,
         ranks=tuple(
-            _rank_result(rank, status, seen, [str(c) for c in ledger[0][-1:]], value)
+            _rank_result(rank, status, supervision, [str(c) for c in ledger[0][-1:]], value)
             for rank, status, ledger, value in zip(
-                seen.ranks, statuses, ledgers, values, strict=True
+                supervision.ranks, statuses, ledgers, values, strict=True
             )
         ),
-        seconds=seen.ended - seen.began,
+        seconds=supervision.ended - supervision.began,
         timeout=timeout,
-        stuck=seen.reason == "stuck",
-        first_failed=_first_failed(seen, statuses),
-        mismatches=(*alone, *(each.text for each in found), *unseen, *in_vain),
+        stuck=supervision.reason == "stuck",
+        first_failed=_first_failed(supervision, statuses),
+        mismatches=(*alone, *(each.text for each in found), *unreported, *deadlocks),
         waiting=(
             *unreadable,
             *waiting(flights, [_ENDED.get(status, "") for status in statuses]),
         ),
-        problem=_problem(seen, startup_timeout),
-        leftovers=seen.leftovers,
-        launcher_log=seen.log[-8000:],
+        problem=_problem(supervision, startup_timeout),
+        leftovers=supervision.leftovers,
+        launcher_log=supervision.log[-8000:],
     )
 
 
@@ -99,12 +99,14 @@ def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], b
     return calls, finished
 
 
-def _statuses(seen: Supervision) -> list[Status]:
-    statuses = [_status(rank, seen.reason) for rank in seen.ranks]
-    if seen.reason == "failed" and not {"raised", "died"} & set(statuses):
+def _statuses(supervision: Supervision) -> list[Status]:
+    statuses = [_status(rank, supervision.reason) for rank in supervision.ranks]
+    if supervision.reason == "failed" and not {"raised", "died"} & set(statuses):
         # SIGTERM came from outside: it ended one rank, and torchrun then ended the others.
-        gone = [(rank.gone, rank.rank) for rank in seen.ranks if rank.gone is not None]
-        statuses[min(gone)[1]] = "died"
+        exited_at = [
+            (rank.exited_at, rank.rank) for rank in supervision.ranks if rank.exited_at is not None
+        ]
+        statuses[min(exited_at)[1]] = "died"
     return statuses
 
 
@@ -112,7 +114,7 @@ def _status(rank: RankState, reason: str) -> Status:
     if rank.outcome is not None:
         return rank.outcome.status
     # When a rank fails, torchrun ends the others by SIGTERM, then by SIGKILL.
-    if rank.gone is not None and not (reason == "failed" and rank.exit_code == -15):
+    if rank.exited_at is not None and not (reason == "failed" and rank.exit_code == -15):
         return "died"
     if rank.exit_code not in (None, -15) and reason in ("failed", "launcher"):
         return "died"
@@ -120,10 +122,14 @@ def _status(rank: RankState, reason: str) -> Status:
 
 
 def _rank_result(
-    rank: RankState, status: Status, seen: Supervision, last_collective: list[str], value: Any
+    rank: RankState,
+    status: Status,
+    supervision: Supervision,
+    last_collective: list[str],
+    value: Any,
 ) -> RankResult:
     outcome = rank.outcome
-    ended = outcome.at if outcome is not None else rank.gone if status == "died" else None
+    ended = outcome.at if outcome is not None else rank.exited_at if status == "died" else None
     return RankResult(
         rank=rank.rank,
         status=status,
@@ -138,32 +144,33 @@ def _rank_result(
         stack=read_end(rank.files.stacks, 20_000) if status != "ok" else "",
         suspended=rank.suspended,
         last_collective=last_collective[0] if last_collective else "",
-        ended=None if ended is None else ended - seen.began,
+        ended=None if ended is None else ended - supervision.began,
     )
 
 
-def _first_failed(seen: Supervision, statuses: list[Status]) -> int | None:
+def _first_failed(supervision: Supervision, statuses: list[Status]) -> int | None:
     """The rank that failed first; ranks that only lost their peer come after all others."""
     order = []
-    for rank, status in zip(seen.ranks, statuses, strict=True):
+    for rank, status in zip(supervision.ranks, statuses, strict=True):
         outcome = rank.outcome
         if status == "raised" and outcome is not None:
-            order.append((bool(_BEREFT.search(outcome.error)), outcome.at, rank.rank))
+            order.append((bool(_PEER_LOST.search(outcome.error)), outcome.at, rank.rank))
         elif status == "died":
-            order.append((False, rank.gone or seen.ended, rank.rank))
+            order.append((False, rank.exited_at or supervision.ended, rank.rank))
     return min(order)[2] if order else None
 
 
-def _problem(seen: Supervision, startup_timeout: float) -> str:
-    if seen.problem:
-        return seen.problem
-    if seen.reason == "startup":
-        late = [str(rank.rank) for rank in seen.ranks if not rank.pid]
+def _problem(supervision: Supervision, startup_timeout: float) -> str:
+    if supervision.problem:
+        return supervision.problem
+    if supervision.reason == "startup":
+        late = [str(rank.rank) for rank in supervision.ranks if not rank.pid]
         return f"rank {', '.join(late)} did not begin within {startup_timeout:g} s"
-    if seen.reason == "request":
+    if supervision.reason == "request":
         return "stopped on request"
-    if seen.reason == "launcher" and all(
-        rank.outcome is None and rank.exit_code in (None, CANNOT_WRITE) for rank in seen.ranks
+    if supervision.reason == "launcher" and all(
+        rank.outcome is None and rank.exit_code in (None, CANNOT_WRITE)
+        for rank in supervision.ranks
     ):
         return "torchrun ended before the ranks did"
     return ""

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.files import CANNOT_WRITE, LAST_WORDS, Outcome, RankFiles, write_whole
+from pytest_trainsafe.launch.files import (
+    CANNOT_WRITE,
+    OUTCOME_PREFIX,
+    Outcome,
+    RankFiles,
+    write_whole,
+)
 from pytest_trainsafe.launch.loading import run_task
 from pytest_trainsafe.launch.supervise.error_text import error_text, own_text, type_name
 from pytest_trainsafe.launch.task import Task
@@ -51,7 +57,7 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
         _flush()
         files.write_outcome(outcome)
     except OSError as error:
-        _last_words(torchruns_stderr, rank, error)
+        _report_through_pipe(torchruns_stderr, rank, error)
         return CANNOT_WRITE
     _wait_for_the_others(task_file.parent, task.world_size, failed=outcome.status != "ok")
     return 0 if outcome.status == "ok" else 1
@@ -162,7 +168,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
         time.sleep(0.005)
 
 
-def _last_words(stderr: int, rank: int, error: OSError) -> None:
+def _report_through_pipe(stderr: int, rank: int, error: OSError) -> None:
     """Reports why there is no outcome file, through torchrun's pipe, which needs no disk."""
     before = error.__context__
     cause = f", after {type_name(before)}: {own_text(before)}" if before else ""
@@ -173,7 +179,7 @@ def _last_words(stderr: int, rank: int, error: OSError) -> None:
         error_type=type(error).__name__,
         error=f"{error}, while the rank wrote its outcome{cause}"[:1000],
     )
-    line = b"\n" + LAST_WORDS.encode() + msgspec.json.encode(outcome) + b"\n"
+    line = b"\n" + OUTCOME_PREFIX.encode() + msgspec.json.encode(outcome) + b"\n"
     os.write(stderr, line)
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.environment import LaunchEnvironment
 
 Device = Literal["cpu", "cuda"]
 
@@ -66,12 +66,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         env: Mapping[str, str] | None = None,
         device: Device = "cpu",
         threads: int = 1,
-        surroundings: Surroundings | None = None,
+        launch_environment: LaunchEnvironment | None = None,
         **kwargs: Any,
     ) -> Task:
         """A task from a module-level function, a "package.module:function" or a Script.
 
-        `surroundings` are by default those of this process now.
+        `launch_environment` are by default those of this process now.
         Raises ArgumentError, naming the target or the argument, where the ranks could not find or
         receive it.
         """
@@ -89,7 +89,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
                 f"the script {target.path} takes its arguments as `Script(path, args)`; "
                 f"got {len(args) + len(kwargs)} more"
             )
-        around = surroundings or Surroundings.now()
+        around = launch_environment or LaunchEnvironment.now()
         encoded = [data.encode(arg, f"argument {i} of {target!r}") for i, arg in enumerate(args)]
         named = {k: data.encode(v, f"argument {k!r} of {target!r}") for k, v in kwargs.items()}
         return cls(

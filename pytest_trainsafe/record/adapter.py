@@ -21,7 +21,7 @@ from pytest_trainsafe.record.clock import ProgramError
 if TYPE_CHECKING:
     from pytest_trainsafe.annotations.declared import Annotations
     from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-    from pytest_trainsafe.record.training.holdings import Holdings
+    from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
     from pytest_trainsafe.trace.writer import RankWriter
 
 Parts = Sequence[tuple[str, nn.Module]]
@@ -82,8 +82,8 @@ class Adapter:
         """The engine, if the model passed to `ctx.watch` is this framework's; else None."""
         return None
 
-    def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
-        """The accessor for an optimizer of the framework; None for any other optimizer."""
+    def parameter_adapter(self, optimizer: Any, point: Point) -> ParameterAdapter | None:
+        """The parameter adapter for an optimizer of the framework; None for any other optimizer."""
         return None
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:

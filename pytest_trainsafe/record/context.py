@@ -15,13 +15,13 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.record.asked import AskedCoordinates, AskedPoint
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.marks import Marks
-from pytest_trainsafe.record.microbatches import SPLIT, Order, numbers_of
+from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.record.pipelining import follow
+from pytest_trainsafe.record.tracked_point import TrackedCoordinates, TrackedPoint
 from pytest_trainsafe.record.training.clipping import before_clip
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -39,10 +39,10 @@ class Context:
     """One rank's view of a Run: its position, what to train on, and the recording methods."""
 
     def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded, device: str = "cpu") -> None:
-        self.point = AskedPoint(spec.point)
+        self.point = TrackedPoint(spec.point)
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.coordinates = AskedCoordinates(self.point, self.rank)
+        self.coordinates = TrackedCoordinates(self.point, self.rank)
         self.dtype = precision(spec.dtype).dtype
         self.device = _device(device)
         self.seed = spec.seed
@@ -87,7 +87,7 @@ class Context:
                 f"ctx.group({axis!r}): there is no such axis at this Point; use one of {known}"
             )
         if axis not in self._groups:
-            self.point.asked.add(axis)
+            self.point.axes_read.add(axis)
             _start_distributed(self.device)
             # torch gives the function no types.
             make: Any = dist.new_subgroups_by_enumeration
@@ -140,7 +140,7 @@ class Context:
         """One optimizer step; yields its number, from 0."""
         yield from self._recorder.step()
 
-    def microbatches(self, total: int, order: Order = "contiguous") -> Sequence[int]:
+    def microbatches(self, total: int, order: MicrobatchOrder = "contiguous") -> Sequence[int]:
         """The global numbers of this dp rank's micro-batches, of `total` per step.
 
         The reference runs all of them; dp ranks divide them.  `order` says how:
@@ -184,7 +184,9 @@ class Context:
         """Ends the micro-batch that `begin_microbatch` began."""
         self.marks.end_microbatch()
 
-    def follow(self, stages: Any, total: int, order: Order = "contiguous") -> Sequence[int]:
+    def follow(
+        self, stages: Any, total: int, order: MicrobatchOrder = "contiguous"
+    ) -> Sequence[int]:
         """Marks the micro-batches that torch.distributed.pipelining runs, of `total` per step.
 
         Takes this rank's stage, or a list of its stages, before the first step; returns the global

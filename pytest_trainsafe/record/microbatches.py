@@ -16,16 +16,18 @@ from pytest_trainsafe.record.clock import ProgramError
 #: "contiguous", "strided" or "split"; or all numbers of a step, in an order that is cut into one
 #: block per dp rank; or a function of a dp rank and the number of dp ranks that returns that
 #: rank's numbers.
-Order = str | Sequence[int] | Callable[[int, int], Iterable[int]]
+MicrobatchOrder = str | Sequence[int] | Callable[[int, int], Iterable[int]]
 
 #: Every dp rank computes a slice of every micro-batch.
 SPLIT = "split"
 
 #: Maximum number of entries that an error lists.
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 
 
-def numbers_of(total: int, rank: int, ranks: int, order: Order = "contiguous") -> Sequence[int]:
+def numbers_of(
+    total: int, rank: int, ranks: int, order: MicrobatchOrder = "contiguous"
+) -> Sequence[int]:
     """The numbers that dp rank `rank` of `ranks` computes, of the `total` of a step, in order.
 
     Raises ProgramError if the dp ranks would not compute each number exactly once.
@@ -108,8 +110,8 @@ def _require_each_once(total: int, shares: Sequence[Sequence[int]], source: str)
 
 
 def _listed(numbers: Sequence[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
-    more = f" and {len(numbers) - _MOST_LISTED} more" if len(numbers) > _MOST_LISTED else ""
+    shown = ", ".join(map(str, numbers[:_MAX_LISTED]))
+    more = f" and {len(numbers) - _MAX_LISTED} more" if len(numbers) > _MAX_LISTED else ""
     return f"{shown}{more} {'are' if len(numbers) > 1 else 'is'}"
 
 

@@ -96,7 +96,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         writer.add(Cast("float8", watch.quantised))
     for consequence in consequences(recorder.clock, compiled):
         writer.add(NoteEvent("ran", consequence))
-    for axis in sorted({*ctx.point.asked, *spec.keywords}):
+    for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
         writer.add(NoteEvent("asked", axis))
     writer.close()
     return seconds

@@ -186,7 +186,9 @@ class Recorder:
         for number, (name, part) in enumerate(parts):
             self.hooks.before(part, name, self.inputs.on_input(part, f"{number} {name}", level))
             self.hooks.after(part, name, self.inputs.on_return())
-        holdings = (adapter.holdings(optimizer, self.spec.point) for adapter in adapters())
+        parameter_adapter = (
+            adapter.parameter_adapter(optimizer, self.spec.point) for adapter in adapters()
+        )
         self.parameters = ParameterRecorder(
             self.spec,
             self.clock,
@@ -194,7 +196,7 @@ class Recorder:
             annotations,
             parameters,
             optimizer,
-            holdings=next(filter(None, holdings), None),
+            parameter_adapter=next(filter(None, parameter_adapter), None),
             engine=engine,
             sites=self.sites,
         )
@@ -212,13 +214,13 @@ class Recorder:
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
-        listen(reductions.heard)
+        listen(reductions.on_collective)
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         dtype = precision(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
-            for heard in self.initialised:
-                heard()
+            for callback in self.initialised:
+                callback()
 
     def step(self) -> Iterator[int]:
         """Implements `ctx.step()`.  A step that an exception ends leaves no StepEvent."""

@@ -14,7 +14,7 @@ from pytest_trainsafe.report.message import message_of, rerun
 from pytest_trainsafe.report.rows import head, row
 
 #: Findings of one judge that a report has in full.
-MOST_FINDINGS = 4
+MAX_FINDINGS = 4
 
 
 def report_of(joint: JointJudgement) -> str:
@@ -47,7 +47,7 @@ def report_of(joint: JointJudgement) -> str:
 def findings_of(judgement: Judgement) -> list[str]:
     """The rows of a judge's findings: the first in full, the number of the others."""
     lines: list[str] = []
-    shown = judgement.findings[:MOST_FINDINGS]
+    shown = judgement.findings[:MAX_FINDINGS]
     for number, finding in enumerate(shown):
         lines += _rows(finding, judgement.judge if number == 0 else "")
     more = len(judgement.findings) - len(shown)

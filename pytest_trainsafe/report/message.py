@@ -19,8 +19,8 @@ from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.report.rows import head, row
 
-MOST_THEN = 3
-MOST_ALSO = 4
+MAX_THEN = 3
+MAX_ALSO = 4
 
 #: How the kinds are summed up in the line "not affected".
 _GROUPS = {
@@ -176,12 +176,12 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
     """Other checks that broke at the same tensor."""
     lines: list[str] = []
     here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
-    for finding in here[:MOST_ALSO]:
+    for finding in here[:MAX_ALSO]:
         lines += row("also", finding.message)
         if finding.pattern is not None and lead.pattern is None:
             lines += row(_label(finding), finding.pattern.text)
-    if len(here) > MOST_ALSO:
-        lines += row("", f"and {len(here) - MOST_ALSO} more")
+    if len(here) > MAX_ALSO:
+        lines += row("", f"and {len(here) - MAX_ALSO} more")
     return lines
 
 
@@ -195,7 +195,7 @@ def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> l
     if factor is not None and factor.clips:
         told |= {*factor.scaled}
     later = {f.where: f for f in reversed(failing) if f.where not in told}
-    for where, finding in list(reversed(later.items()))[:MOST_THEN]:
+    for where, finding in list(reversed(later.items()))[:MAX_THEN]:
         lines += row("then", str(where))
         if finding.pattern is not None:
             lines += row("", finding.pattern.text)
@@ -203,8 +203,8 @@ def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> l
             lines += row("", _size(finding), wrapped=False)
         else:
             lines += row("", finding.message)
-    if len(later) > MOST_THEN:
-        more = len(later) - MOST_THEN
+    if len(later) > MAX_THEN:
+        more = len(later) - MAX_THEN
         lines += row("", f"and {more} more tensor{'s' if more > 1 else ''}")
     return lines
 
@@ -233,10 +233,10 @@ def _doubts(judged: Sequence[Judged]) -> list[str]:
         first, *others = found[dtypes[0]]
         where = f"{first.where}: " if first.where is not None else ""
         lines += row(check, f"{where}{first.message} ({', '.join(dtypes)})")
-        for other in others[:MOST_THEN]:
+        for other in others[:MAX_THEN]:
             lines += row("", f"and {other.where or other.message}")
-        if len(others) > MOST_THEN:
-            lines += row("", f"and {len(others) - MOST_THEN} more like it")
+        if len(others) > MAX_THEN:
+            lines += row("", f"and {len(others) - MAX_THEN} more like it")
     if checks:
         lines += row("to accept", f"accept={list(checks)} in the marker, if this is meant")
     return lines
@@ -255,7 +255,7 @@ def _context(judged: Sequence[Judged]) -> list[str]:
         if entry.samples > 1:
             text = f"in {entry.dtype} measured by {entry.samples} samples of noise"
             lines += row("rounding", text)
-    for text in dict.fromkeys(text for entry in judged for text in entry.unseen):
+    for text in dict.fromkeys(text for entry in judged for text in entry.not_compared):
         lines += row("unseen", text)
     accepted = {f.check: f for entry in judged for f in entry.accepted}
     for finding in accepted.values():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
 #: Rows shown without `-v`.
-MOST_ROWS = 20
+MAX_ROWS = 20
 
 
 def collect_summaries(
@@ -63,7 +63,7 @@ def table(judged: Sequence[tuple[str, PointSummary]], *, detailed: bool) -> list
     ordered = sorted(
         judged, key=lambda entry: (severity.get(entry[1]["verdict"], 2), -_worst(entry[1])[0])
     )
-    most = len(ordered) if detailed else MOST_ROWS
+    most = len(ordered) if detailed else MAX_ROWS
     last = "test, worst tensor" if detailed else "test"
     rows = [("verdict", "tensors", "error/allowed", "seconds", last)]
     rows += [_row(nodeid, summary, detailed) for nodeid, summary in ordered[:most]]

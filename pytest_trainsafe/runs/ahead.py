@@ -3,8 +3,8 @@
 Called by the plugin before each test, and by the ladder once a test's own Runs are launched.
 A Run that is launched early must be what it would have been in its own test's time.  So nothing
 of the user's may come between: the next test has no fixtures that are set up for it alone, and
-the environment, the working directory and the search path (`Surroundings`) are noted when it is
-asked for, given to its ranks whenever they start, and compared when its own test asks for it.
+the environment, the working directory and the search path (`LaunchEnvironment`) are noted when it
+is asked for, given to its ranks whenever they start, and compared when its own test asks for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The next test's Case, and the surroundings of tests before any fixture of this one."""
+    """The next test's Case, and the environment of tests before any fixture of this one."""
 
     case: Case
-    surroundings: Surroundings
+    launch_environment: LaunchEnvironment
 
 
 NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
@@ -53,7 +53,7 @@ NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
 def look(item: pytest.Item, following: pytest.Item | None) -> None:
     """Note which test comes after `item`, if its Runs may be launched during `item`."""
     case = _case(item, following) if following is not None else None
-    item.config.stash[NEXT] = Next(case, Surroundings.now()) if case is not None else None
+    item.config.stash[NEXT] = Next(case, LaunchEnvironment.now()) if case is not None else None
 
 
 def _case(item: pytest.Item, following: pytest.Item) -> Case | None:

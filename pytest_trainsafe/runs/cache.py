@@ -34,11 +34,11 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 FORMAT = "pytest-trainsafe reference 1"
 MAKING = "making-"
 
-#: Most bytes of an entry's seal: a line for each source file and each file of the trace.
-MOST_SEAL = 2**26
+#: Most bytes of an entry's manifest: a line for each source file and each file of the trace.
+MAX_ENTRY_MANIFEST = 2**26
 
 
-class Seal(msgspec.Struct, frozen=True):
+class EntryManifest(msgspec.Struct, frozen=True):
     """What `entry.json` says.
 
     `files` has the size and hash of every file of the trace.  `loaded` has the hashes of the
@@ -141,13 +141,13 @@ class ReferenceCache:
                 shutil.move(folder / "trace", own)
                 shutil.rmtree(folder)
                 return False
-            seal = Seal(
+            entry_manifest = EntryManifest(
                 FORMAT,
                 key.parts,
                 _files(folder / "trace"),
                 {path: content_hash(Path(path)) for path in sorted(loaded)},
             )
-            (folder / "entry.json").write_bytes(msgspec.json.encode(seal))
+            (folder / "entry.json").write_bytes(msgspec.json.encode(entry_manifest))
             folder.rename(entry)
             return True
         except BaseException:
@@ -220,13 +220,15 @@ def _sound(entry: Path, key: Key) -> Trace | None:
     """The entry's trace; None unless everything is there as it was written, and still true."""
     try:
         below = entry.parent
-        data = read_file(entry / "entry.json", below=below, most=MOST_SEAL)
-        seal = msgspec.json.decode(data, type=Seal)
-        if seal.format != FORMAT or _encoded(seal.key) != _encoded(key.parts):
+        data = read_file(entry / "entry.json", below=below, max_bytes=MAX_ENTRY_MANIFEST)
+        entry_manifest = msgspec.json.decode(data, type=EntryManifest)
+        if entry_manifest.format != FORMAT or _encoded(entry_manifest.key) != _encoded(key.parts):
             return None
-        if not _is_pin(entry / "pin") or not _is_as_sealed(entry / "trace", below, seal.files):
+        if not _is_pin(entry / "pin") or not _matches_manifest(
+            entry / "trace", below, entry_manifest.files
+        ):
             return None
-        if any(content_hash(Path(path)) != known for path, known in seal.loaded.items()):
+        if any(content_hash(Path(path)) != known for path, known in entry_manifest.loaded.items()):
             return None
         return Trace.open(entry / "trace")
     except (OSError, *MALFORMED, TraceError):
@@ -244,7 +246,7 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def _is_as_sealed(folder: Path, below: Path, files: dict[str, tuple[int, str]]) -> bool:
+def _matches_manifest(folder: Path, below: Path, files: dict[str, tuple[int, str]]) -> bool:
     """Whether a folder has just these files.  Sizes come first: only what fits is hashed."""
     left = dict(files)
     there = []

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
-from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
@@ -50,7 +50,7 @@ def make_key(
     file: str,
     module: str,
     device: str,
-    surroundings: Surroundings,
+    launch_environment: LaunchEnvironment,
     search: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> Key | None:
@@ -58,7 +58,7 @@ def make_key(
 
     `run` says what is run, as plain data: program, arguments, Point, dtype, seed and so on.
     `file` is where the program is defined, as the module `module`.  `inputs` holds patterns of
-    files, and environment variables as "$NAME".  `surroundings` are those of the ranks, and
+    files, and environment variables as "$NAME".  `launch_environment` are those of the ranks, and
     `search` is their module search path where it is another than they say.
     """
     hardware = _hardware(device)
@@ -66,10 +66,10 @@ def make_key(
         return None
     parts = {
         "run": dict(run),
-        "cwd": surroundings.cwd,
-        "code": _code(file, module, tuple(search) or surroundings.sys_path),
-        "inputs": _inputs(inputs, surroundings),
-        "environment": _environment(surroundings.environ),
+        "cwd": launch_environment.cwd,
+        "code": _code(file, module, tuple(search) or launch_environment.sys_path),
+        "inputs": _inputs(inputs, launch_environment),
+        "environment": _environment(launch_environment.environ),
         "hardware": hardware,
     }
     data = msgspec.json.encode(parts, order="deterministic")
@@ -139,7 +139,7 @@ def _distributions() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
-def _inputs(patterns: Sequence[str], around: Surroundings) -> dict[str, str]:
+def _inputs(patterns: Sequence[str], around: LaunchEnvironment) -> dict[str, str]:
     """What `trainsafe_cache_inputs` names: hashes of files, values of variables."""
     found = {}
     for pattern in patterns:

@@ -22,9 +22,9 @@ import torch
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
-from pytest_trainsafe.launch.forkserver.early import Early
+from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 from pytest_trainsafe.launch.resources.leases import Leases
-from pytest_trainsafe.launch.surroundings import Surroundings
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.runs.ahead import Next
@@ -45,15 +45,15 @@ ROLES: tuple[Role, ...] = ("reference", "candidate")
 
 
 @dataclass(slots=True, eq=False)
-class _Order:
-    """A Run that was asked for, in the surroundings of then, and the thread's promise of it.
+class _ScheduledRun:
+    """A Run that was asked for, in the environment of that moment, and the thread's promise of it.
 
     `behind` is what it waits for before it may stand in the queue for room; `joined` tells that
     it stands there, or needs no room.
     """
 
     spec: RunSpec
-    surroundings: Surroundings
+    launch_environment: LaunchEnvironment
     behind: tuple[threading.Event, ...] = ()
     stop: threading.Event = field(default_factory=threading.Event)
     joined: threading.Event = field(default_factory=threading.Event)
@@ -98,7 +98,7 @@ class Session:
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.next: Next | None = None
-        self._orders: dict[RunSpec, _Order] = {}
+        self._scheduled: dict[RunSpec, _ScheduledRun] = {}
         #: Those that no test has asked for yet, and those that the current test has asked for.
         self._ahead: set[RunSpec] = set()
         self._asked: set[RunSpec] = set()
@@ -125,21 +125,21 @@ class Session:
     def look_ahead(self) -> None:
         """Launch the Runs of the next test, if it is known and nothing of this test's touches them.
 
-        They are dropped unless that test asks for them, in the surroundings of now.
+        They are dropped unless that test asks for them, in the current environment.
         """
         following, self.next = self.next, None
-        if following is None or following.surroundings != Surroundings.now():
+        if following is None or following.launch_environment != LaunchEnvironment.now():
             return
         record = following.case.settings.record
         roles = [Traces(following.case, role, AskedRuns(self), record) for role in ROLES]
-        orders = list(self._orders.values())
+        orders = list(self._scheduled.values())
         own = [order.joined for order in orders if not order.joined.is_set()]
         for dtype in following.case.rungs:
             for spec in (spec for role in roles for spec in role.needed(dtype)):
                 with self._lock:
-                    if spec not in self._orders:
+                    if spec not in self._scheduled:
                         self._ahead.add(spec)
-                        self._order(spec, following.surroundings, behind=own)
+                        self._schedule(spec, following.launch_environment, behind=own)
 
     def group(self, case: Case | None) -> Group:
         """A group of ranks to run functions in."""
@@ -148,7 +148,7 @@ class Session:
     def close(self) -> None:
         """Stop what runs and wait for it."""
         self.stop.set()
-        for order in list(self._orders.values()):
+        for order in list(self._scheduled.values()):
             order.stop.set()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
@@ -163,26 +163,26 @@ class Session:
         A test that changes the environment gets Runs of that environment; what it has asked for
         once stays as it is.
         """
-        now = Surroundings.now()
+        now = LaunchEnvironment.now()
         with self._lock:
             self._ahead.discard(spec)
-            order = self._orders.get(spec)
+            order = self._scheduled.get(spec)
             if spec not in self._asked:
                 self._asked.add(spec)
-                if order is not None and order.surroundings != now:
+                if order is not None and order.launch_environment != now:
                     self._give_up(spec)
                     order = None
-            return (order or self._order(spec, now)).run
+            return (order or self._schedule(spec, now)).run
 
-    def _order(
-        self, spec: RunSpec, around: Surroundings, behind: Sequence[threading.Event] = ()
-    ) -> _Order:
+    def _schedule(
+        self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event] = ()
+    ) -> _ScheduledRun:
         if self._is_filed(spec) and (code := code_of(spec, around)) not in self._parsed:
             # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
             # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        order = self._orders[spec] = _Order(spec, around)
+        order = self._scheduled[spec] = _ScheduledRun(spec, around)
         if not spec.trusted:  # a reference may be waited for by another process: it waits for none
             # In the order in which they are judged: threads would overtake each other.
             order.behind, self._last = (*self._last, *behind), (order.joined,)
@@ -193,7 +193,7 @@ class Session:
     def _give_up(self, spec: RunSpec) -> None:
         """Cancel a Run, or stop it, or delete what it wrote."""
         self._ahead.discard(spec)
-        order = self._orders.pop(spec, None)
+        order = self._scheduled.pop(spec, None)
         if order is None:
             return
         order.stop.set()
@@ -251,10 +251,10 @@ class Session:
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
         with (
-            Early(launcher, task, workdir, environ) as early,
-            self.leases.take(task.world_size, task.device, stop, early.begin, joined) as lease,
+            PreforkedGroup(launcher, task, workdir, environ) as preforked,
+            self.leases.take(task.world_size, task.device, stop, preforked.begin, joined) as lease,
         ):
-            return early.run(lease.env, timeout, stop)
+            return preforked.run(lease.env, timeout, stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
         """The device of a Run: a GPU for every rank, or the CPU."""
@@ -263,7 +263,7 @@ class Session:
             return "cuda" if enough else "cpu"
         return "cuda" if wanted == "cuda" else "cpu"
 
-    def _execute(self, order: _Order) -> Run:
+    def _execute(self, order: _ScheduledRun) -> Run:
         spec = order.spec
         role = "rewritten" if spec.rewrite else "perturbed" if spec.perturbation else "run"
         workdir = self.directory(f"{spec.point.id}-{spec.dtype}-{role}")
@@ -275,7 +275,7 @@ class Session:
                 shutil.rmtree(workdir, ignore_errors=True)
             raise
 
-    def _make(self, order: _Order, device: Device, workdir: Path) -> Run:
+    def _make(self, order: _ScheduledRun, device: Device, workdir: Path) -> Run:
         filed = self._filing_key(order, device)
         if self.cache is None or filed is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
@@ -303,29 +303,29 @@ class Session:
         """Whether later pytest runs may find this Run."""
         return self.cache is not None and not spec.keep and spec.trusted and not spec.repeat
 
-    def _filing_key(self, order: _Order, device: Device) -> Key | None:
+    def _filing_key(self, order: _ScheduledRun, device: Device) -> Key | None:
         """The key under which later pytest runs find this Run; None for what is no reference."""
         spec = order.spec
         if not self._is_filed(spec):
             return None
         own = (*spec.inputs, *adapter_files(spec))
-        file, module, search = code_of(spec, order.surroundings)
+        file, module, search = code_of(spec, order.launch_environment)
         return make_key(
             spec.identity(),
             file=file,
             module=module,
             device=device,
-            surroundings=order.surroundings,
+            launch_environment=order.launch_environment,
             inputs=(*self.settings.cache_inputs, *map(glob.escape, own)),
             search=search,
         )
 
     def _replayed(self, spec: RunSpec) -> Path:
         """The trace of a Run that has finished: its decisions were looked for before."""
-        order = self._orders.get(spec)
+        order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 
-    def _record(self, order: _Order, device: Device, workdir: Path, trace: Path) -> Recorded:
+    def _record(self, order: _ScheduledRun, device: Device, workdir: Path, trace: Path) -> Recorded:
         spec = order.spec
         write_manifest(trace, manifest_of(spec, device))
         assignment = Assignment(
@@ -339,7 +339,7 @@ class Session:
             msgspec.to_builtins(assignment),
             world_size=spec.point.world_size,
             device=device,
-            surroundings=order.surroundings,
+            launch_environment=order.launch_environment,
         )
         for joined in order.behind:
             joined.wait()
@@ -349,7 +349,7 @@ class Session:
             workdir,
             script=bool(spec.script),
             stop=order.stop,
-            environ=order.surroundings.environ,
+            environ=order.launch_environment.environ,
             joined=order.joined.set,
         )
         result.raise_for_failure(spec.title)

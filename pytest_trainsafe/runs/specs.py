@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
 
@@ -61,7 +61,7 @@ def adapter_files(spec: RunSpec) -> Iterator[str]:
             yield found.origin
 
 
-def code_of(spec: RunSpec, around: Surroundings) -> tuple[str, str, tuple[str, ...]]:
+def code_of(spec: RunSpec, around: LaunchEnvironment) -> tuple[str, str, tuple[str, ...]]:
     """The file of a Run's program, the module it is, and its ranks' module search path."""
     if spec.script:
         script = os.path.join(around.cwd, spec.script)

@@ -22,7 +22,7 @@ from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import DeclarationError, TrainsafeError
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
-from pytest_trainsafe.sweep.product import CELL_FIXTURE, MOST_REASONS, Cell, cells
+from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER, param_marks
 
 T = TypeVar("T")
@@ -165,8 +165,8 @@ def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
             )
     if found and all(cell.invalid for cell in found):
         reasons = list(dict.fromkeys(f"\n  {cell.case.point}: {cell.invalid}" for cell in found))
-        first = "".join(reasons[:MOST_REASONS])
-        more = len(reasons) - MOST_REASONS
+        first = "".join(reasons[:MAX_REASONS])
+        more = len(reasons) - MAX_REASONS
         rest = f"\n  and {more} more" if more > 0 else ""
         return f"the command line leaves no valid point in any collected test:{first}{rest}"
     return None

@@ -8,9 +8,9 @@ from pytest_trainsafe.core.usage import excerpt, shown
 
 #: The most values in all arguments together, their deepest nesting, and the most characters of
 #: text.  Arguments are printed in reports, and are part of the key of every kept reference.
-MOST_VALUES, MOST_DEPTH, MOST_TEXT = 100_000, 32, 1_000_000
+MAX_VALUES, MAX_DEPTH, MAX_TEXT = 100_000, 32, 1_000_000
 #: The most bits of an integer: msgpack and numpy end here.
-MOST_BITS = 64
+MAX_BITS = 64
 
 _SMALLER = "put large values into a file and give its path"
 
@@ -36,10 +36,10 @@ def why_not_plain(arguments: Mapping[str, object]) -> str | None:
                 pending += [(entry, depth + 1) for entry in value.values()]
             elif isinstance(value, (list, tuple)):
                 pending += [(entry, depth + 1) for entry in value]
-            if count + len(pending) > MOST_VALUES:
-                reason = f"arguments hold at most {MOST_VALUES} values in all; {_SMALLER}"
-            elif characters > MOST_TEXT:
-                reason = f"arguments hold at most {MOST_TEXT} characters in all; {_SMALLER}"
+            if count + len(pending) > MAX_VALUES:
+                reason = f"arguments hold at most {MAX_VALUES} values in all; {_SMALLER}"
+            elif characters > MAX_TEXT:
+                reason = f"arguments hold at most {MAX_TEXT} characters in all; {_SMALLER}"
         if reason is not None:
             return f"{excerpt(name)}={shown(argument)} cannot be sent to the ranks; {reason}"
     return None
@@ -48,16 +48,16 @@ def why_not_plain(arguments: Mapping[str, object]) -> str | None:
 def _why_not(value: object, depth: int) -> str | None:
     """Why one value, apart from what it holds, cannot be sent."""
     if isinstance(value, (list, tuple, dict)):
-        if depth >= MOST_DEPTH:
-            return f"it is nested more than {MOST_DEPTH} deep, or contains itself"
+        if depth >= MAX_DEPTH:
+            return f"it is nested more than {MAX_DEPTH} deep, or contains itself"
         for key in value if isinstance(value, dict) else ():
             if not isinstance(key, str):
                 return f"the keys of a dict must be text, and {shown(key)} is not; put it in quotes"
             if _unencodable(key):
                 return _unencodable(key)
         return None
-    if isinstance(value, int) and type(value) is int and value.bit_length() > MOST_BITS:
-        return f"an integer has at most {MOST_BITS} bits"
+    if isinstance(value, int) and type(value) is int and value.bit_length() > MAX_BITS:
+        return f"an integer has at most {MAX_BITS} bits"
     if isinstance(value, str) and type(value) is str:
         return _unencodable(value)
     if value is None or type(value) in (bool, int, float):

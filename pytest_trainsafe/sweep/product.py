@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from pytest_trainsafe.config.grammar import SweepWords
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import AXES, MOST_POINTS, PROBLEM_AXES, Axis, check_values
+from pytest_trainsafe.core.axes import AXES, MAX_POINTS, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
@@ -21,7 +21,7 @@ from pytest_trainsafe.sweep.validity import Rule, invalid
 CELL_FIXTURE = "_trainsafe_cell"
 
 #: How many invalid Points an error lists with their reasons.
-MOST_REASONS = 20
+MAX_REASONS = 20
 
 AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
@@ -49,16 +49,16 @@ def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
 def points(axes: AxisValues, mesh: Mesh = DEFAULT) -> list[Point]:
     """The product of the axes in declared order, the last axis fastest, as Points of `mesh`.
 
-    SweepError where these are more than MOST_POINTS, before any of them is made.
+    SweepError where these are more than MAX_POINTS, before any of them is made.
     """
     count = math.prod(len(values) for _, values in axes)
-    if count > MOST_POINTS:
+    if count > MAX_POINTS:
         shown = " * ".join(
             f"{axis.name}: {len(values)}" for axis, values in axes if len(values) > 1
         )
         raise SweepError(
             f"the axes make {count} points ({excerpt(shown)}), and a test has at most "
-            f"{MOST_POINTS}; give fewer values, or declare several tests"
+            f"{MAX_POINTS}; give fewer values, or declare several tests"
         )
     names = [axis.name for axis, _ in axes]
     return [
@@ -81,7 +81,7 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
     ]
     narrowed = axes != declaration.axes or settings.max_world_size < Settings().max_world_size
     if not narrowed and all(cell.invalid for cell in made):
-        first = [f"  {cell.case.point}: {cell.invalid}" for cell in made[:MOST_REASONS]]
+        first = [f"  {cell.case.point}: {cell.invalid}" for cell in made[:MAX_REASONS]]
         more = [f"  and {len(made) - len(first)} more"] if len(made) > len(first) else []
         raise SweepError("\n".join(["no point of this sweep is valid:", *first, *more]))
     return _distinct(made)

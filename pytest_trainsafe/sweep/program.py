@@ -30,7 +30,7 @@ _SWEPT_TYPES = (bool, int, str)
 #: The most characters of an import path, and of what an import that failed says.
 _LONGEST_PATH, _LONGEST_CAUSE = 255, 500
 #: The most characters of a script's arguments: Linux takes 128 KiB in one of them.
-MOST_SCRIPT_ARGUMENTS = 100_000
+MAX_SCRIPT_ARGUMENTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,10 @@ def _of_script(script: Script) -> Program:
                 "command line cannot contain"
             )
         size += len(word) + 1
-    if size > MOST_SCRIPT_ARGUMENTS:
+    if size > MAX_SCRIPT_ARGUMENTS:
         raise InvalidProgramError(
             f"Script({shown(text)}): args has {size} characters, and the limit is "
-            f"{MOST_SCRIPT_ARGUMENTS}; put them into a file and give its path"
+            f"{MAX_SCRIPT_ARGUMENTS}; put them into a file and give its path"
         )
     return Program(path=text, script=script)
 

@@ -34,18 +34,18 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 
 #: Tensors of at most FEW_ELEMENTS may declare any shape, because little memory is at stake.
-#: Tensors of more than MOST_ELEMENTS, more than any device holds, are rejected.
-FEW_ELEMENTS, MOST_ELEMENTS = 2**26, 2**40
+#: Tensors of more than MAX_ELEMENTS, more than any device holds, are rejected.
+FEW_ELEMENTS, MAX_ELEMENTS = 2**26, 2**40
 
 #: A logical tensor may declare this many times the recorded elements, per rank: parts may be
 #: missing.
-MOST_TIMES = 64
+MAX_TIMES = 64
 
 #: Maximum number of placements in a layout; real layouts have at most one for each axis and kind.
-MOST_PLACEMENTS = 16
+MAX_PLACEMENTS = 16
 
 #: Maximum number of cached layouts.
-_MOST_KNOWN = 4096
+_MAX_KNOWN = 4096
 
 
 class TensorCheck:
@@ -63,8 +63,8 @@ class TensorCheck:
             return f"{event.id} is derived and never recorded"
         if event.id.kind == "input" and event.id.microbatch is None:
             return f"{event.id} is an input without a micro-batch"
-        if math.prod(event.shape) > MOST_ELEMENTS or math.prod(event.logical) > MOST_ELEMENTS:
-            return f"{event.id} has more than {MOST_ELEMENTS} elements"
+        if math.prod(event.shape) > MAX_ELEMENTS or math.prod(event.logical) > MAX_ELEMENTS:
+            return f"{event.id} has more than {MAX_ELEMENTS} elements"
         if bool(event.file) != bool(event.key or event.sketch >= 0):
             return f"{event.id} must have both a file and a position in it, or neither"
         if event.key and event.sketch >= 0:
@@ -87,7 +87,7 @@ class TensorCheck:
     def _facts(self, layout: Layout) -> _Facts:
         found = self._known.get(layout)
         if found is None:
-            if len(self._known) >= _MOST_KNOWN:
+            if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             found = self._known[layout] = _facts_of(layout, self._sizes)
         return found
@@ -107,7 +107,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
     """Checks a layout against the mesh; align checks whether it fits the tensor."""
-    if len(layout) > MOST_PLACEMENTS:
+    if len(layout) > MAX_PLACEMENTS:
         return _Facts(f"its layout has {len(layout)} placements")
     parts = declared = 1
     for placement in layout:

@@ -12,8 +12,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import SweepError, TraceError
 from pytest_trainsafe.trace.schema import (
-    MOST_MANIFEST,
-    MOST_RANKS,
+    MAX_MANIFEST,
+    MAX_RANKS,
     SCHEMA_VERSION,
     Manifest,
     manifest_hash,
@@ -26,7 +26,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     """The manifest and its hash.  TraceError for a folder that is no trace of this schema."""
     file = path / "manifest.json"
     try:
-        data = read_file(file, below=path, most=MOST_MANIFEST)
+        data = read_file(file, below=path, max_bytes=MAX_MANIFEST)
     except OSError as error:
         raise TraceError(
             f"{path} is not a trace: {file.name} cannot be read ({error.strerror}). "
@@ -69,10 +69,10 @@ def point_of(path: Path, manifest: Manifest) -> Point:
     axes = dict(manifest.spec.axes)
     for axis in (*mesh.axes, *mesh.overlaps):
         size = axes.get(axis, 1)
-        if type(size) is not int or not 1 <= size <= MOST_RANKS:
+        if type(size) is not int or not 1 <= size <= MAX_RANKS:
             raise TraceError(
                 f"{path / 'manifest.json'} is damaged: the size of {axis} is "
-                f"{shown(repr(size), 40)}, not a number from 1 to {MOST_RANKS}. "
+                f"{shown(repr(size), 40)}, not a number from 1 to {MAX_RANKS}. "
                 "Record the run again."
             )
     point = manifest.point

@@ -26,7 +26,7 @@ from pytest_trainsafe.errors import TraceError as TraceError  # also imported fr
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
-    MOST_TIMES,
+    MAX_TIMES,
     TensorCheck,
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
@@ -48,7 +48,7 @@ from pytest_trainsafe.trace.schema import (
     NoteKey,
     StepEvent,
     TensorEvent,
-    seal,
+    end_event,
 )
 from pytest_trainsafe.trace.stand_ins import stand_ins
 from pytest_trainsafe.trace.tensors.payload import Payload, PayloadError
@@ -61,13 +61,13 @@ PAYLOAD_NAME = re.compile(r"payload-\d{5,12}\.safetensors", re.ASCII)
 
 #: Maximum bytes of a rank's events (some millions), and of one event.  The longest event is an End,
 #: with a hash for each payload file.
-MOST_EVENTS, MOST_LINE = 2**31, 2**24
+MAX_EVENTS, MAX_LINE = 2**31, 2**24
 
 #: Kinds of tensors that flow between modules.
 _FLOWS = frozenset({"activation", "activation_grad"})
 
 #: Maximum number of problems that a message lists.
-MOST_LISTED = 20
+MAX_LISTED = 20
 
 
 _Fact = TypeVar("_Fact", bound=msgspec.Struct)
@@ -149,7 +149,7 @@ class Trace:
         check = TensorCheck(trace.sizes)
         for rank in range(manifest.world_size):
             trace.ranks.append(_read_rank(trace, RankTrace(rank, point.coordinates(rank)), check))
-        trace.problems += _unlike_sealed(trace, digest)
+        trace.problems += _changed_manifest(trace, digest)
         trace.problems += _too_large(trace, check)
         if not allow_incomplete:
             trace.require_complete()
@@ -163,9 +163,9 @@ class Trace:
     def require_complete(self) -> None:
         """Raises TraceError unless the trace is complete."""
         if self.problems:
-            listed = "\n  ".join(self.problems[:MOST_LISTED])
-            if len(self.problems) > MOST_LISTED:
-                listed += f"\n  and {len(self.problems) - MOST_LISTED} more"
+            listed = "\n  ".join(self.problems[:MAX_LISTED])
+            if len(self.problems) > MAX_LISTED:
+                listed += f"\n  and {len(self.problems) - MAX_LISTED} more"
             raise TraceError(
                 f"the trace {self.path} is not complete:\n  {listed}\n"
                 "Record it again, or open what there is with allow_incomplete=True."
@@ -272,7 +272,7 @@ def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
         try:
             _check_payload(trace._payload(rank.rank, name), events)
             if any(event.sketch >= 0 for event in events) and not fault:
-                _require_sealed_sketches(rank, name)
+                _require_hashed_sketches(rank, name)
         except (PayloadError, OSError) as error:
             faults.append(str(_damaged(file.parent / name, _reason(error))))
     rank.complete = not faults
@@ -290,7 +290,7 @@ def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
             raise PayloadError(f"{event.id} is sketch {event.sketch} of {held}")
 
 
-def _require_sealed_sketches(rank: RankTrace, name: str) -> None:
+def _require_hashed_sketches(rank: RankTrace, name: str) -> None:
     if name not in rank.sketches:
         raise PayloadError(f"the last event of rank {rank.rank} has no hash of its sketches")
 
@@ -301,18 +301,18 @@ def _reason(error: Exception) -> str:
 
 def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) -> str | None:
     try:
-        descriptor = open_file(file, below=path, most=MOST_EVENTS)
+        descriptor = open_file(file, below=path, max_bytes=MAX_EVENTS)
     except OSError as error:
         return f"{file} cannot be read ({error.strerror}): rank {rank.rank} left no events"
     events = decoder()
     before = xxhash.xxh3_128()
     number = 0
     with os.fdopen(descriptor, "rb") as lines:
-        while line := lines.readline(MOST_LINE):
+        while line := lines.readline(MAX_LINE):
             number += 1
             if not line.endswith(b"\n"):
-                if len(line) == MOST_LINE:
-                    return f"{file} line {number} is longer than {MOST_LINE} bytes"
+                if len(line) == MAX_LINE:
+                    return f"{file} line {number} is longer than {MAX_LINE} bytes"
                 return (
                     f"{file} is cut in the middle of line {number}: "
                     "the rank died or the disk filled"
@@ -326,7 +326,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                     return f"{file} has {len(rank.events)} events, but declares {event.events}"
                 if lines.read(1):
                     return f"{file} goes on after its end (line {number})"
-                if event != seal(before, event.events, event.sketches, event.manifest):
+                if event != end_event(before, event.events, event.sketches, event.manifest):
                     return f"{file} does not have its recorded hash: it was changed since"
                 rank.sketches, rank.manifest = event.sketches, event.manifest
                 return None
@@ -366,7 +366,7 @@ def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | N
     return None
 
 
-def _unlike_sealed(trace: Trace, digest: str) -> list[str]:
+def _changed_manifest(trace: Trace, digest: str) -> list[str]:
     """A problem if the manifest is not the one that the ranks' End events refer to."""
     unlike = [rank.rank for rank in trace.ranks if rank.manifest not in (None, digest)]
     if not unlike:
@@ -385,7 +385,7 @@ def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
             if declared <= FEW_ELEMENTS:
                 continue
             held = sum(math.prod(other.shape) for _, other in trace.holders(id))
-            if declared > held * MOST_TIMES * trace.manifest.world_size:
+            if declared > held * MAX_TIMES * trace.manifest.world_size:
                 file = trace.path / f"rank{rank.rank}" / "events.jsonl"
                 found.append(
                     f"{file} is damaged: {shown(id)} is declared to have {declared} elements, "

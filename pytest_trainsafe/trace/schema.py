@@ -27,7 +27,7 @@ import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.tensor_id import Number, Place, Step, TensorId
+from pytest_trainsafe.core.tensor_id import FileIndex, Number, Step, TensorId
 from pytest_trainsafe.trace.run_spec import RunSpec
 
 SCHEMA_VERSION = 6
@@ -55,7 +55,7 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     layout_source: str = "default"
     file: str = ""
     key: str = ""
-    sketch: Place = -1
+    sketch: FileIndex = -1
     logical: tuple[Count, ...] = ()
     master_copy: bool = False
 
@@ -107,7 +107,7 @@ NoteKey = Literal[
     "skipped",
     "unmatched_annotation",
     "unmatched_pattern",
-    "unseen",
+    "not_compared",
     "unused_annotation",
 ]
 
@@ -129,7 +129,7 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     skipped               a step in which the optimizer did nothing, and why
     unmatched_annotation  an annotation pattern that matches nothing
     unmatched_pattern     a pattern of modules to record that matches none on this rank
-    unseen                what the program has and the trace does not, as a sentence
+    not_compared          what the program has and the trace does not, as a sentence
     unused_annotation     an annotation that contradicts a stronger source of the layout
     """
 
@@ -156,7 +156,9 @@ def manifest_hash(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data) if data else ""
 
 
-def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manifest: str) -> End:
+def end_event(
+    lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manifest: str
+) -> End:
     """The End of a rank whose lines were hashed into `lines`; `lines` is not changed."""
     both = lines.copy()
     both.update(msgspec.json.encode((events, dict(sketches), manifest), order="deterministic"))
@@ -164,8 +166,8 @@ def seal(lines: xxhash.xxh3_128, events: int, sketches: Mapping[str, str], manif
 
 
 #: Maximum number of ranks of a trace, and of bytes of a manifest.
-MOST_RANKS = 2**14
-MOST_MANIFEST = 2**20
+MAX_RANKS = 2**14
+MAX_MANIFEST = 2**20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +179,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = "pytest-trainsafe trace"
     schema: int = SCHEMA_VERSION
     spec: RunSpec
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_RANKS)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
     device: str
     versions: dict[str, str] = {}
 

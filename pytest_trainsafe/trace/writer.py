@@ -26,15 +26,15 @@ from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
-    MOST_MANIFEST,
+    MAX_MANIFEST,
     Manifest,
     TensorEvent,
+    end_event,
     manifest_hash,
-    seal,
 )
-from pytest_trainsafe.trace.tensors.payload import SKETCHES, Held, encode
+from pytest_trainsafe.trace.tensors.payload import SKETCHES, PendingTensor, encode
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, SIZE, Sketcher
-from pytest_trainsafe.trace.tensors.taken import Shape, Taken, as_array, of_bytes
+from pytest_trainsafe.trace.tensors.snapshot import Shape, TensorSnapshot, as_array, of_bytes
 
 #: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once
 #: more, and a small copy reuses memory that the allocator already has: with 16 MiB, recording a
@@ -42,7 +42,7 @@ from pytest_trainsafe.trace.tensors.taken import Shape, Taken, as_array, of_byte
 FLUSH_BYTES = 16 * 2**20
 
 #: Maximum number of tensors in a payload file; keeps its header below the format's limit (100 MB).
-MOST_ENTRIES = 2**19
+MAX_ENTRIES = 2**19
 
 
 class TraceWriteError(TrainsafeError):
@@ -71,20 +71,20 @@ class RankWriter:
         self._unwritten: list[msgspec.Struct] = []
         self._count = 0
         self._files = 0
-        self._pending: list[Held] = []
+        self._pending: list[PendingTensor] = []
         self._pending_bytes = 0
         self._stored: dict[tuple[str, torch.dtype, Shape], tuple[str, str]] = {}
         self._sketcher = sketcher
         self._keep = keep
         self._sketches: list[npt.NDArray[np.float64]] = []
-        self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], Taken] = {}
+        self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], TensorSnapshot] = {}
         #: The index of each pending sketch, by its identity.
         self._placed: dict[int, int] = {}
         #: Hashes of the written lines, and of the sketches in each file.
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
         self._failure: str | None = None
-        _guarded(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        _writing(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
         if self._events.exists() and self._events.stat().st_size:
             raise TraceWriteError(
                 f"{self._events} already holds a trace. Every run needs a directory of its own: "
@@ -110,11 +110,11 @@ class RankWriter:
         Takes any dtype, shape, stride and device.  Records the local tensor of a DTensor, and
         the dense form of a sparse tensor.
         """
-        taken = self.take(id, tensor, layout)
-        return self.add_taken(id, taken, layout, layout_source, master_copy)
+        snapshot = self.snapshot(id, tensor, layout)
+        return self.add_snapshot(id, snapshot, layout, layout_source, master_copy)
 
-    def take(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> Taken:
-        """A snapshot of the tensor; `add_taken` records it."""
+    def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
+        """A snapshot of the tensor; `add_snapshot` records it."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
         kept = host.nbytes <= SIZE or _always_kept(id, host) or (self._keep and id in self._keep)
@@ -127,62 +127,62 @@ class RankWriter:
                 return known
             made = self._sketcher.sketch(host, layout, exact=id.step == INITIAL, array=array)
             if made is not None:
-                taken = Taken(host.dtype, shape, digest, None, *made)
-                self._sketched[content] = taken
-                return taken
+                snapshot = TensorSnapshot(host.dtype, shape, digest, None, *made)
+                self._sketched[content] = snapshot
+                return snapshot
         return of_bytes(host.dtype, shape, host)
 
-    def add_taken(
+    def add_snapshot(
         self,
         id: TensorId,
-        taken: Taken,
+        snapshot: TensorSnapshot,
         layout: Layout = REPLICATED,
         layout_source: str = "default",
         master_copy: bool = False,
     ) -> TensorEvent:
         """Records a snapshot under `id`, once, and returns its event."""
         self._check()
-        file, key, place = "", "", -1
-        if taken.data is None:
-            file, place = self._hold_sketch(taken)
+        file, key, index = "", "", -1
+        if snapshot.data is None:
+            file, index = self._hold_sketch(snapshot)
         else:
-            content = taken.digest, taken.dtype, taken.shape
+            content = snapshot.digest, snapshot.dtype, snapshot.shape
             known = self._stored.get(content)
-            file, key = known or self._hold(taken.dtype, taken.shape, taken.data)
+            file, key = known or self._hold(snapshot.dtype, snapshot.shape, snapshot.data)
             self._stored[content] = (file, key)
         event = TensorEvent(
             self._count,
             id,
-            _name(taken.dtype),
-            taken.shape,
-            taken.digest,
+            _name(snapshot.dtype),
+            snapshot.shape,
+            snapshot.digest,
             layout,
             layout_source,
             file,
             key,
-            place,
-            taken.logical,
+            index,
+            snapshot.logical,
             master_copy,
         )
         self._unwritten.append(event)
         self._count += 1
-        if self._pending_bytes >= FLUSH_BYTES or len(self._pending) >= MOST_ENTRIES:
+        if self._pending_bytes >= FLUSH_BYTES or len(self._pending) >= MAX_ENTRIES:
             self.flush()
         return event
 
     def _hold(self, dtype: torch.dtype, shape: Shape, data: bytes) -> tuple[str, str]:
         key = str(len(self._pending))
-        self._pending.append(Held(dtype, shape, data))
+        self._pending.append(PendingTensor(dtype, shape, data))
         self._pending_bytes += len(data)
         return _payload_name(self._files), key
 
-    def _hold_sketch(self, taken: Taken) -> tuple[str, int]:
+    def _hold_sketch(self, snapshot: TensorSnapshot) -> tuple[str, int]:
         """The file and the index of a sketch; equal tensors share one."""
-        assert taken.sketch is not None
-        place = self._placed.setdefault(id(taken.sketch), len(self._sketches))
-        if place == len(self._sketches):
-            self._sketches.append(taken.sketch)
-        return _payload_name(self._files), place
+        assert snapshot.sketch is not None
+        index = self._placed.setdefault(id(snapshot.sketch), len(self._sketches))
+        if index == len(self._sketches):
+            self._sketches.append(snapshot.sketch)
+        return _payload_name(self._files), index
 
     def flush(self) -> None:
         """Writes everything pending: first the tensors and sketches as a file, then the events."""
@@ -203,16 +203,18 @@ class RankWriter:
         """Writes everything pending and the End event, which marks this rank's part complete."""
         self.flush()
         manifest = manifest_hash(_manifest_of(self.directory.parent))
-        self.add(seal(self._hash, self._count, self._hashes, manifest))
+        self.add(end_event(self._hash, self._count, self._hashes, manifest))
         self.flush()
         self._failure = f"{self.directory} was closed; nothing can be added to it"
 
     def _write_payload(self) -> None:
         name = _payload_name(self._files)
-        entries = {str(place): held for place, held in enumerate(self._pending)}
+        entries = {str(index): held for index, held in enumerate(self._pending)}
         if self._sketches:
             data = b"".join(sketch.data for sketch in self._sketches)
-            entries[SKETCHES] = Held(torch.float64, (len(self._sketches), ROWS, COLUMNS), data)
+            entries[SKETCHES] = PendingTensor(
+                torch.float64, (len(self._sketches), ROWS, COLUMNS), data
+            )
             self._hashes[name] = xxhash.xxh3_128_hexdigest(data)
         _replace(self.directory / name, encode(entries))
         self._sketches.clear()
@@ -231,7 +233,7 @@ def _manifest_of(directory: Path) -> bytes:
     """The content of the trace's manifest; b"" if there is none: the trace is then incomplete."""
     path = directory / "manifest.json"
     try:
-        return read_file(path, most=MOST_MANIFEST)
+        return read_file(path, max_bytes=MAX_MANIFEST)
     except FileNotFoundError:
         return b""
     except OSError as error:
@@ -255,7 +257,7 @@ def manifest_of(spec: RunSpec, device: str) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes `directory/manifest.json` atomically."""
     path = Path(directory) / "manifest.json"
-    _guarded(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+    _writing(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
 
 
@@ -307,7 +309,7 @@ def _replace(path: Path, data: bytes) -> None:
             partial.unlink(missing_ok=True)  # frees space for the error report
             raise
 
-    _guarded(path, len(data), write)
+    _writing(path, len(data), write)
 
 
 def _append(path: Path, data: bytes) -> None:
@@ -315,7 +317,7 @@ def _append(path: Path, data: bytes) -> None:
         with path.open("ab", buffering=0) as file:
             _write_all(file.fileno(), data)
 
-    _guarded(path, len(data), write)
+    _writing(path, len(data), write)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -324,7 +326,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _guarded(path: Path, size: int, write: Callable[[], object]) -> None:
+def _writing(path: Path, size: int, write: Callable[[], object]) -> None:
     try:
         write()
     except OSError as error:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError, Entries
 from pytest_trainsafe.annotations.extend import extend
-from pytest_trainsafe.annotations.parse import MOST_GLOBS, parse
+from pytest_trainsafe.annotations.parse import MAX_GLOBS, parse
 from pytest_trainsafe.annotations.patterns import LastMatch, matches
-from pytest_trainsafe.annotations.text import MOST_BYTES, MOST_NODES, load
+from pytest_trainsafe.annotations.text import MAX_BYTES, MAX_NODES, load
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.core.point import Point
 
@@ -103,8 +103,8 @@ def attempt(text: str) -> tuple[Entries | None, str]:
             "a: &a [[[[[[[[x]]]]]]]]\nb: [[[[[[[[*a]]]]]]]]",
             "line 2: it is nested more than 16 levels deep",
         ),
-        (bomb(30), f"line 6: there are more than {MOST_NODES} keys and values"),
-        ("parameters: [" + "x, " * MOST_NODES + "]", f"more than {MOST_NODES} keys and values"),
+        (bomb(30), f"line 6: there are more than {MAX_NODES} keys and values"),
+        ("parameters: [" + "x, " * MAX_NODES + "]", f"more than {MAX_NODES} keys and values"),
         ("a: \0", "not YAML"),
         ("a: \ud800", "not YAML"),
         ("a: \x1b[31m", "not YAML"),
@@ -159,7 +159,7 @@ def test_what_is_no_text_file_is_refused_at_once(tmp_path: Path, kind: str) -> N
         file.symlink_to("/dev/zero")
     elif kind == "huge":
         with file.open("wb") as sparse:
-            sparse.truncate(MOST_BYTES + 1)
+            sparse.truncate(MAX_BYTES + 1)
     elif kind == "utf-16":
         file.write_text("parameters: {}", encoding="utf-16")
     elif kind == "latin-1":
@@ -212,8 +212,8 @@ def test_twenty_thousand_names_are_read_and_looked_up() -> None:
 
 
 def test_patterns_with_wildcards_are_limited_in_number() -> None:
-    globs = "".join(f"  '*.{number}': {{}}\n" for number in range(MOST_GLOBS + 1))
-    assert f"takes at most {MOST_GLOBS}" in attempt("parameters:\n" + globs)[1]
+    globs = "".join(f"  '*.{number}': {{}}\n" for number in range(MAX_GLOBS + 1))
+    assert f"takes at most {MAX_GLOBS}" in attempt("parameters:\n" + globs)[1]
 
 
 def test_no_pattern_takes_long_to_match() -> None:

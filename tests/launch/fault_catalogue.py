@@ -326,19 +326,20 @@ FAULTS = [
         (r"2 of 2 ranks still ran after 2 s; rank 1 differs$", r"\(wait_for_own_lock\)   <- the"),
         "timeout",
     ),
-    # --- the guard above the ranks ---
+    # --- the reaper above the ranks ---
     Fault(
-        "the group's guard is killed",
-        "signal_guard",
+        "the group's reaper is killed",
+        "signal_reaper",
         (int(signal.SIGKILL),),
         "train:train on 2 ranks: the fork server died (signal 9)",
-        (r"fault_programs:signal_guard on 2 ranks: the fork server died \(signal 9\)$",),
+        (r"fault_programs:signal_reaper on 2 ranks: the fork server died \(signal 9\)$",),
         torchrun=True,
-        under_torchrun=r"fault_programs:signal_guard on 2 ranks: its guard died \(exit code -9\)$",
+        under_torchrun=r"fault_programs:signal_reaper on 2 ranks: "
+        r"its reaper died \(exit code -9\)$",
     ),
     Fault(
-        "the group's guard is suspended",
-        "signal_guard",
+        "the group's reaper is suspended",
+        "signal_reaper",
         (int(signal.SIGSTOP),),
         ends="normally",
     ),

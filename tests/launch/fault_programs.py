@@ -164,8 +164,8 @@ def fail_without_streams() -> None:
     wait()
 
 
-def signal_guard(number: int, generations: int = 1) -> float:
-    """Rank 0 sends its guard a signal, and all go on."""
+def signal_reaper(number: int, generations: int = 1) -> float:
+    """Rank 0 sends its reaper a signal, and all go on."""
     rank = join()
     if rank == 0:
         pid = os.getpid()

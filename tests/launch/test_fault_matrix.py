@@ -108,7 +108,7 @@ def test_ranks_that_wait_in_vain_are_ended_and_slow_ones_are_not(
 
 def test_torchrun_s_ranks_fail_alike(tmp_path: Path) -> None:
     def start(fault: Fault, folder: Path) -> GroupResult:
-        if fault.program == "signal_guard":  # torchrun's agent stands between
+        if fault.program == "signal_reaper":  # torchrun's agent stands between
             fault = replace(fault, args=(*fault.args, 2))
         return run(fault, TorchrunLauncher(grace=2.0), folder)
 

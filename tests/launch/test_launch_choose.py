@@ -11,7 +11,7 @@ import pytest
 
 from pytest_trainsafe.launch import GroupResult, LaunchSetup, Task, TorchrunLauncher, WarmLauncher
 from pytest_trainsafe.launch.choose import LauncherError, Launchers
-from pytest_trainsafe.launch.forkserver.early import Early
+from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 from pytest_trainsafe.launch.protocol import StartsEarly
 
 
@@ -104,9 +104,9 @@ def test_who_can_begin_ahead_is_asked_of_the_protocol(tmp_path: Path) -> None:
     for path, asked in (("Eager", ["begin", "end", "run"]), ("Toy", ["run"])):
         launcher = chosen(f"{__name__}:{path}", tmp_path)
         assert isinstance(launcher, Toy)
-        with Early(launcher, task, tmp_path) as early:
-            early.begin()
-        Early(launcher, task, tmp_path).run({}, 1.0, threading.Event())
+        with PreforkedGroup(launcher, task, tmp_path) as preforked:
+            preforked.begin()
+        PreforkedGroup(launcher, task, tmp_path).run({}, 1.0, threading.Event())
         assert launcher.asked == asked
     assert issubclass(WarmLauncher, StartsEarly)
     assert not issubclass(TorchrunLauncher, StartsEarly)

@@ -96,7 +96,7 @@ def test_bytes_that_are_no_outcome_are_an_error_of_the_rank(files: RankFiles, wh
 
 def test_an_outcome_that_is_too_large_is_not_read(files: RankFiles) -> None:
     files.result.touch()
-    os.truncate(files.result, files_module.MOST_RESULT + 1)
+    os.truncate(files.result, files_module.MAX_RESULT + 1)
     outcome = files.read_outcome()
     assert outcome is not None
     assert "the limit is 1073741824" in outcome.error
@@ -105,7 +105,7 @@ def test_an_outcome_that_is_too_large_is_not_read(files: RankFiles) -> None:
 def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
     files: RankFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files_module, "MOST_RESULT", 300)
+    monkeypatch.setattr(files_module, "MAX_RESULT", 300)
     files.write_outcome(msgspec.structs.replace(OK, value=b"x" * 300))
     outcome = files.read_outcome()
     assert outcome is not None

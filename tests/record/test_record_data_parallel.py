@@ -260,7 +260,7 @@ def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
     run = record(train_wrapped(wrap), point=DP)
     assert {*run.paths("param_grad")} == {"first.weight", "first.bias"}
     assert run.rank.note("local") == ["param_grad second.weight"]
-    assert run.rank.note("unseen") == [
+    assert run.rank.note("not_compared") == [
         "second.weight: its micro-batch gradients, which FSDP2 reduced before they were seen"
     ]
 

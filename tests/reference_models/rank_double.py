@@ -30,7 +30,7 @@ from pytest_trainsafe.core.layout import Layout, Owned, Partial
 from pytest_trainsafe.core.point import MESH_AXES, Point
 from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.record.hooks.outputs import tensors_in
-from pytest_trainsafe.record.layouts.flat_ranges import optimizer_run
+from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.model.parts import named_modules, named_parameters, parts_of
@@ -147,7 +147,7 @@ class Double:
             self._keep("param", name, parameter, self._layout(name, parameter))
             if getattr(parameter, "main_param", None) is not None and self._keeps_masters:
                 layout = self._layout(name, parameter)
-                run = optimizer_run(name, parameter, self.point.sizes)
+                run = optimizer_range(name, parameter, self.point.sizes)
                 layout = layout if run is None else (*layout, run)
                 self._keep("master_param", name, parameter.main_param, layout)
 
@@ -205,7 +205,7 @@ class Double:
         for name, parameter in self.parameters.items():
             gradient = getattr(parameter, "main_grad", parameter.grad)
             layout = self._layout(name, parameter)
-            run = optimizer_run(name, parameter, self.point.sizes)
+            run = optimizer_range(name, parameter, self.point.sizes)
             if run is not None:
                 gradient = gradient.reshape(-1)[run.offset : run.offset + run.length]
                 layout = (*layout, run)

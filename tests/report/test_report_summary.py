@@ -74,7 +74,7 @@ def test_junit_files_keep_the_summary_as_json(judging):
 
 
 def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted(monkeypatch):
-    monkeypatch.setattr(summary, "MOST_ROWS", 2)
+    monkeypatch.setattr(summary, "MAX_ROWS", 2)
     judged = [("a[tp2]", JUDGED), failed("b", 2.0), failed("folder/c.py::t", 1e6)]
 
     lines = table(judged, detailed=False)

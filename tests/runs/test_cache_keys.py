@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.launch.surroundings import Surroundings
+from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.runs import fingerprint
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.session import Session
@@ -60,7 +60,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def key(project: Path) -> Callable[..., Key]:
     def make(**options: object) -> Key:
-        known = {"module": "program", "device": "cpu", "surroundings": Surroundings.now()}
+        known = {
+            "module": "program",
+            "device": "cpu",
+            "launch_environment": LaunchEnvironment.now(),
+        }
         arguments = {**known, "run": {"seed": 0}, **options}
         made = make_key(file=str(project / "program.py"), **arguments)  # type: ignore[arg-type]
         assert made is not None
@@ -134,12 +138,12 @@ def test_a_module_that_comes_before_another_changes_the_key(
 def test_the_search_path_and_the_folder_are_those_the_ranks_will_have(
     project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, then = key(), Surroundings.now()
+    before, then = key(), LaunchEnvironment.now()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(project)])
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     monkeypatch.chdir(project)
     assert key().digest != before.digest
-    assert key(surroundings=then) == before
+    assert key(launch_environment=then) == before
 
 
 def test_a_folder_that_becomes_a_package_changes_the_key(
@@ -159,12 +163,12 @@ def test_relative_places_are_those_below_the_folder_of_then(
     monkeypatch.chdir(project)
     elsewhere = [entry for entry in sys.path if entry != str(project)]
     monkeypatch.setattr(sys, "path", ["package", "no such folder", "", *elsewhere])
-    then = Surroundings.now()
+    then = LaunchEnvironment.now()
     assert then.sys_path[:3] == (f"{project}/package", "no such folder", str(project))
-    before = key(surroundings=then, inputs=["data/*"])
+    before = key(launch_environment=then, inputs=["data/*"])
     assert f"{project}/data/tokens.txt" in before.parts["inputs"]
     monkeypatch.chdir(project / "data")
-    assert key(surroundings=then, inputs=["data/*"]) == before
+    assert key(launch_environment=then, inputs=["data/*"]) == before
 
 
 def test_arguments_of_the_run_change_the_key(key: Callable[..., Key]) -> None:
@@ -204,8 +208,8 @@ def test_a_declared_pattern_that_matches_no_file_is_told(project: Path, tmp_path
 
 
 def test_a_program_without_a_source_file_has_no_key() -> None:
-    now = Surroundings.now()
-    assert make_key({}, file="", module="m", device="cpu", surroundings=now) is None
+    now = LaunchEnvironment.now()
+    assert make_key({}, file="", module="m", device="cpu", launch_environment=now) is None
 
 
 def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
@@ -213,8 +217,8 @@ def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
 ) -> None:
     fingerprint._hardware.cache_clear()
     monkeypatch.setenv("PATH", str(project))
-    file, now = str(project / "program.py"), Surroundings.now()
-    assert make_key({}, file=file, module="program", device="cuda", surroundings=now) is None
+    file, now = str(project / "program.py"), LaunchEnvironment.now()
+    assert make_key({}, file=file, module="program", device="cuda", launch_environment=now) is None
     fingerprint._hardware.cache_clear()
 
 

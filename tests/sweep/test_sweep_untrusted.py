@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_trainsafe.config.grammar import gather, parse_words
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import AXES, MOST_INTEGER, MOST_POINTS
+from pytest_trainsafe.core.axes import AXES, MAX_INTEGER, MAX_POINTS
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, DeclarationError
@@ -199,7 +199,7 @@ def test_the_context_is_no_argument():
     ("values", "words"),
     rows(
         (10**5000, "takes integers of at most 64 bits"),
-        ([MOST_INTEGER + 1], "takes integers of at most 64 bits"),
+        ([MAX_INTEGER + 1], "takes integers of at most 64 bits"),
         (float("nan"), "takes a value or a list of values, not nan"),
         ([float("inf")], "takes an integer >= 1, not inf"),
         ([True], "takes an integer >= 1, not True"),
@@ -237,7 +237,7 @@ def test_points_are_counted_after_the_command_line_has_its_say():
     words = parse_words([f"{axis}={','.join(map(str, range(1, 60)))}" for axis in ("tp", "cp")])
     declared = read_marker((train,), {"tp": 1, "cp": 1, "layers": [1, 2, 3]})
 
-    with pytest.raises(DeclarationError, match=f"make 10443 points .* at most {MOST_POINTS}"):
+    with pytest.raises(DeclarationError, match=f"make 10443 points .* at most {MAX_POINTS}"):
         cells(declared, Settings(sweep=words), lambda point, arguments: None)
 
 
@@ -373,7 +373,7 @@ def test_a_marker_gives_a_sweep_or_an_error_that_can_be_printed(programs, keywor
         lambda: cells(read_marker(programs, keywords), Settings(), lambda point, arguments: None)
     )
     if made is not None:
-        assert 1 <= len(made) <= MOST_POINTS
+        assert 1 <= len(made) <= MAX_POINTS
         assert all(cell.id.isascii() and len(cell.id) <= 160 for cell in made)
         assert len({cell.id for cell in made}) == len(made)
 

@@ -22,11 +22,11 @@ from pytest_trainsafe.trace.schema import (
     InputEvent,
     ModuleEvent,
     StepEvent,
+    end_event,
     manifest_hash,
-    seal,
 )
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
-from pytest_trainsafe.trace.tensors.taken import as_bytes
+from pytest_trainsafe.trace.tensors.snapshot import as_bytes
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 SIZES = {"tp": 2, "cp": 1, "dp": 1, "pp": 1}
@@ -95,7 +95,7 @@ def forge(path: Path, events: list[Any], rank: int = 1) -> None:
     end = msgspec.json.decode(file.read_bytes().splitlines()[-1])
     written = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
     manifest = manifest_hash((path / MANIFEST).read_bytes())
-    made = seal(xxhash.xxh3_128(written), len(events), end["sketches"], manifest)
+    made = end_event(xxhash.xxh3_128(written), len(events), end["sketches"], manifest)
     file.write_bytes(written + msgspec.json.encode(made) + b"\n")
 
 

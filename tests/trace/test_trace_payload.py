@@ -10,21 +10,27 @@ import torch
 import xxhash
 from safetensors.torch import load_file
 
-from pytest_trainsafe.trace.tensors.payload import NAMES, Held, Payload, PayloadError, encode
-from pytest_trainsafe.trace.tensors.taken import as_bytes
+from pytest_trainsafe.trace.tensors.payload import (
+    NAMES,
+    Payload,
+    PayloadError,
+    PendingTensor,
+    encode,
+)
+from pytest_trainsafe.trace.tensors.snapshot import as_bytes
 
 
-def held(tensor: torch.Tensor) -> Held:
+def held(tensor: torch.Tensor) -> PendingTensor:
     data = as_bytes(tensor.contiguous()).numpy().tobytes()
-    return Held(tensor.dtype, tuple(tensor.shape), data)
+    return PendingTensor(tensor.dtype, tuple(tensor.shape), data)
 
 
-def entries(*made: Held) -> dict[str, Held]:
+def entries(*made: PendingTensor) -> dict[str, PendingTensor]:
     """The entries of a payload, by their place."""
     return {str(place): each for place, each in enumerate(made)}
 
 
-def digest(of: Held) -> str:
+def digest(of: PendingTensor) -> str:
     return xxhash.xxh3_128_hexdigest(of.data)
 
 

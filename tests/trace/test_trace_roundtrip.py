@@ -14,7 +14,7 @@ from pytest_trainsafe.trace import writer as writer_module
 from pytest_trainsafe.trace.reader import MAPPED, Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent, Manifest, ModuleEvent, NoteEvent, StepEvent
-from pytest_trainsafe.trace.tensors.taken import as_bytes
+from pytest_trainsafe.trace.tensors.snapshot import as_bytes
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError, manifest_of, write_manifest
 
 

@@ -14,7 +14,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.tensors.sketch import SIZE, Sketcher
-from pytest_trainsafe.trace.tensors.taken import of_bytes
+from pytest_trainsafe.trace.tensors.snapshot import of_bytes
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}

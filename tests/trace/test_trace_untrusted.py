@@ -27,8 +27,8 @@ from forged_traces import (
     with_changes,
 )
 
-from pytest_trainsafe.trace.reader import MOST_LINE, Trace, TraceError
-from pytest_trainsafe.trace.tensors.payload import MOST_HEADER
+from pytest_trainsafe.trace.reader import MAX_LINE, Trace, TraceError
+from pytest_trainsafe.trace.tensors.payload import MAX_HEADER
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 
@@ -214,8 +214,8 @@ def test_a_message_shows_little_of_what_it_quotes_and_nothing_that_moves_the_cur
 
 
 def test_a_line_without_an_end_is_refused(whole: Path) -> None:
-    (whole / EVENTS).write_bytes(b" " * (MOST_LINE + 1))
-    assert f"line 1 is longer than {MOST_LINE} bytes" in refused(whole)
+    (whole / EVENTS).write_bytes(b" " * (MAX_LINE + 1))
+    assert f"line 1 is longer than {MAX_LINE} bytes" in refused(whole)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -308,7 +308,7 @@ def test_opening_takes_little_memory_whatever_is_declared(whole: Path, tmp_path:
         path.unlink()
         path.symlink_to("/dev/zero")
     path = one("header") / PAYLOAD
-    path.write_bytes((MOST_HEADER + 1).to_bytes(8, "little"))
+    path.write_bytes((MAX_HEADER + 1).to_bytes(8, "little"))
     os.truncate(path, 2**30)
     for number, (event, changes, _) in enumerate(FORGERIES.values()):
         path = one(f"forged{number}")

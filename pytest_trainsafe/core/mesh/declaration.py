@@ -29,7 +29,7 @@ TAKEN = frozenset(
 )
 
 #: The most axes of a mesh, overlapping ones included, and the most characters of a name.
-MOST_AXES, MOST_CHARACTERS = 16, 40
+MAX_AXES, MAX_CHARACTERS = 16, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +164,15 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
     if not axes:
         raise SweepError("Mesh() has no axes; give their names, outermost first: Mesh('pp', 'dp')")
     names = [*axes, *overlapping]
-    if len(names) > MOST_AXES:
-        raise SweepError(f"Mesh: {len(names)} axes are too many; a mesh has at most {MOST_AXES}")
+    if len(names) > MAX_AXES:
+        raise SweepError(f"Mesh: {len(names)} axes are too many; a mesh has at most {MAX_AXES}")
     for name in names:
         if not isinstance(name, str) or not (
-            name.isidentifier() and name.isascii() and len(name) <= MOST_CHARACTERS
+            name.isidentifier() and name.isascii() and len(name) <= MAX_CHARACTERS
         ):
             raise SweepError(
                 f"Mesh: {shown(name)} is not the name of an axis; a name is a Python identifier of "
-                f"at most {MOST_CHARACTERS} letters, digits and underscores"
+                f"at most {MAX_CHARACTERS} letters, digits and underscores"
             )
         if name in TAKEN:
             raise SweepError(

@@ -13,9 +13,9 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_layout
 from pytest_trainsafe.frameworks.deepspeed.engine import (
     engine_annotations,
-    holdings_of,
     is_engine,
     listen_to_engine,
+    parameter_adapter_of,
     reduces_in,
     separate_outputs,
     skipped,
@@ -24,7 +24,7 @@ from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbe
 from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
 from pytest_trainsafe.frameworks.deepspeed.streams import follow_tracker, stream_in_use
 from pytest_trainsafe.record.adapter import Adapter, Engine, Parts, Rename
-from pytest_trainsafe.record.training.holdings import Holdings
+from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
 
 
 class DeepSpeed(Adapter):
@@ -35,9 +35,9 @@ class DeepSpeed(Adapter):
         follow_tracker()
         return _Engine(model) if is_engine(model) else None
 
-    def holdings(self, optimizer: Any, point: Point) -> Holdings | None:
-        """The accessor for a DeepSpeed optimizer; None for any other optimizer."""
-        return holdings_of(optimizer, point)
+    def parameter_adapter(self, optimizer: Any, point: Point) -> ParameterAdapter | None:
+        """The parameter adapter for a DeepSpeed optimizer; None for any other optimizer."""
+        return parameter_adapter_of(optimizer, point)
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
         """Renumbers experts by their position in the whole model."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.frameworks.deepspeed.groups import unscaled
-from pytest_trainsafe.record.training.holdings import Held
+from pytest_trainsafe.record.training.parameter_adapter import RankTensor
 
 
 class UnfusedCopies:
@@ -29,28 +29,28 @@ class UnfusedCopies:
         """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
-    def value(self, name: str, parameter: nn.Parameter) -> Held:
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
         """The parameter itself."""
-        return Held(parameter)
+        return RankTensor(parameter)
 
-    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
         """`grad` without the loss scale."""
         grad = parameter.grad
-        return None if grad is None else Held(unscaled(grad.detach(), self.optimizer))
+        return None if grad is None else RankTensor(unscaled(grad.detach(), self.optimizer))
 
-    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
         """The parameter's float32 copy; None if it is not trained."""
         copy = self._copies.get(parameter)
-        return None if copy is None else Held(copy.detach())
+        return None if copy is None else RankTensor(copy.detach())
 
-    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
         """The state that the inner optimizer keeps for the float32 copy."""
         copy = self._copies.get(parameter)
         if copy is None:
             return
         for key, value in self.optimizer.optimizer.state.get(copy, {}).items():
             if isinstance(value, torch.Tensor):
-                yield key, Held(value)
+                yield key, RankTensor(value)
 
 
 class FlatCopies(UnfusedCopies):
@@ -65,14 +65,14 @@ class FlatCopies(UnfusedCopies):
                 self._places[parameter] = flat, offset
                 offset += parameter.numel()
 
-    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
         """The parameter's part of the flat copy; None if it is not trained."""
         if parameter not in self._places:
             return None
         flat, offset = self._places[parameter]
-        return Held(_view(flat.detach(), offset, parameter))
+        return RankTensor(_view(flat.detach(), offset, parameter))
 
-    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
         """The parameter's parts of the inner optimizer's flat states."""
         if parameter not in self._places:
             return
@@ -80,7 +80,7 @@ class FlatCopies(UnfusedCopies):
         for key, value in self.optimizer.optimizer.state.get(flat, {}).items():
             if isinstance(value, torch.Tensor):
                 whole = value.numel() == flat.numel()
-                yield key, Held(_view(value, offset, parameter) if whole else value)
+                yield key, RankTensor(_view(value, offset, parameter) if whole else value)
 
 
 def _view(flat: torch.Tensor, offset: int, parameter: nn.Parameter) -> torch.Tensor:

@@ -20,7 +20,7 @@ from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_output
 from pytest_trainsafe.frameworks.deepspeed.copies import FlatCopies, UnfusedCopies
 from pytest_trainsafe.frameworks.deepspeed.zero import FlatPartitions
 from pytest_trainsafe.frameworks.deepspeed.zero3 import PartitionedParameters
-from pytest_trainsafe.record.training.holdings import Holdings
+from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
 
 
 def is_engine(model: object) -> bool:
@@ -30,8 +30,8 @@ def is_engine(model: object) -> bool:
     return isinstance(engine, type) and isinstance(model, engine)
 
 
-def holdings_of(optimizer: Any, point: Point) -> Holdings | None:
-    """The accessor for a DeepSpeed optimizer's parameters; None for any other optimizer."""
+def parameter_adapter_of(optimizer: Any, point: Point) -> ParameterAdapter | None:
+    """The parameter adapter for a DeepSpeed optimizer; None for any other optimizer."""
     if not type(optimizer).__module__.startswith("deepspeed."):
         return None
     if hasattr(optimizer, "fp32_partitioned_groups_flat"):

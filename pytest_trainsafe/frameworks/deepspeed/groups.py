@@ -1,4 +1,4 @@
-"""Interprets DeepSpeed's process groups and loss scales.  Used by its parameter accessors."""
+"""Interprets DeepSpeed's process groups and loss scales, for its parameter adapters."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import nn
 from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
-from pytest_trainsafe.record.training.holdings import Held, value_of_run
+from pytest_trainsafe.record.training.parameter_adapter import RankTensor, state_tensor
 
 _SHUFFLED = "with round_robin_gradients DeepSpeed does not say which part of it a rank holds"
 
@@ -34,17 +34,17 @@ class FlatPartitions:
         """The shape of the parameter itself."""
         return tuple(parameter.shape)
 
-    def value(self, name: str, parameter: nn.Parameter) -> Held:
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
         """The parameter itself."""
-        return Held(parameter)
+        return RankTensor(parameter)
 
-    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
         """This rank's range of the reduced gradient, without the loss scale."""
-        mapping, run = self._mapping(parameter)
-        if run is None:
+        mapping, flat_range = self._mapping(parameter)
+        if flat_range is None:
             return None
         if mapping is None:
-            return Held(parameter.new_empty(0), run)
+            return RankTensor(parameter.new_empty(0), flat_range)
         try:
             grad = self._gradient(mapping, parameter)
         except (ValueError, KeyError, TypeError):
@@ -52,9 +52,11 @@ class FlatPartitions:
         if grad is None:
             return None
         grad = grad.detach().reshape(-1)
-        if grad.numel() != run.length:  # the bfloat16 optimizer accumulates the whole gradient
-            grad = grad.narrow(0, run.offset, run.length)
-        return Held(unscaled(grad, self.optimizer), run)
+        if (
+            grad.numel() != flat_range.length
+        ):  # the bfloat16 optimizer accumulates the whole gradient
+            grad = grad.narrow(0, flat_range.offset, flat_range.length)
+        return RankTensor(unscaled(grad, self.optimizer), flat_range)
 
     @property
     def _shuffled(self) -> bool:
@@ -89,19 +91,19 @@ class FlatPartitions:
             for parameter, grad in zip(parameters, grads, strict=True)
         }
 
-    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
         """This rank's range of the float32 partition, or why it is unavailable."""
-        mapping, run = self._mapping(parameter)
-        if run is None:
+        mapping, flat_range = self._mapping(parameter)
+        if flat_range is None:
             return f"{name}: {_SHUFFLED}" if self._shuffled else None
         if mapping is None:
-            return Held(parameter.new_empty(0), run)
-        return Held(mapping.hp_fragment.detach(), run)
+            return RankTensor(parameter.new_empty(0), flat_range)
+        return RankTensor(mapping.hp_fragment.detach(), flat_range)
 
-    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
         """This rank's range of each tensor in the inner optimizer's state."""
-        mapping, run = self._mapping(parameter)
-        if mapping is None or run is None:
+        mapping, flat_range = self._mapping(parameter)
+        if mapping is None or flat_range is None:
             return
         partition = getattr(self.optimizer, self.partitions)[mapping.param_group_index]
         address = mapping.hp_fragment_address
@@ -110,7 +112,7 @@ class FlatPartitions:
                 continue
             if value.numel() == partition.numel():
                 value = value.reshape(-1).narrow(0, address.start, address.numel)
-            yield key, value_of_run(name, key, value, run)
+            yield key, state_tensor(name, key, value, flat_range)
 
     def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
         """The mapping and this rank's range of a parameter; (None, empty range) if it has none.

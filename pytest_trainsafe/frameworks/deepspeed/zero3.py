@@ -17,7 +17,7 @@ from torch import nn
 from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
-from pytest_trainsafe.record.training.holdings import Held, value_of_run
+from pytest_trainsafe.record.training.parameter_adapter import RankTensor, state_tensor
 
 #: The optimizer's attribute with this rank's part of each reduced gradient, by `ds_id`.
 _GRADIENTS = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"
@@ -34,16 +34,18 @@ class PartitionedParameters:
         """The shape of the whole parameter, even while it is partitioned."""
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
-    def value(self, name: str, parameter: nn.Parameter) -> Held:
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
         """This rank's part, or the whole of a small parameter that stays gathered."""
         shape = self.shape(parameter)
         if tuple(parameter.shape) == shape:
-            return Held(parameter)
-        run = self._run(parameter)
+            return RankTensor(parameter)
+        flat_range = self._flat_range(parameter)
         partition = parameter.ds_tensor  # type: ignore[attr-defined]
-        return Held(partition.detach().reshape(-1).narrow(0, 0, run.length), run)
+        return RankTensor(
+            partition.detach().reshape(-1).narrow(0, 0, flat_range.length), flat_range
+        )
 
-    def main_grad(self, name: str, parameter: nn.Parameter) -> Held | None:
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
         """This rank's range of the reduced gradient, without the loss scale."""
         place = self._place(parameter)
         if place is None:
@@ -56,36 +58,36 @@ class PartitionedParameters:
             grad = vars(self.optimizer)[_GRADIENTS].get(parameter.ds_id)  # type: ignore[attr-defined]
         if grad is None:
             return None
-        run = self._run(parameter)
-        mine = grad.detach().reshape(-1).narrow(0, 0, run.length)
-        return Held(unscaled(mine, self.optimizer), run)
+        flat_range = self._flat_range(parameter)
+        own_part = grad.detach().reshape(-1).narrow(0, 0, flat_range.length)
+        return RankTensor(unscaled(own_part, self.optimizer), flat_range)
 
-    def master(self, name: str, parameter: nn.Parameter) -> Held | str | None:
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
         """This rank's range of the float32 partition, or why it is unavailable."""
         place = self._place(parameter)
         if place is None:
             return None
         group, offset, _ = place
-        run = self._run(parameter)
+        flat_range = self._flat_range(parameter)
         partition = self.optimizer.fp32_partitioned_groups_flat[group]
         if partition is None or not partition.numel():
             return f"{name}: its master copy is not in memory"
-        return Held(partition.detach().narrow(0, offset, run.length), run)
+        return RankTensor(partition.detach().narrow(0, offset, flat_range.length), flat_range)
 
-    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, Held | str]]:
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
         """This rank's range of each tensor in the inner optimizer's state."""
         place = self._place(parameter)
         if place is None:
             return
         group, offset, _ = place
-        run = self._run(parameter)
+        flat_range = self._flat_range(parameter)
         partition = self.optimizer.fp32_partitioned_groups_flat[group]
         for key, value in self.optimizer.optimizer.state.get(partition, {}).items():
             if not isinstance(value, torch.Tensor):
                 continue
             if value.numel() == partition.numel():
-                value = value.reshape(-1).narrow(0, offset, run.length)
-            yield key, value_of_run(name, key, value, run)
+                value = value.reshape(-1).narrow(0, offset, flat_range.length)
+            yield key, state_tensor(name, key, value, flat_range)
 
     def _place(self, parameter: nn.Parameter) -> tuple[int, int, int] | None:
         """Group, offset and length in the optimizer's flat buffers; None if it is not trained."""
@@ -95,7 +97,7 @@ class PartitionedParameters:
         place: tuple[int, int, int] | None = position.get(self.optimizer.get_param_id(parameter))
         return place
 
-    def _run(self, parameter: nn.Parameter) -> Flat:
+    def _flat_range(self, parameter: nn.Parameter) -> Flat:
         held: Any = parameter
         each = held.ds_tensor.ds_numel if hasattr(held.ds_tensor, "ds_numel") else None
         each = each or held.ds_tensor.numel()

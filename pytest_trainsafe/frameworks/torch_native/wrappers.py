@@ -60,7 +60,7 @@ class Wrappers:
         self._replicated: dict[int, DistributedDataParallel] = {}
         self._modules: list[nn.Module] = []
         self._reducers: list[Reducer] = []
-        self._told: set[tuple[str, ...]] = set()
+        self._noted_axes: set[tuple[str, ...]] = set()
 
     def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
         """Searches the parts now, and around each of them whenever it begins its forward.
@@ -85,8 +85,12 @@ class Wrappers:
             self._replicated[id(around)] = around
         axes = self._averaged()
         self._annotations.averaged_by_wrapper(axes)
-        if axes and self._annotations.entries.mean_gradients is None and axes not in self._told:
-            self._told.add(axes)
+        if (
+            axes
+            and self._annotations.entries.mean_gradients is None
+            and axes not in self._noted_axes
+        ):
+            self._noted_axes.add(axes)
             self._writer.add(NoteEvent("averages", self._names()))
 
     def _averaged(self) -> tuple[str, ...]:
@@ -151,9 +155,13 @@ def _axes_of_fsdp(
     if axes is None or factors <= {None}:
         return axes
     factor = factors.pop() if len(factors) == 1 else None
-    ways = [tuple(axes[:n]) for n in range(len(axes) + 1)]
-    ways += [(axis,) for axis in axes[1:]]
-    fitting = {way for way in ways if math.prod(point.size(axis) for axis in way) == factor}
+    candidates = [tuple(axes[:n]) for n in range(len(axes) + 1)]
+    candidates += [(axis,) for axis in axes[1:]]
+    fitting = {
+        candidate
+        for candidate in candidates
+        if math.prod(point.size(axis) for axis in candidate) == factor
+    }
     return fitting.pop() if len(fitting) == 1 else None
 
 

@@ -22,14 +22,14 @@ class Comparison:
     that have no counterpart, `undetermined` the updates of which rounding decides every element,
     `local` the tensors that are known to have none at this Point, and `compiled` those of modules
     that the candidate ran inside a compiled region.
-    `turned` of all `choices` of decisions are others than the reference's, within rounding.
+    `flipped` of all `choices` of decisions are others than the reference's, within rounding.
     `worst` is the largest error over its allowance of all tensors, at `worst_id`.
     `insensitive` lists the tensors whose allowance is as large as themselves, `zero` counts
     those of the reference that are zero throughout, by kind,
     `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
     the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
     kept and whose sketches differ by more than rounding surely explains: nothing is decided.
-    `turned_in` is the first step in which an update went the other way where rounding decides.
+    `flipped_in` is the first step in which an update went the other way where rounding decides.
     `given` lists the model's inputs that differ from the reference's, with their places in dataflow
     and what they are; `unclear` those whose layout is not known.  `apart` says of the buffers
     that were not compared, or not on every rank, why.
@@ -44,7 +44,7 @@ class Comparison:
     compiled: Counter[str] = field(default_factory=Counter)
     undetermined: int = 0
     choices: int = 0
-    turned: int = 0
+    flipped: int = 0
     worst: float = 0.0
     worst_id: TensorId | None = None
     insensitive: list[TensorId] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Comparison:
     moved: int = 0
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)
-    turned_in: int | None = None
+    flipped_in: int | None = None
     given: list[tuple[int, TensorId, Given]] = field(default_factory=list)
     unclear: list[TensorId] = field(default_factory=list)
     apart: dict[str, str] = field(default_factory=dict)

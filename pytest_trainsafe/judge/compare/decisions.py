@@ -1,6 +1,6 @@
 """Judges a decision: another choice than the reference's is right where rounding may turn it.
 
-A choice is turned by rounding where the reference scored what it chose and what the candidate
+A choice is flipped by rounding where the reference scored what it chose and what the candidate
 chose nearly alike.  Called by the compare judge.
 """
 
@@ -53,11 +53,11 @@ def judge_decision(
         message = f"chooses numbers from {int(chosen.min())} to {int(chosen.max())}, of {options}"
         return Decided(total, total, total, float("inf"), message=message)
     mine, theirs = _marked(chosen, options), _marked(expected, options)
-    turned = [
+    flipped = [
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
     ]
     # Two scores take part in a margin, and each may be off.
-    allowed = 2 * precision(dtype).safety * max(turned, default=0.0)
+    allowed = 2 * precision(dtype).safety * max(flipped, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
     # Who chooses one option twice leaves another out, for none.

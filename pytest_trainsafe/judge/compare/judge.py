@@ -32,7 +32,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     Mark,
 )
-from pytest_trainsafe.trace.local_places import is_local
+from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Comparison", "compare"]
@@ -223,7 +223,7 @@ class _Judge(Parameters):
         if found.message:
             self.fail(order, id, "decision", found.message, found.margin, found.allowed)
             return
-        self.result.turned += found.differ
+        self.result.flipped += found.differ
         if found.blind:
             self.result.insensitive.append(id)
 

@@ -19,7 +19,7 @@ from pytest_trainsafe.judge.compare.tolerance.yardstick import (
 )
 from pytest_trainsafe.judge.compare.values import Values
 
-#: An undetermined element is turned when its update is off by this share of the largest.
+#: An undetermined element is flipped when its update is off by this share of the largest.
 TURNED_SHARE = 0.1
 
 
@@ -99,7 +99,7 @@ class Parameters(Screening):
         self.result.moved += bool(expected.any())
         undetermined = self.undetermined.get(id.path)
         if undetermined is not None and undetermined.mask.shape == expected.shape:
-            self.note_turned(id, candidate, expected, undetermined)
+            self.note_flipped(id, candidate, expected, undetermined)
             if bool(undetermined.mask.all()):
                 self.result.undetermined += 1
                 return True
@@ -109,7 +109,7 @@ class Parameters(Screening):
         mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
         return self.judge(order, judged_as, Merged(candidate), expected, mark)
 
-    def note_turned(
+    def note_flipped(
         self,
         id: TensorId,
         candidate: torch.Tensor,
@@ -117,11 +117,11 @@ class Parameters(Screening):
         undetermined: Undetermined,
     ) -> None:
         """Note the first step in which undetermined elements moved another way."""
-        if self.result.turned_in is not None or not expected.numel():
+        if self.result.flipped_in is not None or not expected.numel():
             return
         apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)
         if float(apart.max()) > TURNED_SHARE * float(expected.abs().max()):
-            self.result.turned_in = id.step
+            self.result.flipped_in = id.step
 
 
 def _rounds(values: Values, id: TensorId) -> bool:

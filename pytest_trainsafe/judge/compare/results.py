@@ -30,7 +30,7 @@ from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
-MOST_EXPLAINED = 12
+MAX_EXPLAINED = 12
 
 
 class Results:
@@ -74,7 +74,7 @@ class Results:
             mark.allowed,
             mark.size,
             self.rung.dtype,
-            # One turned element is more than a slice of an update is allowed.
+            # One flipped element is more than a slice of an update is allowed.
             whole=id.kind == "update" and precision(self.rung.dtype).low,
         )
         self.note(id, mark, judged, merged.tensor)
@@ -137,7 +137,7 @@ class Results:
 
     def may_explain(self) -> bool:
         self._explained += 1
-        return self._explained <= MOST_EXPLAINED
+        return self._explained <= MAX_EXPLAINED
 
     def unmeasured(self, order: int, id: TensorId) -> None:
         message = (

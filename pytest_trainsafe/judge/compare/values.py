@@ -27,7 +27,7 @@ _LASTING = frozenset({"param", "master_param"})
 T = TypeVar("T")
 
 
-class Memory(Generic[T]):
+class ByteLRU(Generic[T]):
     """Values by key, of at most `limit` bytes together, by what `size` says of each."""
 
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
@@ -69,7 +69,7 @@ class Values:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._last: tuple[TensorId, Merged] | None = None
-        self._kept = Memory[Merged](KEPT, _bytes)
+        self._kept = ByteLRU[Merged](KEPT, _bytes)
 
     def merged(self, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
         """The logical tensor of `id`, and what was wrong on the way; `shape` as in `merge`."""

@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.localize.inputs import Inputs
 from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
 from pytest_trainsafe.trace.facts import Caller
-from pytest_trainsafe.trace.local_places import is_local
+from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -56,8 +56,8 @@ class Fault:
     """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
 
     `between` says that it is the module's own code, between the modules that it runs.
-    `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `unseen` says
-    of a forward that its inputs were not all compared, so that they may be at fault instead.
+    `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `not_compared`
+    says of a forward that its inputs were not all compared, so that they may be at fault instead.
     `uncalled` says that the module is called less often than in the reference, or never, and
     `condition` what its forward is run with that the reference's is not.
     """
@@ -66,7 +66,7 @@ class Fault:
     target: str
     between: bool = False
     handed: int | None = None
-    unseen: bool = False
+    not_compared: bool = False
     uncalled: Literal["", "never", "less"] = ""
     condition: Condition = ""
 
@@ -210,8 +210,8 @@ class _Blame:
             yield self.between("forward", target)
         else:
             given = self.input_ids_of(id)
-            unseen = not given or not all(self.inputs.agrees(each) for each in given)
-            yield Fault("forward", target, unseen=unseen)
+            not_compared = not given or not all(self.inputs.agrees(each) for each in given)
+            yield Fault("forward", target, not_compared=not_compared)
 
     def uncalled(self, id: TensorId) -> Iterator[Fault]:
         """The module that made no output of a name, unless what calls it was not called either."""

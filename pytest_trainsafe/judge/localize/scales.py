@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.run_spec import Rewrite
 
 #: An output with a larger share of exact zeros than this has a meaning in them (a mask, dropout,
 #: a choice of experts), and stays as it is.
-MOST_ZEROS = 0.1
+MAX_ZEROS = 0.1
 
 #: Gradients of a mean are all equal, and equal gradients hide what is in the wrong place.
 LEAST_SPREAD = 0.25
@@ -77,7 +77,7 @@ def _scale(id: TensorId, tensor: torch.Tensor) -> Rewrite | None:
     shape = tuple(tensor.shape)
     if id.kind == "activation_grad":
         return Rewrite(shape, _round(mean), _round(max(std, LEAST_SPREAD * abs(mean))))
-    if zeros > MOST_ZEROS:
+    if zeros > MAX_ZEROS:
         return None
     low, high = _below(float(tensor.min())), -_below(-float(tensor.max()))
     return Rewrite(shape, _round(mean), _round(std), low, high)

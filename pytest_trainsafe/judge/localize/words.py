@@ -22,11 +22,11 @@ from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
 
 #: Names told of one group of faults, and groups told of one failure.
-MOST_NAMES = 3
-MOST_GROUPS = 3
+MAX_NAMES = 3
+MAX_GROUPS = 3
 
 #: Reductions of the program that are told.
-MOST_MADE = 4
+MAX_MADE = 4
 
 
 def located(
@@ -40,11 +40,11 @@ def located(
         groups.setdefault(key, []).append(fault)
     rows = []
     agrees = words.agrees(faults[0])
-    for number, group in enumerate(list(groups.values())[:MOST_GROUPS]):
+    for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
         text = words.told(group)
         rows.append(("faulty", agrees + text) if not number else ("and", text))
-    if len(groups) > MOST_GROUPS:
-        rows.append(("", f"and {len(groups) - MOST_GROUPS} more"))
+    if len(groups) > MAX_GROUPS:
+        rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
     first = next(iter(groups.values()))
     for number, text in enumerate(words.reductions(first)):
         rows.append(("" if number else "reduced by", text))
@@ -95,7 +95,7 @@ class _Words:
         names = [fault.target for fault in group]
         total = self.compared.parameters
         parameters = told_names(names, "parameter")
-        if len(names) == total > MOST_NAMES:
+        if len(names) == total > MAX_NAMES:
             parameters = f"all {total} parameters"
         match fault.phase:
             case "data":
@@ -197,7 +197,7 @@ class _Words:
             differs = f"the forward of {named}: {its} output differs"
             if not any(self.compared.inputs(f.target) for f in group):
                 return f"{differs}; {its} inputs were not compared"
-            if fault.unseen:
+            if fault.not_compared:
                 return f"{differs}; not all of {its} inputs were compared"
             return f"the forward of {named}: {its} inputs agree, {its} output does not"
         return (
@@ -229,8 +229,8 @@ class _Words:
             return []
         listed = self.places.listed(phase, [fault.target for fault in group])
         told = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
-        more = [f"and {len(told) - MOST_MADE} more"] if len(told) > MOST_MADE else []
-        return told[:MOST_MADE] + more
+        more = [f"and {len(told) - MAX_MADE} more"] if len(told) > MAX_MADE else []
+        return told[:MAX_MADE] + more
 
     def both(self) -> tuple[Trace, Trace]:
         return self.rung.candidate, self.rung.reference
@@ -295,7 +295,7 @@ def told_names(names: Sequence[str], noun: str) -> str:
     """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
     if len(names) == 1:
         return names[0]
-    shown = list(names[:MOST_NAMES])
+    shown = list(names[:MAX_NAMES])
     rest = len(names) - len(shown)
     last = f"{rest} more" if rest else shown.pop()
     return f"{len(names)} {noun}s: {', '.join(shown)} and {last}"

@@ -89,7 +89,7 @@ class LedgerError(TrainsafeError):
 
 
 #: Maximum bytes of a ledger: some millions of calls.
-MOST_LEDGER = 2**30
+MAX_LEDGER = 2**30
 
 
 def read_ledger(path: Path) -> tuple[list[Collective], bool]:
@@ -99,7 +99,7 @@ def read_ledger(path: Path) -> tuple[list[Collective], bool]:
     """
     try:
         # Check links from the group's folder down, because a rank can replace its own folder.
-        content = read_file(path, below=path.parent.parent, most=MOST_LEDGER)
+        content = read_file(path, below=path.parent.parent, max_bytes=MAX_LEDGER)
     except FileNotFoundError:
         return [], False
     except OSError as error:

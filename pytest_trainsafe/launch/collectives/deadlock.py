@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch.collectives.collective import Collective
-from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Standing
+from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, WaitState
 
 Ledgers = Sequence[Sequence[Collective]]
 
@@ -40,7 +40,7 @@ class Wait(NamedTuple):
 
 
 def deadlock(
-    ledgers: Ledgers, standings: Sequence[Standing], ended: Sequence[bool]
+    ledgers: Ledgers, wait_states: Sequence[WaitState], ended: Sequence[bool]
 ) -> dict[int, Wait]:
     """The ranks that wait forever, with their calls; empty if there are none.
 
@@ -48,11 +48,13 @@ def deadlock(
     """
     calls = _Calls(ledgers)
     waits = {}
-    for rank, standing in enumerate(standings):
-        if not ended[rank] and (wait := calls.wait(rank, standing)) is not None:
+    for rank, wait_state in enumerate(wait_states):
+        if not ended[rank] and (wait := calls.wait(rank, wait_state)) is not None:
             waits[rank] = wait
-    gone = {rank for rank, over in enumerate(ended) if over}
-    while hopeful := [rank for rank, wait in waits.items() if not _never(wait, gone | set(waits))]:
+    ended_ranks = {rank for rank, over in enumerate(ended) if over}
+    while hopeful := [
+        rank for rank, wait in waits.items() if not _never(wait, ended_ranks | set(waits))
+    ]:
         for rank in hopeful:
             del waits[rank]
     return waits
@@ -75,25 +77,25 @@ class _Calls:
                 made[_lane(call)] += 1
             self._made.append(made)
 
-    def wait(self, rank: int, standing: Standing) -> Wait | None:
+    def wait(self, rank: int, wait_state: WaitState) -> Wait | None:
         """The wait of a rank; None if the rank may go on, or if that is not known.
 
         If the number of the call is unknown, the rank's first unmatched call is assumed.
         """
         ledger = self._ledgers[rank]
-        if standing.threads or standing.call == 0 or standing.call > len(ledger):
+        if wait_state.threads or wait_state.call == 0 or wait_state.call > len(ledger):
             return None
         made: Counter[object] = Counter()
         for number, call in enumerate(ledger, 1):
             made[_lane(call)] += 1
             if call.op == "recv":
                 made[call.group, call.tag] += 1
-            if standing.call in (number, UNKNOWN):
+            if wait_state.call in (number, UNKNOWN):
                 absent = self._absent(rank, call, made)
                 if absent:
                     needs_all = call.op in _NEED_ALL or (call.is_p2p and call.peer is not None)
                     return Wait(call, frozenset(absent), needs_all)
-                if standing.call == number:
+                if wait_state.call == number:
                     return None
         return None
 
@@ -105,10 +107,12 @@ class _Calls:
         if call.peer is None:
             sends = sum(self._count(other, _lane_of("send", call, rank)) for other in call.ranks)
             return set(call.ranks) - {rank} if sends < made[call.group, call.tag] else set()
-        meet = self._count(call.peer, _lane_of("recv" if call.op == "send" else "send", call, rank))
+        matching = self._count(
+            call.peer, _lane_of("recv" if call.op == "send" else "send", call, rank)
+        )
         if call.op == "send":
-            meet += self._count(call.peer, _lane_of("recv", call, None))
-        return {call.peer} if meet < nth else set()
+            matching += self._count(call.peer, _lane_of("recv", call, None))
+        return {call.peer} if matching < nth else set()
 
     def _count(self, rank: int, lane: object) -> int:
         return self._made[rank][lane] if 0 <= rank < len(self._made) else 0

@@ -24,7 +24,7 @@ GroupKey = tuple[str, tuple[int, ...]]
 _GLOO = "gloo:"
 
 #: Maximum bytes of a record: the recorder keeps a few thousand entries.
-MOST_FLIGHT = 2**27
+MAX_FLIGHT = 2**27
 
 
 class Issued(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def read_flight(path: Path) -> Flight | None:
     used twice, and those whose last entries the recorder may have overwritten.
     """
     try:
-        data = read_file(path, below=path.parent.parent, most=MOST_FLIGHT)
+        data = read_file(path, below=path.parent.parent, max_bytes=MAX_FLIGHT)
         saved = msgspec.json.decode(data, type=_Saved)
     except (OSError, *MALFORMED):
         return None

@@ -24,7 +24,7 @@ from pytest_trainsafe.launch import rank
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 from pytest_trainsafe.launch.forkserver import preload as warm_learn
-from pytest_trainsafe.launch.supervise.guard import PR_SET_PDEATHSIG, prctl
+from pytest_trainsafe.launch.supervise.reaper import PR_SET_PDEATHSIG, prctl
 
 #: Signals that the parent processes ignore or handle.
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -39,10 +39,10 @@ def run_rank(
     """
     code = 70  # EX_SOFTWARE, if this function itself fails
     try:
-        guard = os.getppid()
+        reaper = os.getppid()
         os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:
+        if os.getppid() != reaper:
             os._exit(code)
         become(environ, cwd)
         sys.argv[:] = [rank.__file__, str(task_file)]

@@ -1,4 +1,4 @@
-"""The guard of a forked group: forks the ranks, hosts their store, and ends all their processes.
+"""The reaper of a forked group: forks the ranks, hosts their store, and ends all their processes.
 
 The server runs it in a child process for each connection; it speaks the protocol of `processes`.
 """
@@ -22,7 +22,7 @@ import msgspec
 from pytest_trainsafe.launch.forkserver.fit import misfits
 from pytest_trainsafe.launch.forkserver.forked_rank import run_rank
 from pytest_trainsafe.launch.resources import namespace
-from pytest_trainsafe.launch.supervise import guard
+from pytest_trainsafe.launch.supervise import reaper
 from pytest_trainsafe.launch.torchrun.elastic import worker_environment
 from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 
@@ -30,7 +30,7 @@ from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 _PATIENCE = 60.0
 
 #: Maximum bytes of a request; more than an environment and a search path can have.
-_MOST_REQUEST = 2**24
+_MAX_REQUEST = 2**24
 
 
 class _RequestError(Exception):
@@ -53,16 +53,16 @@ def serve(
     """Serves the request of one connection in this process, and exits."""
     code = 70  # EX_SOFTWARE, unless what follows succeeds
     try:
-        guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+        reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
         control.settimeout(_PATIENCE)
         try:
             request = _read(control)
         except _RequestError as error:
-            guard.tell(control, {"refused": f"the request cannot be read: {error}"})
+            reaper.send(control, {"refused": f"the request cannot be read: {error}"})
             request = None
         if request is not None:
             control.settimeout(None)
-            guard.tell(control, {"guard": os.getpid()})
+            reaper.send(control, {"reaper": os.getpid()})
             _answer(control, client, base, status, request)
         code = 0
     except BaseException:
@@ -86,8 +86,8 @@ def _read(control: socket.socket) -> dict[str, Any] | None:
         if not chunk:
             return None
         received += chunk
-        if len(received) > _MOST_REQUEST:
-            raise _RequestError(f"it is longer than {_MOST_REQUEST} bytes")
+        if len(received) > _MAX_REQUEST:
+            raise _RequestError(f"it is longer than {_MAX_REQUEST} bytes")
     line, _, rest = bytes(received).partition(b"\n")
     # Data sent after a message with descriptors arrives in a receive of its own.
     if rest or select.select([control], [], [], 0)[0]:
@@ -111,11 +111,11 @@ def _answer(
     request: dict[str, Any],
 ) -> None:
     if "task" not in request:
-        guard.tell(control, {"status": status})
+        reaper.send(control, {"status": status})
         return
     reasons = misfits(base, request["environ"], request["sys_path"])
     if reasons:
-        guard.tell(control, {"refused": "; ".join(reasons)})
+        reaper.send(control, {"refused": "; ".join(reasons)})
         return
     try:
         alive = [control.fileno(), os.pidfd_open(client)]
@@ -125,15 +125,15 @@ def _answer(
         try:
             namespace.enter()
         except namespace.NoNamespace as error:
-            guard.tell(control, {"refused": f"no private network for the ranks: {error}"})
+            reaper.send(control, {"refused": f"no private network for the ranks: {error}"})
             return
     with listen() as listening:
         close = [control, listening]
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
         os.close(request["gate"])
-        guard.stay()
+        reaper.stay()
         store = hold_store(listening)  # starts a thread, so no forks after this
-    guard.watch(control, alive, children)
+    reaper.watch(control, alive, children)
     del store
 
 

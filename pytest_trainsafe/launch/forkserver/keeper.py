@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pytest_trainsafe.launch.supervise import guard
+from pytest_trainsafe.launch.supervise import reaper
 
 #: Exit code of a server that found itself unsafe to fork from; its log has the reason.
 UNSAFE = 78
@@ -28,8 +28,8 @@ _ATTEMPTS = 3
 
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
     """Keeps a server alive until the controller is done."""
-    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
-    guard.stay()
+    reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
+    reaper.stay()
     *sockets, life = fds
     os.set_inheritable(life, False)
     try:
@@ -39,14 +39,14 @@ def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -
         pass
     for fd in sockets:  # refuses connections from now on
         os.close(fd)
-    guard.sweep()
+    reaper.sweep()
     if directory.exists() and (directory / "gave-up").exists():
         select.select(alive, [], [])  # keep the log with the reason until the controller ends
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _keep(alive: list[int], sockets: list[int], directory: Path, preload: list[str]) -> None:
-    wakeup = guard.wake_on_children()
+    wakeup = reaper.wake_on_children()
     server, failures = 0, 0
     while failures < _ATTEMPTS:
         if not server:
@@ -56,7 +56,7 @@ def _keep(alive: list[int], sockets: list[int], directory: Path, preload: list[s
             os.read(wakeup, 4096)
         if set(ready) & set(alive):
             return
-        for pid, status in guard.reap():
+        for pid, status in reaper.reap():
             if pid == server:
                 server = 0
                 code = os.waitstatus_to_exitcode(status)
@@ -72,7 +72,7 @@ def _start(sockets: list[int], directory: Path, preload: list[str]) -> int:
     for fd in sockets:
         os.set_inheritable(fd, True)
     command = [sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.forkserver.server"]
-    return guard.start([*command, *map(str, sockets), str(directory), *preload])
+    return reaper.start([*command, *map(str, sockets), str(directory), *preload])
 
 
 def _note(directory: Path, line: str) -> None:

@@ -88,7 +88,7 @@ class WarmLauncher:
             try:
                 processes = begun or self._fork(task, workdir, environ)
                 begun = None
-                processes.let_in()
+                processes.release()
             except OSError as error:
                 why = f"there is no fork server: {_given_up(self.address) or error}"
                 break
@@ -100,13 +100,13 @@ class WarmLauncher:
                     grace=self.grace,
                     stop=stop,
                 )
-            seen = group.state
-            why = seen.refused or (seen.problem if not processes.guard else "")
-            if not why or seen.reason == "request":
+            state = group.state
+            why = state.refused or (state.problem if not processes.reaper else "")
+            if not why or state.reason == "request":
                 self._teach(folder, task.world_size)
-                result = group_result(task, folder, seen, timeout, self.startup_timeout)
+                result = group_result(task, folder, state, timeout, self.startup_timeout)
                 return in_private_network(result) if is_private(self.network) else result
-            if seen.refused:
+            if state.refused:
                 break
         if why not in self._warned:
             self._warned.add(why)
@@ -185,13 +185,13 @@ class _Waiting:
 class Forked:
     """The processes of a group that the fork server forks; implements `Processes`.
 
-    The ranks wait in `folder` until `let_in` is called.
+    The ranks wait in `folder` until `release` is called.
     """
 
     def __init__(
         self, address: str, task: Task, folder: Path, environ: Mapping[str, str], *, private: bool
     ) -> None:
-        self.guard = 0
+        self.reaper = 0
         self.folder = folder
         self._address = address
         self._ranks = task.world_size
@@ -224,7 +224,7 @@ class Forked:
             self.control.close()
             raise
 
-    def let_in(self) -> None:
+    def release(self) -> None:
         """Lets the ranks begin the program."""
         with contextlib.suppress(BrokenPipeError):  # the ranks died; their supervisor reports it
             os.write(self._gate, bytes(self._ranks))
@@ -236,17 +236,17 @@ class Forked:
 
     def reap(self, *, by_force: bool) -> None:
         """Closes our descriptors; the server waits for its children."""
-        if by_force and self.guard:
-            os.kill(self.guard, 9)
+        if by_force and self.reaper:
+            os.kill(self.reaper, 9)
         self.control.close()
         os.close(self.output)
         os.close(self._gate)
 
-    def obituary(self) -> str:
-        """How the guard of this group ended, or else the fork server."""
-        note = Path(self._address) / f"guard-{self.guard}"
+    def death_reason(self) -> str:
+        """How the reaper of this group ended, or else the fork server."""
+        note = Path(self._address) / f"reaper-{self.reaper}"
         until = time.monotonic() + 2.0
-        while self.guard and time.monotonic() < until:
+        while self.reaper and time.monotonic() < until:
             try:
                 how = note.read_text()
             except OSError:

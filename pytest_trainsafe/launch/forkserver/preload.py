@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from pytest_trainsafe.launch.supervise.guard import (
+from pytest_trainsafe.launch.supervise.reaper import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     descendants,
@@ -114,13 +114,13 @@ class Trial:
     names: list[str]
     pid: int
     output: int
-    said: bytes = b""
+    received: bytes = b""
 
     def verdict(self) -> tuple[list[str], str, str]:
         """The safe modules, the first unsafe one, and why; call after its output has ended."""
         good: list[str] = []
         trying = ""
-        for line in self.said.splitlines():
+        for line in self.received.splitlines():
             word, name, why = json.loads(line)
             if word == "try":
                 trying = name

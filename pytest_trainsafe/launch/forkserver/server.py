@@ -1,4 +1,4 @@
-"""The fork server: imports torch once, and forks a guard with its ranks for each connection.
+"""The fork server: imports torch once, and forks a reaper with its ranks for each connection.
 
     python -m pytest_trainsafe.launch.forkserver.server SOCKET LEARN DIRECTORY PRELOAD...
 
@@ -28,7 +28,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
 from pytest_trainsafe.launch.forkserver.preload import Trial, start_trial, unsafe
-from pytest_trainsafe.launch.supervise import guard
+from pytest_trainsafe.launch.supervise import reaper
 
 #: The modules that a rank has imported when `rank` installs the ledger, and no others.
 _FIRST = (
@@ -64,7 +64,7 @@ class Server:
             each.setblocking(False)
             each.set_inheritable(False)
         self.base = dict(os.environ)
-        self.guards: set[int] = set()
+        self.reapers: set[int] = set()
         self.queue: list[str] = []
         self.trial: Trial | None = None
         self.learned: list[str] = []
@@ -88,7 +88,7 @@ class Server:
 
     def serve(self) -> NoReturn:
         """Serves until the keeper ends this process."""
-        wakeup = guard.wake_on_children()
+        wakeup = reaper.wake_on_children()
         (self.directory / f"ready-{os.getpid()}").touch()
         while True:
             if self.queue and self.trial is None:
@@ -104,7 +104,7 @@ class Server:
             if self.listening.fileno() in ready:
                 self._accept([wakeup, *trial])
             if self.learning.fileno() in ready:
-                self._hear()
+                self._receive_names()
             if self.trial is not None and self.trial.output in ready:
                 self._read_trial(self.trial)
 
@@ -119,11 +119,11 @@ class Server:
                 return
             why = unsafe()
             if why:
-                guard.tell(connection, {"refused": f"the fork server {why}"})
+                reaper.send(connection, {"refused": f"the fork server {why}"})
                 self._leave(why)
             child = os.fork()
             if child:
-                self.guards.add(child)
+                self.reapers.add(child)
                 return
             self.listening.close()
             self.learning.close()
@@ -144,28 +144,28 @@ class Server:
         }
 
     def _reap(self) -> None:
-        for pid, status in guard.reap():
-            if pid not in self.guards:
+        for pid, status in reaper.reap():
+            if pid not in self.reapers:
                 continue
-            self.guards.discard(pid)
+            self.reapers.discard(pid)
             code = os.waitstatus_to_exitcode(status)
             if code:
                 self._end_orphans()
                 how = f"signal {-code}" if code < 0 else f"exit code {code}"
                 with contextlib.suppress(OSError):
-                    write_whole(self.directory / f"guard-{pid}", how.encode())
+                    write_whole(self.directory / f"reaper-{pid}", how.encode())
 
     def _end_orphans(self) -> None:
-        """Kills the remaining processes of a guard that died; this process has adopted them."""
-        known = self.guards | ({self.trial.pid} if self.trial else set())
+        """Kills the remaining processes of a reaper that died; this process has adopted them."""
+        known = self.reapers | ({self.trial.pid} if self.trial else set())
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         for child in map(int, children):
             if child not in known:
-                for pid in (child, *guard.descendants(child)):
+                for pid in (child, *reaper.descendants(child)):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
-    def _hear(self) -> None:
+    def _receive_names(self) -> None:
         try:
             names = msgspec.json.decode(self.learning.recv(1 << 20), type=list[str])
         except (OSError, *MALFORMED) as error:
@@ -184,7 +184,7 @@ class Server:
         except BlockingIOError:
             return
         if chunk:
-            trial.said += chunk
+            trial.received += chunk
             return
         os.close(trial.output)
         self.trial = None
@@ -239,7 +239,7 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 def main(arguments: list[str]) -> NoReturn:
     """Boot and serve."""
-    guard.prctl(guard.PR_SET_CHILD_SUBREAPER, 1)
+    reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     listening, learning, directory, *preload = arguments
     with (Path(directory) / "log.txt").open("a") as log:
         os.dup2(log.fileno(), 1)

@@ -104,12 +104,12 @@ def connect(address: str) -> socket.socket:
 
 def teach(address: str, names: Sequence[str]) -> None:
     """Sends the server names of modules to preload; errors are ignored."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
-        way.setblocking(False)
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
         with _short(address) as folder:
             for start in range(0, len(names), 500):
                 chunk = json.dumps(names[start : start + 500]).encode()
-                way.sendto(chunk, f"{folder}/{_LEARNING}")
+                sender.sendto(chunk, f"{folder}/{_LEARNING}")
 
 
 def status(address: str) -> dict[str, Any]:

@@ -47,7 +47,7 @@ WAITING, HELD = ".waiting", ".held"
 _NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
 
 #: Maximum bytes of a claim: a few entries for each GPU.
-_MOST_CLAIM = 2**16
+_MAX_CLAIM = 2**16
 
 _numbers = itertools.count(1)
 
@@ -285,7 +285,7 @@ def own_folder(path: Path) -> None:
 
 def _read_claim(path: Path) -> Claim:
     try:
-        return msgspec.json.decode(read_file(path, most=_MOST_CLAIM), type=Claim)
+        return msgspec.json.decode(read_file(path, max_bytes=_MAX_CLAIM), type=Claim)
     except MALFORMED as error:
         raise LeaseError(
             f"{path} is damaged ({error}): it records the slots and GPUs of a running test run. "

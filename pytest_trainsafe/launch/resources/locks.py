@@ -123,11 +123,11 @@ def _still_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _forget_the_parents() -> None:
+def _close_inherited() -> None:
     for descriptor in _open:
         with contextlib.suppress(OSError):
             os.close(descriptor)
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_forget_the_parents)
+os.register_at_fork(after_in_child=_close_inherited)

@@ -62,9 +62,9 @@ def _try_in_a_fork() -> str:
             os._exit(0)
     os.close(write)
     with open(read, errors="replace") as answer:
-        said = answer.read()
+        output = answer.read()
     _, status = os.waitpid(child, 0)
-    return _verdict(said, os.waitstatus_to_exitcode(status))
+    return _verdict(output, os.waitstatus_to_exitcode(status))
 
 
 def _try_in_a_new_process() -> str:
@@ -81,8 +81,8 @@ def _try_in_a_new_process() -> str:
     return _verdict(tried.stdout, tried.returncode)
 
 
-def _verdict(said: str, code: int) -> str:
-    return said.strip() or (f"the test process ended with exit code {code}" if code else "")
+def _verdict(output: str, code: int) -> str:
+    return output.strip() or (f"the test process ended with exit code {code}" if code else "")
 
 
 def _try() -> str:

@@ -1,1 +1,1 @@
-"""Supervises a group: starts it below a guard, waits for its ranks, ends all of its processes."""
+"""Supervises a group: starts it below a reaper, waits for its ranks, ends all of its processes."""

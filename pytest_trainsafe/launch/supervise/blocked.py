@@ -20,7 +20,7 @@ _FORM = struct.Struct("<qqq")
 UNKNOWN = -1
 
 
-class Standing(NamedTuple):
+class WaitState(NamedTuple):
     """The state of a rank's main thread.
 
     `call` is the number, from 1, of the ledger's entry in which it waits; 0 while it runs its own
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
 
 
 #: The state of a rank about which nothing is known.
-NOWHERE = Standing()
+UNKNOWN_STATE = WaitState()
 
 
 class Blocked:
@@ -74,14 +74,14 @@ class Blocked:
         _FORM.pack_into(self._memory, 0, call, self._changes, self._threads)
 
 
-def read_standing(path: Path) -> Standing:
+def read_wait_state(path: Path) -> WaitState:
     """The rank's state; NOWHERE if there is no valid file."""
     try:
-        content = read_file(path, below=path.parent.parent, most=_FORM.size)
+        content = read_file(path, below=path.parent.parent, max_bytes=_FORM.size)
         call, changes, threads = _FORM.unpack(content)
     except (OSError, struct.error):
-        return NOWHERE
-    return Standing(call, changes, bool(threads))
+        return UNKNOWN_STATE
+    return WaitState(call, changes, bool(threads))
 
 
 def _others_run() -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.result import GroupResult
-from pytest_trainsafe.launch.supervise.processes import Guarded
+from pytest_trainsafe.launch.supervise.processes import ReapedCommand
 from pytest_trainsafe.launch.supervise.supervisor import Group
 from pytest_trainsafe.launch.task import Task
 
@@ -46,7 +46,7 @@ def run_command(
     folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
     task_file = folder / "task.msgpack"
     write_whole(task_file, msgspec.msgpack.encode(task))
-    processes = Guarded(command(task_file), environ, task.cwd or os.getcwd())
+    processes = ReapedCommand(command(task_file), environ, task.cwd or os.getcwd())
     with Group(processes, folder, task.world_size) as group:
         group.wait(
             timeout=timeout,

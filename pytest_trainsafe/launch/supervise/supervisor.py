@@ -1,4 +1,4 @@
-"""Supervision: starts a group below a guard, waits for its ranks, and ends all its processes.
+"""Supervision: starts a group below a reaper, waits for its ranks, and ends all its processes.
 
 Used by launchers.  It installs no signal handlers and changes nothing in the calling process,
 so several threads may each supervise a group.
@@ -21,18 +21,18 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
-from pytest_trainsafe.launch.files import LAST_WORDS, Outcome, RankFiles
+from pytest_trainsafe.launch.files import OUTCOME_PREFIX, Outcome, RankFiles
 from pytest_trainsafe.launch.resources import temporary
-from pytest_trainsafe.launch.supervise.blocked import NOWHERE, Standing, read_standing
+from pytest_trainsafe.launch.supervise.blocked import UNKNOWN_STATE, WaitState, read_wait_state
 from pytest_trainsafe.launch.supervise.processes import Processes
 from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 
 _POLL = 0.05
 #: Seconds for which all remaining ranks must be idle to cut the grace after a failure short.
 _IDLE = 1.0
-#: Seconds in which a guard that has reported must end all processes of the group.
+#: Seconds in which a reaper that has reported must end all processes of the group.
 _SWEEP = 20.0
-#: Seconds to wait for a guard that has never reported; if it reports later, it ends its processes.
+#: Seconds to wait for a reaper that has never reported; if it reports later, it ends its processes.
 _UNHEARD = 0.5
 
 
@@ -45,15 +45,15 @@ class RankState:
     pidfd: int | None = None
     pid: int = 0
     outcome: Outcome | None = None
-    gone: float | None = None
+    exited_at: float | None = None
     exit_code: int | None = None
     suspended: bool = False
-    standing: Standing = NOWHERE
+    wait_state: WaitState = UNKNOWN_STATE
 
     @property
     def running(self) -> bool:
         """Whether the rank has neither reported an outcome nor ended."""
-        return self.outcome is None and self.gone is None
+        return self.outcome is None and self.exited_at is None
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Supervision:
     `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
     ranks never began ("startup"), they are "stuck" in calls that cannot complete, one is
     "suspended" by a signal, the "launcher" itself ended, or the caller made a "request".
-    `problem` says how the guard died, if it did; `refused` why it did not start the group.
+    `problem` says how the reaper died, if it did; `refused` why it did not start the group.
     """
 
     began: float
@@ -125,24 +125,24 @@ class Group:
         failed_at: float | None = None
         idle, suspended = Idle(), Suspended()
         while not state.reason:
-            self._look()
+            self._update()
             now = time.monotonic()
             if not begun and all(rank.pid for rank in state.ranks):
                 limit, begun = now + timeout, True
             running = [rank for rank in state.ranks if rank.running]
             failed = any(
-                rank.gone is not None if rank.outcome is None else rank.outcome.status != "ok"
+                rank.exited_at is not None if rank.outcome is None else rank.outcome.status != "ok"
                 for rank in state.ranks
             )
             if failed and failed_at is None:
                 failed_at = now
-            idle.look(running, now)
+            idle.update(running, now)
             pids = {rank.pid: rank for rank in running if rank.pid}
-            for pid in suspended.look([*pids, self._processes.guard], now):
+            for pid in suspended.update([*pids, self._processes.reaper], now):
                 if pid in pids:
                     pids[pid].suspended = True
                 else:
-                    resume(pid)  # the guard, which is not part of the program
+                    resume(pid)  # the reaper, which is not part of the program
             if not running:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
@@ -155,24 +155,24 @@ class Group:
                 state.reason = "deadline" if begun else "startup"
             elif any(rank.suspended for rank in running):
                 state.reason = "suspended"
-            elif begun and idle.in_vain(state.ranks):
+            elif begun and idle.wait_forever(state.ranks):
                 state.reason = "stuck"
             else:
                 self._sleep()
         for rank in state.ranks:
             rank.suspended = rank.running and is_suspended(rank.pid)
             # Read it now: calls fail while the group is being ended, because peers are gone.
-            rank.standing = read_standing(rank.files.blocked)
+            rank.wait_state = read_wait_state(rank.files.blocked)
         if state.reason != "request":  # the caller does not need evidence
             self._collect_evidence()
-        resume(self._processes.guard)
+        resume(self._processes.reaper)
         if state.reason == "failed":
             # torchrun reports a rank's exit code only when it ends itself
             self._wait_for_exits(3.0)
         elif state.reason == "done":
             self._wait_for_launcher(5.0)
         if self._left_alone and not state.refused:
-            state.problem = self._processes.obituary()
+            state.problem = self._processes.death_reason()
 
     def _sleep(self) -> None:
         fds = [] if self._left_alone else [self._control.fileno()]
@@ -181,7 +181,7 @@ class Group:
             fds += [r.pidfd for r in self.state.ranks if r.pidfd is not None and r.running]
         select.select(fds, [], [], _POLL)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Reads what has changed since the last call."""
         self._read_output()
         for message in self._read_control():
@@ -192,18 +192,18 @@ class Group:
                 try:
                     rank.pidfd = os.pidfd_open(pid)
                 except OSError:  # it has ended, or the file has another number
-                    rank.gone = time.monotonic()
+                    rank.exited_at = time.monotonic()
             ended = rank.exit_code is not None
-            if rank.gone is None and rank.pidfd is not None:
+            if rank.exited_at is None and rank.pidfd is not None:
                 ended = ended or _has_ended(rank.pidfd)
             # In this order: a rank writes its outcome before its process ends.
             if rank.outcome is None:
                 rank.outcome = rank.files.read_outcome()
-            if ended and rank.gone is None:
-                rank.gone = time.monotonic()
+            if ended and rank.exited_at is None:
+                rank.exited_at = time.monotonic()
 
     def _take(self, message: dict[str, object]) -> None:
-        """Processes one line of the guard."""
+        """Processes one line of the reaper."""
         state = self.state
         if "rank" in message:
             state.ranks[int(str(message["rank"]))].exit_code = int(str(message["exit"]))
@@ -214,8 +214,8 @@ class Group:
         elif "refused" in message:
             state.refused = str(message["refused"])
             self._launcher_exit = 0
-        elif "guard" in message:
-            self._processes.guard = int(str(message["guard"]))
+        elif "reaper" in message:
+            self._processes.reaper = int(str(message["reaper"]))
 
     def _collect_evidence(self) -> None:
         """Makes every rank that still runs save its stacks and its flight record, if it can.
@@ -229,16 +229,16 @@ class Group:
             # A suspended rank would respond only after it has continued with the program.
             if rank.running and rank.pidfd is not None and not rank.suspended
         ]
-        asked = []
+        signalled = []
         for rank in running:
             assert rank.pidfd is not None
             before = _size(rank.files.stacks)
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(rank.pidfd, signal.SIGUSR1)
-                asked.append((rank.files.stacks, before))
+                signalled.append((rank.files.stacks, before))
         until, sizes = time.monotonic() + 2.0, [0]
-        while asked and time.monotonic() < until:
-            last, sizes = sizes, [_size(path) - before for path, before in asked]
+        while signalled and time.monotonic() < until:
+            last, sizes = sizes, [_size(path) - before for path, before in signalled]
             if all(sizes) and sizes == last:
                 break
             time.sleep(0.02)
@@ -251,30 +251,30 @@ class Group:
         until = time.monotonic() + seconds
         while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
             self._sleep()
-            self._look()
+            self._update()
 
     def _wait_for_exits(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while self._launcher_exit is None and not self._left_alone and time.monotonic() < until:
-            if all(rank.exit_code is not None for rank in self.state.ranks if rank.gone):
+            if all(rank.exit_code is not None for rank in self.state.ranks if rank.exited_at):
                 return
             self._sleep()
-            self._look()
+            self._update()
 
     def _sweep(self) -> None:
         """Ends every process of the group; those that torchrun ends itself are not leftovers.
 
-        A guard that has never reported has started nothing yet: its fork server is starting or
+        A reaper that has never reported has started nothing yet: its fork server is starting or
         not responding.  It will read the request, or find the socket closed, before it forks.
         """
         tolerated = self._launcher_exit is None
         with contextlib.suppress(OSError):
             self._control.send(b"sweep\n")
-        resume(self._processes.guard)
+        resume(self._processes.reaper)
         began = time.monotonic()
         self._take_leftovers(tolerated)
         while not self._left_alone:
-            if time.monotonic() > began + (_SWEEP if self._processes.guard else _UNHEARD):
+            if time.monotonic() > began + (_SWEEP if self._processes.reaper else _UNHEARD):
                 break
             select.select([self._control.fileno()], [], [], _POLL)
             self._read_output()
@@ -287,7 +287,7 @@ class Group:
 
     def _take_leftovers(self, tolerated: bool) -> None:
         for message in self._read_control():
-            if "guard" in message:
+            if "reaper" in message:
                 self._take(message)
             found = message.get("leftovers")
             if isinstance(found, list) and not tolerated:
@@ -326,7 +326,7 @@ class Group:
                 file.write(content)
         except OSError:  # a full disk must not keep us from ending the group
             pass
-        for found in re.finditer(f"^{LAST_WORDS}(.*)\n", self.state.log, re.MULTILINE):
+        for found in re.finditer(f"^{OUTCOME_PREFIX}(.*)\n", self.state.log, re.MULTILINE):
             with contextlib.suppress(*MALFORMED):  # a program may print similar lines
                 outcome = msgspec.json.decode(found[1].encode(), type=Outcome)
                 if outcome.rank in range(len(self.state.ranks)):

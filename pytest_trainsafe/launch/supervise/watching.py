@@ -17,17 +17,17 @@ from pytest_trainsafe.launch.collectives.collective import LedgerError, read_led
 from pytest_trainsafe.launch.collectives.deadlock import deadlock
 from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers
 from pytest_trainsafe.launch.files import RankFiles
-from pytest_trainsafe.launch.supervise.blocked import read_standing
+from pytest_trainsafe.launch.supervise.blocked import read_wait_state
 
 #: Seconds for which ranks must be idle before their ledgers are checked for endless waits.
 _STUCK = 3.0
 #: Seconds for which a deadlock must last unchanged before it is reported.
 _UNCHANGED = 2.0
 #: The part of one processor that an idle rank may use.
-_HARDLY = 0.05
+_IDLE_SHARE = 0.05
 #: A process counts as suspended after this many checks in a row, with so many seconds between them.
 #: Checks are counted, not time, because this process may have been suspended as well.
-_SUSPENDED, _BETWEEN = 9, 0.5
+_CHECKS, _CHECK_INTERVAL = 9, 0.5
 
 
 class Watched(Protocol):
@@ -59,14 +59,14 @@ class Idle:
         self._next = 0.0
         self._deadlocked: object = None
 
-    def look(self, ranks: Sequence[Watched], now: float) -> None:
+    def update(self, ranks: Sequence[Watched], now: float) -> None:
         """Updates the measurement for the ranks that still run."""
         states = [_stat(rank.pid) for rank in ranks]
         ticks = [_ticks(rank.pid, stat) for rank, stat in zip(ranks, states, strict=True)]
         ready = [stat[:1] == ["R"] for stat in states]
         starved = any(map(operator.and_, self._ready, ready))
         self._ready = ready
-        allowed = 2 + _HARDLY * os.sysconf("SC_CLK_TCK") * (now - self._since)
+        allowed = 2 + _IDLE_SHARE * os.sysconf("SC_CLK_TCK") * (now - self._since)
         same = len(ticks) == len(self._ticks)
         if (
             not same
@@ -77,7 +77,7 @@ class Idle:
             self._deadlocked = None
         self.seconds = now - self._since
 
-    def in_vain(self, ranks: Sequence[Watched]) -> bool:
+    def wait_forever(self, ranks: Sequence[Watched]) -> bool:
         """Whether the ledgers of all ranks show that the idle ones wait forever.
 
         Checked first after some seconds, then at growing intervals, since ledgers may be long.
@@ -92,9 +92,9 @@ class Idle:
         # Not premature: a group that disagrees has failed, whatever happens next.
         if check_ledgers(calls, [finished for _, finished in ledgers]):
             return True
-        standings = [read_standing(rank.files.blocked) for rank in ranks]
-        waits = deadlock(calls, standings, [not rank.running for rank in ranks])
-        found = standings if waits else None
+        wait_states = [read_wait_state(rank.files.blocked) for rank in ranks]
+        waits = deadlock(calls, wait_states, [not rank.running for rank in ranks])
+        found = wait_states if waits else None
         if waits and found == self._deadlocked:
             return True
         self._deadlocked = found
@@ -112,12 +112,12 @@ class Suspended:
         self._seen: dict[int, int] = {}
         self._next = 0.0
 
-    def look(self, pids: Sequence[int], now: float) -> set[int]:
+    def update(self, pids: Sequence[int], now: float) -> set[int]:
         """Counts one check; returns the processes that count as suspended now."""
         if now >= self._next:
-            self._next = now + _BETWEEN
+            self._next = now + _CHECK_INTERVAL
             self._seen = {pid: self._seen.get(pid, 0) + 1 for pid in pids if is_suspended(pid)}
-        return {pid for pid, looks in self._seen.items() if looks >= _SUSPENDED}
+        return {pid for pid, checks in self._seen.items() if checks >= _CHECKS}
 
 
 def is_suspended(pid: int) -> bool:

@@ -2,7 +2,8 @@
 
     python -m pytest_trainsafe.launch.torchrun.agent TORCHRUN-ARGUMENTS...
 
-Started by `launcher` below a guard.  Everything except the rendezvous is `torch.distributed.run`'s.
+Started by `launcher` below a reaper.  Everything except the rendezvous is
+`torch.distributed.run`'s.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
+from pytest_trainsafe.record.hooks.not_recorded import not_recorded
 from pytest_trainsafe.record.hooks.outputs import has_values, tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.hooks.unseen import unseen
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.training.tensors import (
@@ -36,12 +36,12 @@ from pytest_trainsafe.record.training.tensors import (
     own_layout,
     tensor_hash,
 )
-from pytest_trainsafe.trace.local_places import covers, note_of
+from pytest_trainsafe.trace.local_key_paths import covers, note_of
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.tensors.taken import Taken
+from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot
 from pytest_trainsafe.trace.writer import RankWriter
 
-Held = tuple[Taken, Layout, str]
+PendingGradient = tuple[TensorSnapshot, Layout, str]
 
 
 class ActivationRecorder:
@@ -76,11 +76,11 @@ class ActivationRecorder:
         self.replayed = None
         if assignment.replayed:
             self.replayed = Replayed(assignment.replayed, coordinates, self.sizes)
-        self._held: defaultdict[int, dict[TensorId, Held]] = defaultdict(dict)
+        self._held: defaultdict[int, dict[TensorId, PendingGradient]] = defaultdict(dict)
         self._written: set[int] = set()
         self._leaf_hooks: list[RemovableHandle] = []
         self._noted: set[NoteEvent] = set()
-        self._looked_at: set[str] = set()
+        self._checked_for_dropout: set[str] = set()
         #: The decisions that this step replayed, by module, call number and hash of the scores.
         self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
         self._device = assignment.device
@@ -104,8 +104,8 @@ class ActivationRecorder:
                 self.hooks.after(module, name, self._decide(module, name))
                 continue
             local = self.annotations.local(name, self.point)
-            for place in local:
-                self._note(NoteEvent("local", note_of(name, place)))
+            for key_path in local:
+                self._note(NoteEvent("local", note_of(name, key_path)))
             if "output" in local:
                 selected = False
             elif decision == "topk":
@@ -118,8 +118,8 @@ class ActivationRecorder:
 
     def write(self, microbatch: int) -> None:
         """Writes the gradients that arrived for a micro-batch; ignores those that come later."""
-        for where, (taken, layout, source) in self._held.pop(microbatch, {}).items():
-            self.writer.add_taken(where, taken, layout, source)
+        for where, (snapshot, layout, source) in self._held.pop(microbatch, {}).items():
+            self.writer.add_snapshot(where, snapshot, layout, source)
         self._written.add(microbatch)
         if self.rewriter is not None:
             self.rewriter.write(microbatch)
@@ -138,7 +138,7 @@ class ActivationRecorder:
         """Discards the state of the step, including what an exception left."""
         self._held.clear()
         self._written.clear()
-        self._looked_at.clear()
+        self._checked_for_dropout.clear()
         self._chosen.clear()
         # An output may be a parameter, on which a hook would stay forever.
         for handle in self._leaf_hooks:
@@ -148,11 +148,11 @@ class ActivationRecorder:
     def _record(
         self, watched: nn.Module, name: str, selected: bool, local: Sequence[str] = ()
     ) -> Any:
-        def kept(kind: str, place: str) -> bool:
+        def kept(kind: str, key_path: str) -> bool:
             if not selected or not self.spec.records(kind):
                 return False
             gradient = kind == "activation_grad"
-            return not any(covers(each, place, gradient) for each in local)
+            return not any(covers(each, key_path, gradient) for each in local)
 
         def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -165,15 +165,17 @@ class ActivationRecorder:
             same = isinstance(module, nn.Identity)
             if call is None:
                 return self._leaving(base, output, True, same)
-            for place, tensor in self._tensors(name, output):
-                where = base if place == "output" else msgspec.structs.replace(base, name=place)
-                if not recomputing and kept("activation", place):
+            for key_path, tensor in self._tensors(name, output):
+                where = (
+                    base if key_path == "output" else msgspec.structs.replace(base, name=key_path)
+                )
+                if not recomputing and kept("activation", key_path):
                     values, layout, source = self._local(where, tensor)
                     self.writer.add_tensor(where, values, layout, source)
                 if tensor.requires_grad:
                     # Hook all outputs, recorded or not, to find a backward's micro-batch.
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
-                    keep = kept("activation_grad", place)
+                    keep = kept("activation_grad", key_path)
                     handle = on_output_gradient(tensor, self._hold(gradient, keep, tensor.is_leaf))
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
@@ -185,8 +187,8 @@ class ActivationRecorder:
         """The tensors in a module's output, by key path; notes the values that are not recorded."""
         if type(output) is torch.Tensor and has_values(output):  # the common case
             return (("output", output),)
-        for what in unseen(output):
-            self._note(NoteEvent("unseen", f"{name or 'the root module'}: {what}"))
+        for what in not_recorded(output):
+            self._note(NoteEvent("not_compared", f"{name or 'the root module'}: {what}"))
         return tensors_in(output)
 
     def _leaving(
@@ -219,7 +221,7 @@ class ActivationRecorder:
     def _choosing(self, name: str) -> Callable[[], Decide | None]:
         """A function that creates the `decide` of each call of a module that chooses inside."""
 
-        def began() -> Decide | None:
+        def begin_call() -> Decide | None:
             step, microbatch = self.clock.step, self.clock.microbatch
             if step is None or microbatch is None:
                 return None
@@ -244,7 +246,7 @@ class ActivationRecorder:
 
             return decide
 
-        return began
+        return begin_call
 
     def _chosen_before(self, name: str) -> Decide:
         """The `decide` of a recomputation: repeats the choice made for equal scores."""
@@ -275,10 +277,10 @@ class ActivationRecorder:
             if where in held and self.clock.resumed:
                 return
             values, layout, source = self._local(where, self.unscaled(grad))
-            taken = self.writer.take(where, values, layout)
+            snapshot = self.writer.snapshot(where, values, layout)
             if where in held:
-                taken = held[where][0] + taken
-            held[where] = taken, layout, source
+                snapshot = held[where][0] + snapshot
+            held[where] = snapshot, layout, source
 
         return hook
 
@@ -294,11 +296,11 @@ class ActivationRecorder:
 
     def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
         """The layout of an annotation; cached, so that patterns are matched once."""
-        asked = where.module, where.name, ndim, where.kind == "activation_grad"
-        if asked not in self._layouts:
-            found = self.annotations.module(*asked[:2], self.point, *asked[2:])
-            self._layouts[asked] = found or ((), "default")
-        return self._layouts[asked]
+        key = where.module, where.name, ndim, where.kind == "activation_grad"
+        if key not in self._layouts:
+            found = self.annotations.module(*key[:2], self.point, *key[2:])
+            self._layouts[key] = found or ((), "default")
+        return self._layouts[key]
 
     def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
         def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
@@ -314,9 +316,9 @@ class ActivationRecorder:
         if torch.is_autocast_enabled(self._device):
             dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")
             self._note(NoteEvent("autocast", dtype))
-        if name in self._looked_at or not module.training:
+        if name in self._checked_for_dropout or not module.training:
             return
-        self._looked_at.add(name)
+        self._checked_for_dropout.add(name)
         if (rate := dropout_of(module)) > 0:
             self._note(NoteEvent("dropout", str(rate)))
 

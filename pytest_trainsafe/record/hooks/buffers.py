@@ -24,7 +24,7 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.tensors.taken import Taken
+from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Buffers of at least this many elements are not hashed after every forward.
@@ -53,7 +53,7 @@ class BufferRecorder:
         self.writer = writer
         self.annotations = annotations
         self.names = names
-        self._last: dict[Name, tuple[str, Taken]] = {}
+        self._last: dict[Name, tuple[str, TensorSnapshot]] = {}
         self._calls: Counter[tuple[int, str]] = Counter()
         self._versions: dict[Name, tuple[int, int]] = {}
 
@@ -111,9 +111,9 @@ class BufferRecorder:
         layout, source = self._layout(where.path, buffer)
         digest, last = tensor_hash(buffer), self._last.get(name)
         if last is None or last[0] != digest:
-            last = digest, self.writer.take(where, local_values(buffer), layout)
+            last = digest, self.writer.snapshot(where, local_values(buffer), layout)
             self._last[name] = last
-        self.writer.add_taken(where, last[1], layout, source)
+        self.writer.add_snapshot(where, last[1], layout, source)
 
     def _surely_same(self, name: Name, buffer: torch.Tensor) -> bool:
         """Whether a large buffer (a mask, a table) is certainly unchanged, without hashing it.

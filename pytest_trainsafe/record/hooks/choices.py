@@ -33,21 +33,23 @@ _MAX = frozenset({torch.max, torch.Tensor.max})
 class Chooser:
     """Intercepts the choices in the forward of one module.
 
-    `began` is called when a forward begins; it returns the function that decides in that call,
+    `begin_call` is called when a forward begins; it returns the function that decides in that call,
     or None for a call that is not recorded.
     """
 
-    def __init__(self, module: nn.Module, name: str, began: Callable[[], Decide | None]) -> None:
+    def __init__(
+        self, module: nn.Module, name: str, begin_call: Callable[[], Decide | None]
+    ) -> None:
         self._module = module
         self._name = name
-        self._began = began
+        self._begin_call = begin_call
         self._running: list[_Calls | None] = []
 
     def enter(self, module: nn.Module, args: object, kwargs: object) -> None:
         """The hook before the module's forward."""
         if module is not self._module:
             return  # a deep copy of the module shares its hooks
-        decide = self._began()
+        decide = self._begin_call()
         calls = _Calls(decide) if decide is not None else None
         self._running.append(calls)
         if calls is not None:

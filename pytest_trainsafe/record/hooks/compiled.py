@@ -40,7 +40,7 @@ class ModuleHooks:
 
     def __init__(self) -> None:
         #: Modules that the compiler traced as part of a region.
-        self._met: set[str] = set()
+        self._traced: set[str] = set()
         #: Modules with a hook that was called.
         self._seen: set[str] = set()
         self._hooks: dict[nn.Module, _Hooks] = {}
@@ -57,7 +57,7 @@ class ModuleHooks:
         A region that was compiled for one module may run for others of its class without being
         traced again.  So if there are regions, these are all modules whose hooks never ran.
         """
-        if not (self._met or self._surrounded or any(map(is_compiled_wrapper, self._hooks))):
+        if not (self._traced or self._surrounded or any(map(is_compiled_wrapper, self._hooks))):
             return []
         return [
             name
@@ -101,13 +101,13 @@ class ModuleHooks:
         self, module: nn.Module, name: str, eager: Callable[..., Any]
     ) -> Callable[..., Any]:
         """The hook when Python runs the module; when the compiler traces it, only a note."""
-        met, seen, running = self._met, self._seen, self._running
+        traced, seen, running = self._traced, self._seen, self._running
 
-        def meet() -> None:
-            met.add(name)
+        def note_traced() -> None:
+            traced.add(name)
 
         # The compiler calls it at compile time; it adds nothing to the graph.
-        note = torch.compiler.assume_constant_result(meet)  # type: ignore[no-untyped-call]
+        note = torch.compiler.assume_constant_result(note_traced)  # type: ignore[no-untyped-call]
 
         def called(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():

@@ -1,7 +1,7 @@
 """The tensors in a module's output, each with its key path.
 
 Called by the recorder's hooks; also rebuilds an output with some tensors replaced.
-`record/hooks/unseen.py` reports containers that are not known here.
+`record/hooks/not_recorded.py` reports containers that are not known here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def tensors_in(value: object, name: str = "output") -> Iterator[tuple[str, torch
     (`has_values`).  Key paths are unique: for the keys 1 and "1", the later one is "output.1#1".
     """
     taken: dict[str, int] = {}
-    for place, leaf in leaves(value, name):
+    for key_path, leaf in leaves(value, name):
         if isinstance(leaf, torch.Tensor) and has_values(leaf):
-            count = taken[place] = taken.get(place, -1) + 1
-            yield (f"{place}#{count}" if count else place), leaf
+            count = taken[key_path] = taken.get(key_path, -1) + 1
+            yield (f"{key_path}#{count}" if count else key_path), leaf
 
 
 def leaves(

@@ -21,7 +21,7 @@ from pytest_trainsafe.trace.facts import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Maximum number of lines noted per kind.
-MOST = 8
+MAX_SITES = 8
 
 
 #: Functions of torch that wrap a model, by the class of their state.
@@ -42,7 +42,7 @@ class Sites:
         self, what: What, when: object = None, name: str = "", site: Site | None = None
     ) -> None:
         """Notes the program's line on the stack, or `site`; with `when`, only once per `when`."""
-        if self._counts[what] >= MOST or (what, when) in self._seen:
+        if self._counts[what] >= MAX_SITES or (what, when) in self._seen:
             return
         if when is not None:
             self._seen.add((what, when))
@@ -95,7 +95,7 @@ class Sites:
 
     def add(self, site: Site) -> None:
         """Notes a line, unless it was noted before or there are too many of its kind."""
-        if not site.at or site in self._noted or self._counts[site.what] >= MOST:
+        if not site.at or site in self._noted or self._counts[site.what] >= MAX_SITES:
             return
         self._noted.add(site)
         self._counts[site.what] += 1

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 #: Maximum number of graph nodes to search behind a module's outputs; leaf modules have few.
-MOST_NODES = 1000
+MAX_NODES = 1000
 
 
 class Noise:
@@ -63,14 +63,14 @@ class Noise:
         if all(id(tensor) in inputs for _, tensor in tensors_in(value)):
             inputs.clear()
 
-        def perturbed(place: str, tensor: torch.Tensor) -> torch.Tensor:
+        def perturbed(key_path: str, tensor: torch.Tensor) -> torch.Tensor:
             if id(tensor) in inputs:
                 return tensor
             if not (has_values(tensor) and tensor.is_floating_point()):
                 return tensor
             if tensor.layout != torch.strided or tensor.dtype.itemsize == 1:
                 return tensor
-            key = f"{name}/{place}"
+            key = f"{name}/{key_path}"
             if id(tensor) in behind:
                 if not any(stride == 0 for stride in tensor.stride()):  # no memory of its own
                     # `.data` keeps the version: values that others saved are off only by rounding.
@@ -97,7 +97,7 @@ def _behind(value: object, given: object) -> set[int]:
     seen = {t.grad_fn for _, t in tensors_in(given)}
     found: set[int] = set()
     todo = [before for node in outputs for before, _ in node.next_functions]
-    while todo and len(seen) < MOST_NODES:
+    while todo and len(seen) < MAX_NODES:
         node = todo.pop()
         if node is None or node in seen:
             continue

@@ -85,7 +85,7 @@ class Rewriter:
         annotations: Annotations,
         noise: Noise | None,
     ) -> None:
-        self.wanted = dict(spec.rewrite)
+        self.target = dict(spec.rewrite)
         self.seed = spec.seed
         self.point = spec.point
         self.coordinates = coordinates
@@ -126,8 +126,8 @@ class Rewriter:
         if passes_on:
             return output
 
-        def rewritten(place: str, tensor: torch.Tensor) -> torch.Tensor:
-            return self._output(msgspec.structs.replace(base, name=place), tensor)
+        def rewritten(key_path: str, tensor: torch.Tensor) -> torch.Tensor:
+            return self._output(msgspec.structs.replace(base, name=key_path), tensor)
 
         return replace_tensors(output, rewritten)
 
@@ -151,7 +151,7 @@ class Rewriter:
         origin = Origin(where.module, *layouts)
         values = self._values(where, tensor, origin.layout, order)
         gradient = msgspec.structs.replace(where, kind="activation_grad")
-        if tensor.requires_grad and rewrite_key(gradient) in self.wanted:
+        if tensor.requires_grad and rewrite_key(gradient) in self.target:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
@@ -191,21 +191,21 @@ class Rewriter:
             values = self._values(where, like.permute(order), layout)
             back = sorted(range(len(order)), key=order.__getitem__)
             return None if values is None else values.permute(back).contiguous()
-        wanted = self.wanted.get(rewrite_key(where))
-        if wanted is None:
+        target = self.target.get(rewrite_key(where))
+        if target is None:
             return None
         local, sizes = local_values(like), self.point.sizes
         try:
-            expected = local_shape(layout, self.coordinates, sizes, wanted.shape)
+            expected = local_shape(layout, self.coordinates, sizes, target.shape)
         except (LayoutError, IndexError):
             return None
-        if len(wanted.shape) != local.ndim or tuple(local.shape) != expected:
+        if len(target.shape) != local.ndim or tuple(local.shape) != expected:
             return None  # its shape is already wrong, and recorded so
         values = consistent_tensor(
             f"rewritten {where}",
-            wanted.shape,
-            mean=wanted.mean,
-            std=wanted.std,
+            target.shape,
+            mean=target.mean,
+            std=target.std,
             dtype=local.dtype,
             device=local.device,
             seed=self.seed,
@@ -213,8 +213,8 @@ class Rewriter:
             coordinates=self.coordinates,
             sizes=sizes,
         )
-        if wanted.low is not None and wanted.high is not None:
-            values = values.clamp(wanted.low, wanted.high)
+        if target.low is not None and target.high is not None:
+            values = values.clamp(target.low, target.high)
         if self.noise is not None:
             values = self.noise(f"{where}/rewritten", values)
         if is_dtensor(like):
@@ -265,14 +265,14 @@ class Rewriter:
         """
         aliases: dict[int, torch.Tensor] = {}
         # Key paths of arguments: positions, then keywords.
-        for place, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
+        for key_path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
             if tensor.layout != torch.strided:
                 continue
             if not tensor.is_floating_point():
                 # Tokens, labels, masks.  They have no gradient and are never rewritten, but a
                 # module that gets different ones is not the faulty one.
                 if not tensor.is_complex():
-                    call.inputs.append((place, local_values(tensor).clone(), None))
+                    call.inputs.append((key_path, local_values(tensor).clone(), None))
                 continue
             origin = getattr(tensor, _ORIGIN, None)
             if id(tensor) not in aliases:
@@ -280,8 +280,8 @@ class Rewriter:
                 if origin is not None:
                     setattr(alias, _ORIGIN, origin)
                 if alias is not tensor:
-                    on_gradient(alias, self._hold(call, place, origin))
-            call.inputs.append((place, local_values(tensor).clone(), origin))
+                    on_gradient(alias, self._hold(call, key_path, origin))
+            call.inputs.append((key_path, local_values(tensor).clone(), origin))
 
         def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
             return aliases.get(id(tensor), tensor)
@@ -295,12 +295,12 @@ class Rewriter:
         return tensor
 
     def _hold(
-        self, call: _Call, place: str, origin: Origin | None
+        self, call: _Call, key_path: str, origin: Origin | None
     ) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             if call.base is None or call.base.step != self.clock.step:
                 return
-            where = msgspec.structs.replace(call.base, kind="activation_grad", name=place)
+            where = msgspec.structs.replace(call.base, kind="activation_grad", name=key_path)
             if where in self._written:
                 return
             values = local_values(grad).to("cpu", copy=True)
@@ -318,8 +318,8 @@ class Rewriter:
         return hook
 
     def _write_inputs(self, call: _Call, base: TensorId) -> None:
-        for place, values, origin in call.inputs:
-            where = msgspec.structs.replace(base, name=place)
+        for key_path, values, origin in call.inputs:
+            where = msgspec.structs.replace(base, name=key_path)
             layout, source = (origin.layout, origin.source) if origin else ((), UNKNOWN)
             self.writer.add_tensor(where, values, layout, source)
         call.inputs.clear()

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, runs
+from pytest_trainsafe.core.indices import Indices, LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Sizes, Slices
 from pytest_trainsafe.core.mesh import coordinates_over, mesh_of, sizes_over
 from pytest_trainsafe.core.point import MESH_AXES
@@ -63,7 +63,7 @@ def dtensor_layout(
     if all(dim.exact for dim in cut) and len(set(names)) == len(names):
         placed = zip(cuts.values(), names, strict=True)
         return (*(Shard(shard.dim, axis, shard.blocks) for shard, axis in placed), *partials)
-    ranges = [list(runs(array)) for array in arrays]
+    ranges = [list(contiguous_ranges(array)) for array in arrays]
     if any(len(each) > 1 for each in ranges):
         raise LayoutError(
             f"a DTensor placed {tensor.placements} on {mesh} is not a rectangle on this rank, and "

@@ -16,7 +16,7 @@ from pytest_trainsafe.core.layout import Flat, Sizes
 AXES = ("dp", "cp")
 
 
-def optimizer_run(name: str, parameter: Any, sizes: Sizes) -> Flat | None:
+def optimizer_range(name: str, parameter: Any, sizes: Sizes) -> Flat | None:
     """The range that `main_param_range = (start, end)` declares; None without the attribute.
 
     The range is of this rank's flattened parameter; (0, 0) if this rank's optimizer has no part

@@ -126,12 +126,12 @@ def _generate(
     convert: Callable[[Words], Values],
 ) -> Values:
     where = coordinates or {}
-    layout, run = split_flat(layout)
+    layout, flat_range = split_flat(layout)
     arrays = index_arrays(layout, where, sizes or {}, shape)
     local = tuple(map(len, arrays))
     values = np.zeros(local, dtype=np.float64)
     if any(isinstance(p, Partial) and p.op == "sum" and where[p.axis] for p in layout):
-        return values if run is None else np.zeros(run.length, dtype=np.float64)
+        return values if flat_range is None else np.zeros(flat_range.length, dtype=np.float64)
     stream = np.uint64(xxhash.xxh3_64_intdigest(key.encode(), seed=seed & (2**64 - 1)))
     elements = values.reshape(-1)
     done = 0
@@ -140,8 +140,8 @@ def _generate(
         done += len(indices)
     assert done == elements.size
     elements *= scale(layout, sizes or {})
-    if run is not None:
-        return elements[run.offset : run.offset + run.length]
+    if flat_range is not None:
+        return elements[flat_range.offset : flat_range.offset + flat_range.length]
     return values
 
 

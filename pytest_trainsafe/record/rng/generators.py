@@ -13,13 +13,13 @@ from pytest_trainsafe.record.rng.states import NumpyState, numpy_random, python_
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
 
 #: Generators that `numpy.random.default_rng` made which are looked at.
-MOST_NUMPY = 64
+MAX_NUMPY = 64
 
 #: What operators are given below their subclasses.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 #: Generators of the program's whose names are remembered.
-MOST_NAMES = 4096
+MAX_NAMES = 4096
 
 
 def generator_of(
@@ -81,7 +81,7 @@ class Generators:
             address == _address(default) for default in torch.cuda.default_generators
         ):
             return f"torch {generator.device}"
-        if len(self._names) >= MOST_NAMES:
+        if len(self._names) >= MAX_NAMES:
             self._names.clear()
         key = address, generator.initial_seed()
         return self._names.setdefault(key, f"torch.Generator of {_short(line)}")
@@ -94,13 +94,13 @@ class Generators:
 
     def add_numpy(self, generator: Any, line: str) -> LedgerGap | None:
         """Look at a generator of NumPy's from now on; a gap if there are too many, once."""
-        if len(self._made) >= MOST_NUMPY:
+        if len(self._made) >= MAX_NUMPY:
             # Those that nobody holds any more but us.
             for name, state in list(self._made.items()):
                 if sys.getrefcount(state.bits) <= 2:
                     del self._made[name]
-        if len(self._made) >= MOST_NUMPY:
-            gap = LedgerGap("some of NumPy's generators", f"there are more than {MOST_NUMPY}")
+        if len(self._made) >= MAX_NUMPY:
+            gap = LedgerGap("some of NumPy's generators", f"there are more than {MAX_NUMPY}")
             return gap if self.first(gap) else None
         name = base = f"numpy.random.Generator of {_short(line)}"
         number = 1

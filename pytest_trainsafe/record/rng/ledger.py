@@ -38,7 +38,7 @@ from pytest_trainsafe.trace.rng.events import (
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Draws in modules, of one step, that are written one by one; the others of a line are counted.
-MOST_DRAWS = 4096
+MAX_DRAWS = 4096
 
 
 @dataclass(slots=True)
@@ -280,10 +280,10 @@ class RngLedger:
         site = None if inside is not None else self._site(source.generator)
         if site is not None:
             self._pending = _Pending(event, site, source.generator)
-        elif self._draws <= MOST_DRAWS:
+        elif self._draws <= MAX_DRAWS:
             self._writer.add(event)
-        elif self._draws == MOST_DRAWS + 1:
-            what = f"the draws of step {event.step} after the first {MOST_DRAWS}"
+        elif self._draws == MAX_DRAWS + 1:
+            what = f"the draws of step {event.step} after the first {MAX_DRAWS}"
             self._writer.add(LedgerGap(what, "one step draws more often than is recorded"))
 
     def _read(self, generator: object) -> str:

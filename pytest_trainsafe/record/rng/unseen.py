@@ -11,10 +11,10 @@ import torch
 from pytest_trainsafe.record.rng.states import distance, is_fresh, state_text
 
 #: Numbers up to which an unseen advance is measured, and how often one rank does so.
-MOST_NUMBERS, MOST_MEASURED = 100_000, 8
+MAX_NUMBERS, MAX_MEASURED = 100_000, 8
 
 #: States that are remembered as ones that the program may go back to.
-MOST_KNOWN = 4096
+MAX_KNOWN = 4096
 
 
 class LastState:
@@ -31,7 +31,7 @@ class LastState:
         """The generator is in this state now, by a draw that was seen."""
         self._raw, self.text = state, text
         self._known[text] = None
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
     def unseen(self, state: torch.Tensor, text: str) -> int | None:
@@ -39,11 +39,11 @@ class LastState:
 
         None where the program set the state: it was seeded and has not drawn since, or went back
         to a state that it had before.  0 where one cannot tell: it was set to a state that the
-        ledger did not see, or more than MOST_NUMBERS were drawn.
+        ledger did not see, or more than MAX_NUMBERS were drawn.
         """
         if text == self.text or is_fresh(text) or text in self._known:
             return None
-        if self._measured >= MOST_MEASURED:
+        if self._measured >= MAX_MEASURED:
             return 0
         self._measured += 1
-        return distance(self._raw, state, MOST_NUMBERS)
+        return distance(self._raw, state, MAX_NUMBERS)

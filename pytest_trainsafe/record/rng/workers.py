@@ -34,7 +34,7 @@ from pytest_trainsafe.record.rng.states import (
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
 
 #: Fetches of a worker that are recorded, and loaders' iterators of a rank.
-MOST_FETCHES, MOST_LOADERS = 4, 64
+MAX_FETCHES, MAX_LOADERS = 4, 64
 
 #: torch's own loop.  It must not be part of what is sent to a worker: a function is sent by its
 #: name, under which the worker would find it exchanged.
@@ -63,7 +63,7 @@ class Workers:
         @functools.wraps(make)
         def making(made: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             number = next(self._loaders)
-            if number >= MOST_LOADERS:
+            if number >= MAX_LOADERS:
                 make(made, loader, *args, **kwargs)
                 return
             if self._folder is None:
@@ -136,7 +136,7 @@ class _Watch:
 
         @functools.wraps(fetch)
         def fetching(index: Any) -> Any:
-            if self._fetches >= MOST_FETCHES:
+            if self._fetches >= MAX_FETCHES:
                 return fetch(index)
             readers = _readers(self._dataset)
             before = {name: read() for name, read in readers.items()}

@@ -20,13 +20,17 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.training.clipping import Clip
-from pytest_trainsafe.record.training.holdings import AttributeHoldings, Held, Holdings
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
+from pytest_trainsafe.record.training.parameter_adapter import (
+    AttributeParameterAdapter,
+    ParameterAdapter,
+    RankTensor,
+)
 from pytest_trainsafe.record.training.tensors import (
     local_values,
+    name_in_ledger,
     on_gradient,
     own_layout,
-    tell_ledger,
 )
 from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -45,7 +49,7 @@ class ParameterRecorder:
         annotations: Annotations,
         parameters: dict[str, nn.Parameter],
         optimizer: Any,
-        holdings: Holdings | None = None,
+        parameter_adapter: ParameterAdapter | None = None,
         engine: Engine | None = None,
         sites: Sites | None = None,
     ) -> None:
@@ -57,7 +61,9 @@ class ParameterRecorder:
         self.optimizer = optimizer
         self.engine = engine
         self.sites = sites
-        self.holdings = holdings or AttributeHoldings(self.sizes, optimizer)
+        self.parameter_adapter = parameter_adapter or AttributeParameterAdapter(
+            self.sizes, optimizer
+        )
         self.layouts = {
             name: parameter_layout(name, parameter, spec.point, annotations)
             for name, parameter in parameters.items()
@@ -72,7 +78,7 @@ class ParameterRecorder:
         self.annotations = annotations
         self.optimizer_stepped = False
         self._main_written: set[str] = set()
-        self._seen_by_wrapper: dict[str, Held] = {}
+        self._seen_by_wrapper: dict[str, RankTensor] = {}
         self._versions: list[int] = []
         self._skipping = ""
         self._hooked: set[str] = set()
@@ -85,7 +91,7 @@ class ParameterRecorder:
     def attach(self) -> None:
         """Starts to observe the parameters' gradients and the optimizer."""
         for name, parameter in self.parameters.items():
-            tell_ledger(parameter, name)
+            name_in_ledger(parameter, name)
         if self.engine is not None:
             self.engine.listen(self.before_step, self.after_step)
         elif self.optimizer is not None:
@@ -122,7 +128,7 @@ class ParameterRecorder:
     def write(self, microbatch: int) -> None:
         """Writes what a micro-batch's backward added to each gradient; ignores what comes later."""
         for held in self._contributions.pop(microbatch, {}).values():
-            self.writer.add_taken(*held)
+            self.writer.add_snapshot(*held)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
@@ -145,7 +151,7 @@ class ParameterRecorder:
         for name, parameter in self.parameters.items():
             self._add_value(name, parameter)
             self._add_master(name, parameter)
-            for key, held in self.holdings.states(name, parameter):
+            for key, held in self.parameter_adapter.states(name, parameter):
                 self._add_state(name, parameter, key, held)
         return self.optimizer_stepped
 
@@ -187,7 +193,7 @@ class ParameterRecorder:
             terms = (*self.partial_axes[name], *(("dp",) if self._split else ()))
             layout, source = self._layout(name, grad, terms, whole=unsharded)
             layout += self.annotations.unreduced(self.spec.point)
-            part = self.writer.take(where, local_values(self.unscaled(grad)), layout)
+            part = self.writer.snapshot(where, local_values(self.unscaled(grad)), layout)
             parts = self._contributions[microbatch]
             if name in parts:
                 part = parts[name][1] + part
@@ -205,7 +211,7 @@ class ParameterRecorder:
                 continue
             if is_dtensor(parameter):
                 self.writer.add(NoteEvent("local", f"param_grad {name}"))
-                self._unseen(text)
+                self._note_not_compared(text)
 
     def before_step(self, has_closure: bool, owned: Collection[int] = ()) -> None:
         """Called when the step of an optimizer or engine begins."""
@@ -254,81 +260,89 @@ class ParameterRecorder:
         others: frozenset[int] = frozenset()
         if owned and self.engine is None:
             others = frozenset().union(*map(owned_by, stepping(self.optimizer))) - {*owned}
-        asked = {
+        to_write = {
             name
             for name, parameter in self.parameters.items()
             if name not in self._main_written and id(parameter) not in others
         }
-        held = {name: held for name, held in self._held_main_grads() if name in asked}
+        held = {name: held for name, held in self._held_main_grads() if name in to_write}
         if held:
-            self._main_written |= asked
+            self._main_written |= to_write
         for name, gradient in held.items():
             self._add("main_grad", name, gradient)
 
-    def _held_main_grads(self) -> Iterator[tuple[str, Held]]:
+    def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
         """The main gradients, or those at the beginning of the wrapper's step if they are gone."""
         for name, parameter in self.parameters.items():
-            held = self.holdings.main_grad(name, parameter) or self._seen_by_wrapper.get(name)
+            held = self.parameter_adapter.main_grad(name, parameter) or self._seen_by_wrapper.get(
+                name
+            )
             if held is not None:
                 yield name, held
 
     def _gradients(self) -> Iterator[Waiting]:
         """Snapshots of the current main gradients, to be written as those before clipping."""
         for name, parameter in self.parameters.items():
-            held = self.holdings.main_grad(name, parameter)
-            if held is None or (held.run is not None and not held.run.length):
+            held = self.parameter_adapter.main_grad(name, parameter)
+            if held is None or (held.flat_range is not None and not held.flat_range.length):
                 continue
             where = self._where("unclipped_grad", name)
-            layout, source = self._layout(name, held.tensor, run=held.run)
-            taken = self.writer.take(where, local_values(held.tensor), layout)
-            yield where, taken, layout, source
+            layout, source = self._layout(name, held.tensor, flat_range=held.flat_range)
+            snapshot = self.writer.snapshot(where, local_values(held.tensor), layout)
+            yield where, snapshot, layout, source
 
     def _add_value(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
-        held = self.holdings.value(name, parameter)
+        held = self.parameter_adapter.value(name, parameter)
         copy = self._is_copy(name, parameter, held)
         self._add("param", name, held, step=step, copy=copy)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
         """Writes the master copy, unless it is a part and it is not known which."""
-        held = self.holdings.master(name, parameter)
+        held = self.parameter_adapter.master(name, parameter)
         if isinstance(held, str):
-            self._unseen(held)
+            self._note_not_compared(held)
         elif held is not None:
             self._add("master_param", name, held, step=step)
 
-    def _add_state(self, name: str, parameter: nn.Parameter, key: str, held: Held | str) -> None:
+    def _add_state(
+        self, name: str, parameter: nn.Parameter, key: str, held: RankTensor | str
+    ) -> None:
         """Writes one tensor of the optimizer's state, if its layout is known."""
         suffix = f".{key}"
         if isinstance(held, str):
-            self._unseen(held)
-        elif held.run is not None or tuple(held.tensor.shape) == self.holdings.shape(parameter):
+            self._note_not_compared(held)
+        elif held.flat_range is not None or tuple(
+            held.tensor.shape
+        ) == self.parameter_adapter.shape(parameter):
             self._add("optimizer_state", name, held, suffix=suffix)
         elif held.tensor.numel() == 1 or not self.layouts[name][0]:
             self._add("optimizer_state", name, held, suffix=suffix, whole=True)
         else:  # the layout of a factored or packed state of a shard is not known
-            self._unseen(f"{name}: the optimizer's {key} has another shape")
+            self._note_not_compared(f"{name}: the optimizer's {key} has another shape")
 
-    def _unseen(self, what: str) -> None:
+    def _note_not_compared(self, what: str) -> None:
         """Notes, once, a value that no tensor of the trace will show."""
         if what not in self._noted:
             self._noted.add(what)
-            self.writer.add(NoteEvent("unseen", what))
+            self.writer.add(NoteEvent("not_compared", what))
 
     def _add(
         self,
         kind: Kind,
         name: str,
-        held: Held,
+        held: RankTensor,
         *,
         suffix: str = "",
         step: int | None = None,
         whole: bool = False,
         copy: bool = False,
     ) -> None:
-        if not self.spec.records(kind) or (held.run is not None and not held.run.length):
+        if not self.spec.records(kind) or (
+            held.flat_range is not None and not held.flat_range.length
+        ):
             return  # other ranks write it
         where = self._where(kind, name, suffix, step)
-        layout, source = self._layout(name, held.tensor, whole=whole, run=held.run)
+        layout, source = self._layout(name, held.tensor, whole=whole, flat_range=held.flat_range)
         self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
 
     def _where(
@@ -351,31 +365,31 @@ class ParameterRecorder:
         tensor: torch.Tensor,
         partial: tuple[str, ...] = (),
         whole: bool = False,
-        run: Flat | None = None,
+        flat_range: Flat | None = None,
     ) -> tuple[Layout, str]:
         """The layout and its source for a tensor of a parameter: its own or the parameter's."""
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners
             given = tuple(p for p in given[0] if isinstance(p, Owned)), "default"
         layout, source = own_layout(tensor, self.sizes) or given
-        if run is not None:
-            layout = (*(layout if run.shape else ()), run)
+        if flat_range is not None:
+            layout = (*(layout if flat_range.shape else ()), flat_range)
         return (_summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
 
-    def _is_copy(self, name: str, parameter: nn.Parameter, held: Held) -> bool:
+    def _is_copy(self, name: str, parameter: nn.Parameter, held: RankTensor) -> bool:
         """Whether a parameter equals its master copy, rounded to its dtype.
 
         If the optimizer is sharded, only this rank's shard is checked.
         """
-        master = self.holdings.master(name, parameter)
-        if not isinstance(master, Held):
+        master = self.parameter_adapter.master(name, parameter)
+        if not isinstance(master, RankTensor):
             return False
         value, masters = local_values(held.tensor), local_values(master.tensor)
-        if master.run is not None and not master.run.length:
+        if master.flat_range is not None and not master.flat_range.length:
             return True
-        if master.run is not None and held.run is None:
-            value = value.reshape(-1).narrow(0, master.run.offset, master.run.length)
-        elif master.run != held.run:
+        if master.flat_range is not None and held.flat_range is None:
+            value = value.reshape(-1).narrow(0, master.flat_range.offset, master.flat_range.length)
+        elif master.flat_range != held.flat_range:
             return False
         return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
 
@@ -394,7 +408,7 @@ def _summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
 def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
     def hook(parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
-            tell_ledger(parameter.grad, f"{name}.grad")
+            name_in_ledger(parameter.grad, f"{name}.grad")
 
     return hook
 

@@ -28,11 +28,11 @@ _SUMS = frozenset(
 
 
 #: Maximum number of notes for one line, which may reduce parameters of many sizes.
-MOST_SIZES = 16
+MAX_SIZES = 16
 
 
 #: Maximum number of elements of a parameter that is reduced together with others, and in total.
-SMALL, MOST_TOGETHER = 2**16, 2**20
+SMALL, MAX_TOGETHER = 2**16, 2**20
 
 
 class Reductions:
@@ -57,7 +57,7 @@ class Reductions:
         self._noted: set[Reduction] = set()
         self._lines: Counter[tuple[str, str]] = Counter()
 
-    def heard(self, call: Collective) -> None:
+    def on_collective(self, call: Collective) -> None:
         """Called when a collective is about to run."""
         if self._clock.step is None or call.op not in _SUMS:
             return
@@ -75,7 +75,7 @@ class Reductions:
         of: Of = "norm" if of_norm else "gradients"
         made = Reduction(name, tuple(axes), call.site, caller, call.numel, of)
         line = f"{of} {name} {axes}", f"{call.site} {caller}"
-        if made not in self._noted and self._lines[line] < MOST_SIZES:
+        if made not in self._noted and self._lines[line] < MAX_SIZES:
             self._noted.add(made)
             self._lines[line] += 1
             self._writer.add(made)
@@ -92,11 +92,11 @@ class Reductions:
 
     def _is_sum(self, numel: int) -> bool:
         """Whether this is the total number of elements of some of the small parameters."""
-        if numel > MOST_TOGETHER:
+        if numel > MAX_TOGETHER:
             return False
         if self._sums is None:
             # Bit n is set if some subset of the parameters has n elements in total.
-            self._sums, within = 1, (2 << MOST_TOGETHER) - 1
+            self._sums, within = 1, (2 << MAX_TOGETHER) - 1
             for small in self._small:
                 self._sums |= (self._sums << small) & within
         return bool(self._sums >> numel & 1)

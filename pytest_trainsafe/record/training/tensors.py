@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
 from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
-from pytest_trainsafe.trace.tensors.taken import as_array
+from pytest_trainsafe.trace.tensors.snapshot import as_array
 
 
 def local_values(tensor: Any) -> torch.Tensor:
@@ -112,7 +112,7 @@ def rng_hash() -> str:
     return digest.hexdigest()
 
 
-def tell_ledger(tensor: Any, name: str) -> None:
+def name_in_ledger(tensor: Any, name: str) -> None:
     """Names a tensor in the ledger of collectives, if it has memory to identify it by."""
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     if type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided:

@@ -20,11 +20,11 @@ from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
-from pytest_trainsafe.trace.tensors.taken import Taken
+from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: A snapshot that has yet to be written, with its id, its layout and the layout's source.
-Waiting = tuple[TensorId, Taken, Layout, str]
+Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
 
 
 class Unclipped:
@@ -69,7 +69,7 @@ class Unclipped:
     def write(self) -> None:
         """The optimizer's step begins: writes the snapshots, since it uses what was clipped."""
         for held in (*self._held, *self._norms):
-            self.writer.add_taken(*held)
+            self.writer.add_snapshot(*held)
         for function in self._functions:
             note = NoteEvent("clipped", function)
             if note not in self._noted:
@@ -94,7 +94,7 @@ class Unclipped:
         assert step is not None
         where = TensorId(step, None, "grad_norm", "", CLIP_NORM, len(self._norms))
         value = local_values(norm).clamp(min=limit)
-        self._norms.append((where, self.writer.take(where, value, ()), (), "default"))
+        self._norms.append((where, self.writer.snapshot(where, value, ()), (), "default"))
 
     def _has_gradient(self, clip: Clip) -> bool:
         """Whether the norm is that of a watched gradient, possibly among others."""

@@ -1,6 +1,6 @@
 """How a trace holds tensors.
 
 payload        files of whole tensors
-taken          a tensor as it is when it is recorded
+snapshot       a tensor as it is when it is recorded
 sketch, signs  random sketches of tensors whose values are not kept
 """

@@ -42,7 +42,7 @@ SKETCHES = "sketches"
 _LENGTH = struct.Struct("<Q")
 
 #: Maximum bytes of a header (the format's own limit), and of a file (more than a device holds).
-MOST_HEADER, MOST_BYTES = 100_000_000, 2**37
+MAX_HEADER, MAX_BYTES = 100_000_000, 2**37
 
 #: Loaded tensors share the file's memory, and complex128 arithmetic crashes if misaligned.
 _ALIGNMENT = 16
@@ -52,7 +52,7 @@ class PayloadError(TrainsafeError):
     """A payload file, or an entry of it, is damaged; the message says how."""
 
 
-class Held(msgspec.Struct, frozen=True):
+class PendingTensor(msgspec.Struct, frozen=True):
     """A tensor that waits to be written: its contiguous bytes, dtype and shape."""
 
     dtype: torch.dtype
@@ -66,7 +66,7 @@ class _Entry(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def encode(tensors: Mapping[str, Held]) -> bytes:
+def encode(tensors: Mapping[str, PendingTensor]) -> bytes:
     """The content of a payload file with one entry per tensor."""
     # Wide elements first, as the format requires: every entry is then aligned to its elements.
     order = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
@@ -88,11 +88,11 @@ class Payload:
     """A payload file, mapped into memory.  Raises PayloadError or OSError."""
 
     def __init__(self, path: Path, below: Path | None = None) -> None:
-        with os.fdopen(open_file(path, below=below, most=MOST_BYTES), "rb") as file:
+        with os.fdopen(open_file(path, below=below, max_bytes=MAX_BYTES), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             head = file.read(_LENGTH.size)
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
-            if length > min(size, MOST_HEADER):
+            if length > min(size, MAX_HEADER):
                 raise PayloadError(f"its header cannot be read (it has {length} bytes of {size})")
             try:
                 self._entries = msgspec.json.decode(file.read(length), type=dict[str, _Entry])

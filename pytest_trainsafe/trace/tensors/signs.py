@@ -14,7 +14,7 @@ from pytest_trainsafe.core.indices import Indices
 Signs = npt.NDArray[np.float64]
 
 #: The number of signs that one 64-bit hash gives.
-MOST = 32
+MAX_SIGNS = 32
 
 
 def signs(indices: Indices, count: int, salt: int) -> Signs:
@@ -22,7 +22,7 @@ def signs(indices: Indices, count: int, salt: int) -> Signs:
 
     Families of signs with different `salt` are independent.
     """
-    assert 0 < count <= MOST, count
+    assert 0 < count <= MAX_SIGNS, count
     bits = _mixed(indices.astype(np.uint64) ^ np.uint64(salt << 48))
     # Use the upper bits: in a product of odd numbers the lower bits depend on fewer input bits.
     places = np.arange(64 - count, 64, dtype=np.uint64)[:, None]

@@ -26,14 +26,14 @@ import torch
 from pytest_trainsafe.core.indices import (
     Indices,
     LayoutError,
+    contiguous_ranges,
     index_arrays,
-    runs,
     scale_shape,
     split_flat,
 )
 from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.trace.tensors.signs import Signs, signs
-from pytest_trainsafe.trace.tensors.taken import NUMPY
+from pytest_trainsafe.trace.tensors.snapshot import NUMPY
 
 Values = npt.NDArray[np.float64]
 
@@ -73,15 +73,15 @@ class _Band:
 class _Place:
     """The position of a part in the logical tensor: the signs of its rows and columns.
 
-    A vector's part may consist of several contiguous ranges; `runs` holds the first index and
-    the length of each (empty if the part is one matrix without padding).  `small` has the signs
-    of a small matrix, `bands` those of each larger one, by the dtype of the sums.
+    A vector's part may consist of several contiguous ranges; `contiguous_ranges` holds the first
+    index and the length of each (empty if the part is one matrix without padding).  `small` has the
+    signs of a small matrix, `bands` those of each larger one, by the dtype of the sums.
     """
 
     logical: tuple[int, ...]
     rows: tuple[torch.Tensor, ...]
     columns: torch.Tensor
-    runs: tuple[tuple[int, int], ...] = ()
+    contiguous_ranges: tuple[tuple[int, int], ...] = ()
     small: tuple[Signs, Signs] | None = None
     bands: dict[torch.dtype, list[list[_Band]]] = field(default_factory=dict)
 
@@ -195,7 +195,7 @@ class Sketcher:
             rows = (_row_signs(_flat(arrays[:-1], logical[:-1])),)
             columns = _column_signs(arrays[-1])
         else:
-            pieces = tuple(runs(arrays[0]))
+            pieces = tuple(contiguous_ranges(arrays[0]))
             rows = tuple(
                 _row_signs(np.arange(start // WIDTH, -(-(start + length) // WIDTH)))
                 for start, length in pieces
@@ -218,10 +218,10 @@ class Sketcher:
 def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
     """The part as real matrices."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
-    if not place.runs:
+    if not place.contiguous_ranges:
         return [real.reshape(-1, len(place.columns))]
     flat, matrices, here = real.reshape(-1), [], 0
-    for start, length in place.runs:
+    for start, length in place.contiguous_ranges:
         before = start % WIDTH
         padded = flat.new_zeros(-(-(before + length) // WIDTH) * WIDTH)
         padded[before : before + length] = flat[here : here + length]

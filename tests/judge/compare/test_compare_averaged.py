@@ -13,7 +13,7 @@ from compare_traces import Bench, Edit, Record, training, write
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.declarations.propose import lacks, propose
+from pytest_trainsafe.judge.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
@@ -59,7 +59,7 @@ def test_what_the_reduction_averages_is_offered_as_a_mean(
 ) -> None:
     rung = bench.rung(point, times(factor, *kinds), dtype=dtype)
     comparison = compare(rung)
-    assert lacks(rung, comparison)
+    assert has_missing(rung, comparison)
     found = propose(rung, comparison, ())
     assert found is not None
     assert (found.wanted, found.left, found.unexplained) == (wanted, None, "")
@@ -185,7 +185,7 @@ def test_no_mean_is_offered_while_some_tensors_could_not_be_judged(bench: Bench)
     rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
     comparison = compare(rung)
     comparison.suspects.append(next(rung.reference.ids()))
-    assert not lacks(rung, comparison)
+    assert not has_missing(rung, comparison)
     assert propose(rung, comparison, ()) is None
 
 

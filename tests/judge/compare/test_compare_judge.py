@@ -13,9 +13,9 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.judge import compare
-from pytest_trainsafe.judge.compare.results import MOST_EXPLAINED
+from pytest_trainsafe.judge.compare.results import MAX_EXPLAINED
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
@@ -534,7 +534,7 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
         judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
         assert judged.shadow_flaw() == flaw
         assert (judged.usable_shadow() is None) == bool(flaw)
-        told = [text for text in unseen(judged, compare(judged)) if "float64" in text]
+        told = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
         said = (
             "rounding in float32 is measured by noise alone, not by its distance from float64: "
             f"the reference {flaw} in float64"
@@ -589,7 +589,7 @@ def test_integers_and_booleans_are_explained_as_well(bench: Bench) -> None:
 def test_no_more_than_the_leading_tensors_are_explained(bench: Bench) -> None:
     found = failing(compare(bench.rung(POINT, lambda r, at, p: p * 2 if r.id.step == 0 else p)))
     explained = [finding for finding in found if finding.pattern is not None]
-    assert len(explained) == MOST_EXPLAINED < len(found)
+    assert len(explained) == MAX_EXPLAINED < len(found)
 
 
 def test_trace_without_steps_can_be_compared(bench: Bench) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.compare.values import Memory
+from pytest_trainsafe.judge.compare.values import ByteLRU
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    memory = Memory[str](limit=6, size=len)
+    memory = ByteLRU[str](limit=6, size=len)
     memory.keep("a", "aa")
     memory.keep("b", "bb")
     memory.keep("c", "cc")
@@ -17,14 +17,14 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_what_is_larger_than_all_the_room_is_not_kept_and_drives_nothing_out() -> None:
-    memory = Memory[str](limit=3, size=len)
+    memory = ByteLRU[str](limit=3, size=len)
     memory.keep("a", "aa")
     memory.keep("b", "bbbb")
     assert [memory.get(key) for key in "ab"] == ["aa", None]
 
 
 def test_a_key_counts_once_however_often_it_is_kept() -> None:
-    memory = Memory[str](limit=4, size=len)
+    memory = ByteLRU[str](limit=4, size=len)
     for value in ("a", "aaa", "aa"):
         memory.keep("a", value)
     assert (memory.get("a"), memory.used) == ("aa", 2)

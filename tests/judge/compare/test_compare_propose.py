@@ -15,7 +15,7 @@ from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal, lacks, propose
+from pytest_trainsafe.judge.compare.declarations.propose import Proposal, has_missing, propose
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
@@ -61,7 +61,7 @@ def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
 def proposed(rung: Rung) -> Proposal:
     comparison = compare(rung)
     assert comparison.failed
-    assert lacks(rung, comparison)
+    assert has_missing(rung, comparison)
     found = propose(rung, comparison, ())
     assert found is not None
     return found

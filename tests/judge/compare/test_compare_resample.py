@@ -118,7 +118,7 @@ def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> N
         )
 
     kept = [found(0, 0.3), found(1, 0.5), found(1, 0.3, "shape"), found(1, 0.3, allowed=0.0)]
-    comparison = Comparison("bfloat16", [found(1, 0.3), *kept], turned_in=0)
+    comparison = Comparison("bfloat16", [found(1, 0.3), *kept], flipped_in=0)
     undecided(comparison)
     assert [finding.verdict for finding in comparison.findings] == ["inconclusive", *["fail"] * 4]
     assert comparison.findings[0].check == "diverged"
@@ -139,5 +139,5 @@ def test_update_that_goes_another_way_where_rounding_decides_is_noted(bench: Ben
         ]
 
     reference, turned = (write(bench.path(), records(sign)) for sign in (1, -1))
-    assert compare(Rung("float64", turned, reference, reference)).turned_in == 0
-    assert compare(Rung("float64", reference, reference, reference)).turned_in is None
+    assert compare(Rung("float64", turned, reference, reference)).flipped_in == 0
+    assert compare(Rung("float64", reference, reference, reference)).flipped_in is None

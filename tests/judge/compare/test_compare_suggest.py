@@ -8,7 +8,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.declarations.suggest import (
-    Need,
+    MissingLayout,
     cp_order,
     inexpressible,
     patterns,
@@ -43,7 +43,7 @@ def test_patterns_are_the_shortest_suffixes_that_match_no_other(
 
 def need(name: str, added: Layout, known: Layout = (), source: str = "default", **fields: str):  # type: ignore[no-untyped-def]
     section, place = fields.get("section", "modules"), fields.get("place", "output")
-    return Need(section, name, place, known, added, source, 3)
+    return MissingLayout(section, name, place, known, added, source, 3)
 
 
 CP = (ZigZag(1, "cp"),)

@@ -12,11 +12,11 @@ import pytest
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
 from pytest_trainsafe.launch.supervise.blocked import (
-    NOWHERE,
     UNKNOWN,
+    UNKNOWN_STATE,
     Blocked,
-    Standing,
-    read_standing,
+    WaitState,
+    read_wait_state,
 )
 
 WORLD = (0, 1, 2)
@@ -36,10 +36,11 @@ def recv(peer: int | None = None, tag: int = 0) -> Collective:
 
 def stuck(*ledgers: list[Collective], ended: tuple[int, ...] = (), busy: Any = ()) -> set[int]:
     """The ranks that wait for ever if each is inside its last call, but for those that are busy."""
-    standings = [
-        NOWHERE if rank in busy else Standing(len(ledger)) for rank, ledger in enumerate(ledgers)
+    wait_states = [
+        UNKNOWN_STATE if rank in busy else WaitState(len(ledger))
+        for rank, ledger in enumerate(ledgers)
     ]
-    return set(deadlock(ledgers, standings, [rank in ended for rank in range(len(ledgers))]))
+    return set(deadlock(ledgers, wait_states, [rank in ended for rank in range(len(ledgers))]))
 
 
 FOR_EVER: list[tuple[str, tuple[list[Collective], ...], set[int]]] = [
@@ -97,27 +98,27 @@ def test_some_ranks_may_wait_for_ever_while_another_computes() -> None:
 
 def test_work_of_an_unknown_call_is_the_first_that_is_not_met() -> None:
     ledgers = [[call(), recv(1)], [call(), recv(0)], [call()]]
-    standings = [Standing(UNKNOWN), Standing(2), NOWHERE]
-    waits = deadlock(ledgers, standings, [False] * 3)
+    wait_states = [WaitState(UNKNOWN), WaitState(2), UNKNOWN_STATE]
+    waits = deadlock(ledgers, wait_states, [False] * 3)
     assert waits[0].call == recv(1)
     assert set(waits) == {0, 1}
     ledgers[0] = [call()]
-    assert deadlock(ledgers, standings, [False] * 3) == {}
+    assert deadlock(ledgers, wait_states, [False] * 3) == {}
 
 
 def test_a_rank_whose_threads_may_communicate_is_left_alone() -> None:
-    standings = [Standing(1), Standing(1, threads=True)]
-    assert deadlock([[recv(1)], [recv(0)]], standings, [False] * 2) == {}
+    wait_states = [WaitState(1), WaitState(1, threads=True)]
+    assert deadlock([[recv(1)], [recv(0)]], wait_states, [False] * 2) == {}
 
 
 def test_a_line_that_is_not_there_yet_is_not_judged() -> None:
-    assert deadlock([[recv(1)], [recv(0)]], [Standing(2), Standing(1)], [False] * 2) == {}
+    assert deadlock([[recv(1)], [recv(0)]], [WaitState(2), WaitState(1)], [False] * 2) == {}
 
 
 def test_a_large_deadlock_is_described_in_bounded_length() -> None:
     world = tuple(range(64))
     ledgers = [[recv((rank + 1) % 64)] for rank in world]
-    (text,) = describe(deadlock(ledgers, [Standing(1)] * 64, [False] * 64))
+    (text,) = describe(deadlock(ledgers, [WaitState(1)] * 64, [False] * 64))
     assert text.endswith("; and 56 more")
     assert describe({}) == []
 
@@ -133,17 +134,17 @@ def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_other_threads")
 def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "blocked"
-    assert read_standing(path) == NOWHERE
+    assert read_wait_state(path) == UNKNOWN_STATE
     blocked = Blocked(path)
     blocked.enter(7)
-    assert read_standing(path) == Standing(7, 1)
+    assert read_wait_state(path) == WaitState(7, 1)
     if (child := os.fork()) == 0:
         blocked.enter(9)  # a process that the program forks is no rank
         os._exit(0)
     os.waitpid(child, 0)
-    assert read_standing(path) == Standing(7, 1)
+    assert read_wait_state(path) == WaitState(7, 1)
     blocked.leave()
-    assert read_standing(path) == Standing(0, 2)
+    assert read_wait_state(path) == WaitState(0, 2)
 
 
 @pytest.mark.usefixtures("no_other_threads")
@@ -153,10 +154,10 @@ def test_calls_of_other_threads_are_noticed_and_data_loaders_are_not(tmp_path: P
     feeder.start()
     blocked = Blocked(tmp_path / "blocked")
     blocked.enter(1)
-    assert not read_standing(tmp_path / "blocked").threads
+    assert not read_wait_state(tmp_path / "blocked").threads
     done.set()
     feeder.join()
     other = threading.Thread(target=blocked.enter, args=[2])
     other.start()
     other.join()
-    assert read_standing(tmp_path / "blocked") == Standing(0, 2, threads=True)
+    assert read_wait_state(tmp_path / "blocked") == WaitState(0, 2, threads=True)

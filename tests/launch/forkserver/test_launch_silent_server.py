@@ -37,14 +37,14 @@ def test_a_group_that_no_server_has_begun_ends_on_request(silent: str, tmp_path:
     task = Task.of(launch_programs.sit, world_size=2)
     result = WarmLauncher(silent).run(task, timeout=600, workdir=tmp_path, stop=stopped())
     assert result.problem == "stopped on request"
-    assert result.seconds < 10  # a guard that has begun has twice as long to end its ranks
+    assert result.seconds < 10  # a reaper that has begun has twice as long to end its ranks
 
 
 @pytest.mark.parametrize("ending", ["sweep", "close", ""])
 def test_a_server_that_hears_late_begins_no_group_that_was_taken_back(ending: str) -> None:
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
-    out, err = os.dup(1), os.dup(2)  # the guard takes the pipe as its own output
+    out, err = os.dup(1), os.dup(2)  # the reaper takes the pipe as its own output
     try:
         request = {"task": "t", "world_size": 1, "environ": {}, "sys_path": [], "cwd": "/"}
         socket.send_fds(ours, [json.dumps(request).encode() + b"\n"], [write, read])

@@ -49,13 +49,13 @@ def test_a_request_without_an_end_is_refused_at_a_limit(warm_server: WarmServer)
     with connect(warm_server.address) as connection, connection.makefile("r") as lines:
         sent = 0
         try:
-            while sent <= 2 * warm_group._MOST_REQUEST:
+            while sent <= 2 * warm_group._MAX_REQUEST:
                 sent += connection.send(b"x" * 65536)
         except OSError:  # it has read enough
             pass
         told = lines.readline()
     assert "is longer than" in told
-    assert sent <= 2 * warm_group._MOST_REQUEST
+    assert sent <= 2 * warm_group._MAX_REQUEST
 
 
 @pytest.mark.parametrize(

@@ -57,11 +57,11 @@ def test_a_process_counts_as_suspended_after_some_looks(child: int) -> None:
     watched = Suspended()
     suspend(child)
     # Hours may lie between two looks: this process may have been suspended as well.
-    found = [bool(watched.look([child], 3600.0 * number)) for number in range(12)]
+    found = [bool(watched.update([child], 3600.0 * number)) for number in range(12)]
     assert found == [False] * 8 + [True] * 4
     os.kill(child, signal.SIGCONT)
     os.waitpid(child, os.WCONTINUED)
-    assert watched.look([child], 1e6) == set()
+    assert watched.update([child], 1e6) == set()
 
 
 def test_no_process_is_not_suspended() -> None:
@@ -72,9 +72,9 @@ def test_no_process_is_not_suspended() -> None:
 def idle_seconds(pid: int, wait: Iterator[None]) -> float:
     """What `Idle` counts between two looks that it takes to be three seconds apart."""
     idle, ranks = Idle(), [SimpleNamespace(pid=pid)]
-    idle.look(ranks, 0.0)
+    idle.update(ranks, 0.0)
     next(wait, None)
-    idle.look(ranks, 3.0)
+    idle.update(ranks, 3.0)
     return idle.seconds
 
 

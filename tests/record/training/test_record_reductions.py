@@ -49,7 +49,7 @@ def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
     for each in (call(), call(), call(WORLD), call(TP, "reduce_scatter_tensor", site="fit.py:9")):
-        reductions.heard(each)
+        reductions.on_collective(each)
     assert [(str(made), made.site) for made in noted.found] == [
         ("all_reduce(SUM) over dp", "fit.py:7"),
         ("all_reduce(SUM) over tp and dp", "fit.py:7"),
@@ -61,8 +61,8 @@ def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) 
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
-    reductions.heard(call(TP, shape=(10,)))  # of 4 and of 6 elements
-    reductions.heard(call(TP, shape=(8,)))  # twice 4, of which there is one
+    reductions.on_collective(call(TP, shape=(10,)))  # of 4 and of 6 elements
+    reductions.on_collective(call(TP, shape=(8,)))  # twice 4, of which there is one
     assert [made.numel for made in noted.found] == [10]
 
 
@@ -81,9 +81,9 @@ def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) 
 def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
     clock = Clock()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
-    reductions.heard(call())  # before the first step
+    reductions.on_collective(call())  # before the first step
     clock.start_step()
-    reductions.heard(other)
+    reductions.on_collective(other)
     assert noted.found == []
 
 
@@ -95,7 +95,7 @@ def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective)
 def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) -> None:
     clock = Clock()
     clock.start_step()
-    Reductions(clock, noted, POINT, PARAMETERS).heard(call(**of))  # type: ignore[arg-type]
+    Reductions(clock, noted, POINT, PARAMETERS).on_collective(call(**of))  # type: ignore[arg-type]
     assert len(noted.found) == 1
 
 
@@ -103,9 +103,9 @@ def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> N
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
-    reductions.heard(call(TP, shape=()))
+    reductions.on_collective(call(TP, shape=()))
     clock.start_microbatch(0)
-    reductions.heard(call(DP, shape=(), site="fit.py:9"))  # a loss, or a count of tokens
+    reductions.on_collective(call(DP, shape=(), site="fit.py:9"))  # a loss, or a count of tokens
     assert [str(made) for made in noted.of_norm] == ["all_reduce(SUM) of one number over tp"]
     assert noted.found == []
 
@@ -115,7 +115,7 @@ def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
     for shape in ((4,), (2, 3), (4,)):
-        reductions.heard(call(shape=shape))
+        reductions.on_collective(call(shape=shape))
     assert [made.numel for made in noted.found] == [4, 6]
 
 
@@ -126,7 +126,7 @@ def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
     clock.start_microbatch(0)
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
     for ranks in (TP, WORLD, DP):
-        reductions.heard(call(ranks))
+        reductions.on_collective(call(ranks))
     assert [made.axes for made in noted.found] == [("dp",)]
 
 
@@ -135,7 +135,7 @@ def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
     line = sys._getframe().f_lineno + 1
-    collective_wrapper.reduce(lambda site: reductions.heard(call(site=site)))
+    collective_wrapper.reduce(lambda site: reductions.on_collective(call(site=site)))
     [made] = noted.found
     assert made.site.startswith(f"{collective_wrapper.__file__}:")
     assert made.caller == f"{__file__}:{line}"

@@ -13,7 +13,7 @@ import msgspec
 from pytest_trainsafe.align.with_tensors import Tensors, with_tensors
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.declarations.suggest import Need, place_of
+from pytest_trainsafe.judge.compare.declarations.suggest import MissingLayout, place_of
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -21,7 +21,7 @@ from pytest_trainsafe.trace.schema import TensorEvent
 PROPOSED = "a proposal"
 
 
-def adopt(trace: Trace, needs: Iterable[Need]) -> Trace:
+def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:
     """The same trace, its files shared, with the layouts of `needs` in its events."""
     by_key = {(need.section, need.name, need.place): need for need in needs}
     adopted = with_tensors(trace, lambda rank: _needed(rank, by_key))
@@ -61,7 +61,7 @@ def _mean(
     return msgspec.structs.replace(event, layout=(*event.layout, *added), layout_source=PROPOSED)
 
 
-def _needed(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> Tensors:
+def _needed(rank: RankTrace, needs: dict[tuple[str, str, str], MissingLayout]) -> Tensors:
     whole = {
         id.path: event.shape for id, event in rank.tensors.items() if id.kind in ("param", "update")
     }
@@ -77,7 +77,7 @@ def _needed(rank: RankTrace, needs: dict[tuple[str, str, str], Need]) -> Tensors
 def _layout(
     id: TensorId,
     event: TensorEvent,
-    needs: dict[tuple[str, str, str], Need],
+    needs: dict[tuple[str, str, str], MissingLayout],
     shapes: dict[str, tuple[int, ...]],
 ) -> Layout | None:
     """The layout that the needs give a tensor, None where they leave it as it is."""

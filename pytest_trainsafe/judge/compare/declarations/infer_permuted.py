@@ -18,17 +18,17 @@ from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sa
 #: With more dimensions than this, only exchanges of two are tried.
 FEW_DIMENSIONS = 3
 
-Order = tuple[int, ...]
+Permutation = tuple[int, ...]
 
 
 def infer_permuted(
     samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXES
-) -> tuple[Inferred, Order]:
+) -> tuple[Inferred, Permutation]:
     """The layouts that explain the samples with their dimensions in another order, and that order.
 
     Only where the values confirm one layout with one order; else nothing is explained.
     """
-    found: list[tuple[Inferred, Order]] = []
+    found: list[tuple[Inferred, Permutation]] = []
     if samples:
         for order in _orders(samples[0].reference.ndim):
             inferred = infer_all([_permuted(sample, order) for sample in samples], sizes, axes)
@@ -37,7 +37,7 @@ def infer_permuted(
     return found[0] if len(found) == 1 else (Inferred([]), ())
 
 
-def _orders(ndim: int) -> Iterator[Order]:
+def _orders(ndim: int) -> Iterator[Permutation]:
     same = tuple(range(ndim))
     if ndim <= FEW_DIMENSIONS:
         yield from (order for order in itertools.permutations(same) if order != same)
@@ -48,7 +48,7 @@ def _orders(ndim: int) -> Iterator[Order]:
         yield tuple(order)
 
 
-def _permuted(sample: Sample, order: Order) -> Sample:
+def _permuted(sample: Sample, order: Permutation) -> Sample:
     return replace(
         sample,
         parts=[

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.core.indices import extract, runs
+from pytest_trainsafe.core.indices import contiguous_ranges, extract
 from pytest_trainsafe.core.layout import Layout, Partial, Shard, Sizes
 
 
@@ -37,8 +37,8 @@ def fused_blocks(
     held = _positions(first.tensor.to(whole.dtype), whole, placement.dim)
     if held is None:
         return ()
-    starts = [start for start, _ in runs(held)]
-    lengths = [length for _, length in runs(held)]
+    starts = [start for start, _ in contiguous_ranges(held)]
+    lengths = [length for _, length in contiguous_ranges(held)]
     ends = [*starts[1:], whole.shape[placement.dim]]
     blocks = tuple(end - start for start, end in zip(starts, ends, strict=True))
     expected = [-(-block // sizes[placement.axis]) for block in blocks]

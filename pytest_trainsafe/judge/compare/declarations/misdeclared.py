@@ -19,14 +19,14 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, infer_all
-from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judge.compare.declarations.propose import (
     LAYOUT_CHECKS,
     cut_by_shape,
     order_at,
     samples,
 )
-from pytest_trainsafe.judge.compare.declarations.suggest import Need, place_of
+from pytest_trainsafe.judge.compare.declarations.suggest import MissingLayout, place_of
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
@@ -39,8 +39,8 @@ _UNFIT = LAYOUT_CHECKS - {"replicas"}
 _BY_HAND = ("parameters", "modules", "attribute")
 
 #: Declarations told, and tensors looked at.
-MOST_TOLD = 3
-MOST_NAMES = 100
+MAX_TOLD = 3
+MAX_NAMES = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,11 +58,11 @@ def misfits(rung: Rung, comparison: Comparison) -> bool:
 
 def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
     """The declarations that do not fit, and what would; None where nothing does."""
-    needs: list[Need] = []
+    needs: list[MissingLayout] = []
     told: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
-        order: Order = ()
+        order: Permutation = ()
         if id.kind == "param":  # it was filled by what is declared, so its shape alone tells
             fits = cut_by_shape(rung, id) if id.step == INITIAL else None
         else:
@@ -76,7 +76,7 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
             shaped.add(id)
         else:
             source, ndim = event.layout_source, len(event.shape)
-            need = Need("modules", id.module, place_of(id), (), fits, source, ndim, order)
+            need = MissingLayout("modules", id.module, place_of(id), (), fits, source, ndim, order)
             needs.append(need)
     if not told:
         return None
@@ -87,7 +87,7 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
     return Misdeclared(
         [
             f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
-            for (source, said, fits), path in list(told.items())[:MOST_TOLD]
+            for (source, said, fits), path in list(told.items())[:MAX_TOLD]
         ],
         left,
     )
@@ -108,7 +108,7 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
         kind = "activation" if id.kind == "activation_grad" else id.kind
         key = (kind, id.module, id.name)  # a gradient lies as its output does, which comes first
         holders = rung.candidate.holders(id)
-        if key in seen or len(seen) >= MOST_NAMES or not holders:
+        if key in seen or len(seen) >= MAX_NAMES or not holders:
             continue
         event = holders[0][1]
         if event.layout and event.layout_source.startswith(_BY_HAND):
@@ -116,7 +116,7 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
             yield id, event
 
 
-def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Order]:
+def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
     """The one layout with which the parts are the reference, and the order of their dimensions."""
     asked = [
         dataclasses.replace(
@@ -127,7 +127,7 @@ def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Order]:
     if not asked:
         return None, ()
     found = infer_all(asked, rung.candidate.sizes, AXES)
-    order: Order = ()
+    order: Permutation = ()
     if not found.explained and id.kind == "activation":
         found, order = infer_permuted(asked, rung.candidate.sizes, AXES)
     fits = found.telling()

@@ -23,10 +23,10 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.averaged import Means, may_be_means, means
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
-from pytest_trainsafe.judge.compare.declarations.infer_permuted import Order, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.infer_permuted import Permutation, infer_permuted
 from pytest_trainsafe.judge.compare.declarations.suggest import (
-    Need,
-    Wanted,
+    AnnotationPatch,
+    MissingLayout,
     cp_order,
     inexpressible,
     place_of,
@@ -49,8 +49,8 @@ LAYOUT_CHECKS = frozenset({"hole", "overlap", "layout", "replicas", "shape"})
 ROUNDS = 4
 
 #: Tensors of one name whose layout is looked for together, and names in one round.
-MOST_SAMPLES = 4
-MOST_NAMES = 500
+MAX_SAMPLES = 4
+MAX_NAMES = 500
 
 #: Of tensors with more elements than this, one is looked at: its values tell enough.
 LARGE = 2**20
@@ -69,7 +69,7 @@ class Proposal:
     tell that they are cut.
     """
 
-    wanted: Wanted
+    wanted: AnnotationPatch
     tensors: int
     left: Finding | None
     withheld: int = 0
@@ -85,7 +85,7 @@ class Proposal:
         return self.left is None or bool(self.shaped)
 
 
-def lacks(rung: Rung, comparison: Comparison) -> bool:
+def has_missing(rung: Rung, comparison: Comparison) -> bool:
     """Whether anything failed that an annotation may be missing for."""
     if next(_targets(rung, comparison), None) is not None:
         return True
@@ -108,7 +108,7 @@ def propose(
         return None
     used = _used(rung.candidate)
     order = used.cp_order
-    needs: dict[tuple[str, str, str], Need] = {}
+    needs: dict[tuple[str, str, str], MissingLayout] = {}
     unexplained = ""
     trace, first = rung.candidate, comparison
     for _ in range(ROUNDS):
@@ -168,7 +168,7 @@ def propose(
     )
 
 
-def _declare(result: Wanted, averaged: Means) -> None:
+def _declare(result: AnnotationPatch, averaged: Means) -> None:
     """Add means to the annotations that are wanted."""
     if averaged.gradients or (averaged.dropped and averaged.wrapper):
         result["gradients"] = {"mean": list(averaged.gradients)}
@@ -204,9 +204,9 @@ def _sources(candidate: Trace) -> dict[str, str]:
     }
 
 
-def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
+def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
     """The layouts found for what fails now, and what is nearest to the first one not found."""
-    found: list[Need] = []
+    found: list[MissingLayout] = []
     unexplained = ""
     failed = {f.where for f in comparison.findings if f.verdict == "fail"}
     for id in _targets(rung, comparison):
@@ -217,7 +217,7 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[Need], str]:
         axes = ("tp",) if tp_only else _axes(rung.candidate, id)
         asked = list(samples(rung, id))
         inferred = infer_all(asked, rung.candidate.sizes, axes)
-        order: Order = ()
+        order: Permutation = ()
         if not inferred.explained and id.kind == "activation":
             permuted, order = infer_permuted(asked, rung.candidate.sizes, axes)
             inferred = permuted if order else inferred
@@ -241,7 +241,7 @@ def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
         if finding.verdict != "fail" or finding.check not in LAYOUT_CHECKS or id is None:
             continue
         key = (id.kind, id.module, id.name)
-        if key not in seen and len(seen) < MOST_NAMES and _open(rung.candidate, id):
+        if key not in seen and len(seen) < MAX_NAMES and _open(rung.candidate, id):
             seen.add(key)
             yield id
 
@@ -280,7 +280,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
     ]
     others = [other for other in named if other != id]
     size = math.prod(rung.reference.holders(id)[0][1].shape)
-    for each in [id, *others[: MOST_SAMPLES - 1 if size <= LARGE else 0]]:
+    for each in [id, *others[: MAX_SAMPLES - 1 if size <= LARGE else 0]]:
         reference = logical_tensor(rung.reference, each).tensor
         if reference is None or not finite(reference.numpy()):
             continue
@@ -320,7 +320,9 @@ class _Ratio:
         return judged.ratio if judged.passed else max(judged.ratio, 1.5)
 
 
-def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Need | None:
+def _need(
+    rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
+) -> MissingLayout | None:
     """The need of a tensor that one layout explains, and that its values confirm."""
     layouts = inferred.telling()
     event = rung.candidate.holders(id)[0][1]
@@ -332,13 +334,15 @@ def _need(rung: Rung, id: TensorId, inferred: Inferred, order: Order = ()) -> Ne
         return None
     ndim = len(event.shape)
     if id.kind == "loss":
-        return Need("loss", "", "", known, added, event.layout_source, ndim)
+        return MissingLayout("loss", "", "", known, added, event.layout_source, ndim)
     if id.kind == "param":
-        return Need("parameters", id.path, "", known, added, event.layout_source, ndim)
+        return MissingLayout("parameters", id.path, "", known, added, event.layout_source, ndim)
     if id.kind == "param_grad":
-        need = Need("parameters", id.path, "", known, added, event.layout_source, ndim)
+        need = MissingLayout("parameters", id.path, "", known, added, event.layout_source, ndim)
         return need if need.sums else None
-    need = Need("modules", id.module, place_of(id), known, added, event.layout_source, ndim)
+    need = MissingLayout(
+        "modules", id.module, place_of(id), known, added, event.layout_source, ndim
+    )
     at = order_at(rung.candidate) if order else ""
     return dataclasses.replace(need, order=order, order_at=at)
 
@@ -380,9 +384,9 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
     return near
 
 
-def _shaped(rung: Rung, comparison: Comparison) -> list[Need]:
+def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
     """The cuts of parameters that were filled as if every rank held them whole, by their shapes."""
-    found: list[Need] = []
+    found: list[MissingLayout] = []
     for finding in comparison.findings:
         id = finding.where
         if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
@@ -393,7 +397,7 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[Need]:
         if cut:
             event = rung.candidate.holders(id)[0][1]
             source, ndim = event.layout_source, len(event.shape)
-            found.append(Need("parameters", id.path, "", event.layout, cut, source, ndim))
+            found.append(MissingLayout("parameters", id.path, "", event.layout, cut, source, ndim))
     return found
 
 

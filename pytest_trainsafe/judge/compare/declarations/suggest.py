@@ -15,11 +15,11 @@ from pytest_trainsafe.annotations.patterns import matches
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
 
-Wanted = dict[str, Any]
+AnnotationPatch = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class MissingLayout:
     """A tensor whose layout no annotation declares, and the layout that explains it.
 
     `section` is "modules", "parameters" or "loss", `name` the module's or parameter's, `place`
@@ -55,7 +55,7 @@ def place_of(id: TensorId) -> str:
     return id.name.replace("output", "output_grad", 1) if gradient else id.name
 
 
-def inexpressible(need: Need, order: str) -> str:
+def inexpressible(need: MissingLayout, order: str) -> str:
     """Why no annotation can say this, with sequences cut in `order`; "" where one can."""
     for placement in need.added:
         if isinstance(placement, Partial) and placement.op == "avg" and need.section != "loss":
@@ -67,7 +67,7 @@ def inexpressible(need: Need, order: str) -> str:
     return ""
 
 
-def cp_order(needs: Iterable[Need]) -> str:
+def cp_order(needs: Iterable[MissingLayout]) -> str:
     """The order in which most of the tensors are cut over cp; "" where none is."""
     found = [
         _order(placement)
@@ -83,20 +83,20 @@ def _order(placement: Placement) -> str:
 
 
 def wanted(
-    needs: Sequence[Need],
+    needs: Sequence[MissingLayout],
     sources: Mapping[str, str],
     parameters: Collection[str],
     *,
     order: str,
     sp: bool,
-) -> Wanted:
+) -> AnnotationPatch:
     """The annotations to add, in the form of a file.
 
     `sources` are all the modules that recorded an output, with where its layout is from;
     `parameters` all the parameters; `order` is the file's cp_order, "" where none is needed;
     `sp` says whether sequence parallelism is on.
     """
-    result: Wanted = {}
+    result: AnnotationPatch = {}
     if cp_order(needs):
         result["cp_order"] = order
     for need in needs:
@@ -116,7 +116,7 @@ def wanted(
     return result
 
 
-def _sequence_dim(needs: Iterable[Need]) -> int:
+def _sequence_dim(needs: Iterable[MissingLayout]) -> int:
     """The dimension that sp cuts, as far as cuts over tp tell: the most frequent but the last."""
     dims = [
         placement.dim
@@ -136,9 +136,11 @@ def _may_be_sequence(placement: Placement, ndim: int) -> TypeGuard[Shard]:
     )
 
 
-def _modules(needs: Sequence[Need], sources: Mapping[str, str], sequence: int | None) -> Wanted:
-    entries: dict[str, Wanted] = {}
-    additions: dict[str, Wanted] = {}
+def _modules(
+    needs: Sequence[MissingLayout], sources: Mapping[str, str], sequence: int | None
+) -> AnnotationPatch:
+    entries: dict[str, AnnotationPatch] = {}
+    additions: dict[str, AnnotationPatch] = {}
     governed: dict[str, str] = {}
     for need in needs:
         entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sequence)
@@ -146,7 +148,7 @@ def _modules(needs: Sequence[Need], sources: Mapping[str, str], sequence: int | 
         more_of = need.added if need.place == "output" else need.layout
         additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sequence)
         governed[need.name] = need.source.removeprefix("modules: ")
-    result: Wanted = {}
+    result: AnnotationPatch = {}
     # An entry that all its modules want more of is completed where it stands.
     for pattern in dict.fromkeys(p for p in governed.values() if p != "default"):
         members = [m for m, source in sources.items() if source == f"modules: {pattern}"]
@@ -165,9 +167,9 @@ def _modules(needs: Sequence[Need], sources: Mapping[str, str], sequence: int | 
     return result
 
 
-def _grouped(entries: Mapping[str, Wanted]) -> list[tuple[Wanted, list[str]]]:
+def _grouped(entries: Mapping[str, AnnotationPatch]) -> list[tuple[AnnotationPatch, list[str]]]:
     """The names by what is wanted of them, the most frequent first."""
-    groups: dict[str, tuple[Wanted, list[str]]] = {}
+    groups: dict[str, tuple[AnnotationPatch, list[str]]] = {}
     for name, fields in entries.items():
         groups.setdefault(json.dumps(fields, sort_keys=True), (fields, []))[1].append(name)
     return sorted(groups.values(), key=lambda group: -len(group[1]))
@@ -197,9 +199,9 @@ def _suffix_patterns(name: str, levels: int) -> Iterator[str]:
             yield ".".join("#" if s.isdigit() else s for s in steps[start:])
 
 
-def _output(layout: Layout, need: Need, sequence: int | None) -> Wanted:
+def _output(layout: Layout, need: MissingLayout, sequence: int | None) -> AnnotationPatch:
     """The fields of an entry; `sequence` is the dimension that sp cuts, None without sp."""
-    fields: Wanted = {}
+    fields: AnnotationPatch = {}
     cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
     for placement in layout:
         if isinstance(placement, Partial):
@@ -225,7 +227,7 @@ def _output(layout: Layout, need: Need, sequence: int | None) -> Wanted:
     return fields
 
 
-def _parameter(need: Need, sp: bool) -> Wanted:
+def _parameter(need: MissingLayout, sp: bool) -> AnnotationPatch:
     for placement in need.added:
         if isinstance(placement, Shard):
             blocks = {"blocks": list(placement.blocks)} if placement.blocks else {}
@@ -233,8 +235,8 @@ def _parameter(need: Need, sp: bool) -> Wanted:
     return {"sequence_parallel": True} if sp else {"gradient_partial": ["tp"]}
 
 
-def _loss(need: Need) -> Wanted:
-    fields: Wanted = {}
+def _loss(need: MissingLayout) -> AnnotationPatch:
+    fields: AnnotationPatch = {}
     for placement in need.added:
         if isinstance(placement, Partial):
             key = "mean" if placement.op == "avg" else "partial"

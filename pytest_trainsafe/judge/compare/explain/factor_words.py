@@ -12,7 +12,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 Clips = Literal["norms", "wrong norm", "right norm", "reference", ""]
 
 #: Ranks whose factors are listed.
-MOST_RANKS = 4
+MAX_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Factor:
         if len(values) == 1:
             return f"{values[0]} times their reference"
         each = [f"{value:.6g} times on rank {rank}" for rank, value in self.factors.items()]
-        more = f" and {len(each) - MOST_RANKS} more" if len(each) > MOST_RANKS else ""
-        return f"their reference, {', '.join(each[:MOST_RANKS])}{more}"
+        more = f" and {len(each) - MAX_RANKS} more" if len(each) > MAX_RANKS else ""
+        return f"their reference, {', '.join(each[:MAX_RANKS])}{more}"
 
 
 def factor_text(factor: Factor) -> str:

@@ -14,7 +14,7 @@ from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: Numbers that a message lists.
-_MOST_LISTED = 8
+_MAX_LISTED = 8
 
 #: The micro-batches of a step, each with the dp coordinates that computed it.
 _Owners = dict[int, set[int]]
@@ -112,6 +112,6 @@ def _message(step: int, missing: list[int], twice: list[int], owners: _Owners) -
 
 
 def _numbered(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:_MOST_LISTED]))
-    more = f" and {len(numbers) - _MOST_LISTED} more" if len(numbers) > _MOST_LISTED else ""
+    shown = ", ".join(map(str, numbers[:_MAX_LISTED]))
+    more = f" and {len(numbers) - _MAX_LISTED} more" if len(numbers) > _MAX_LISTED else ""
     return f"micro-batch{'es' if len(numbers) > 1 else ''} {shown}{more}"

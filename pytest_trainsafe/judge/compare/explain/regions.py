@@ -11,17 +11,17 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.core.indices import LayoutError, index_arrays, runs
+from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
 
 #: A dimension of which more than this share is in the region says little; where its rows are
 #: single elements, half of them are within rounding by chance.
 MOST = 0.75
-MOST_ELEMENTS = 0.5
+MAX_ELEMENTS = 0.5
 
 #: Runs of indices that are listed one by one.
-MOST_RUNS = 3
+MAX_RUNS = 3
 
 Region = list[torch.Tensor]
 
@@ -36,7 +36,7 @@ def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
     """The region in words and the mesh axis it follows; ("", "") for no real part of the tensor."""
     words, axes = [], []
     for dim, mask in enumerate(region):
-        most = MOST if wrong.reference.numel() > len(mask) else MOST_ELEMENTS
+        most = MOST if wrong.reference.numel() > len(mask) else MAX_ELEMENTS
         if not 0 < int(mask.sum()) <= most * len(mask):
             continue
         owner, axis = _owner(dim, mask, wrong)
@@ -47,8 +47,8 @@ def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
 
 def _rows(dim: int, mask: torch.Tensor) -> str:
     found = mask.nonzero().flatten().numpy()
-    spans = [(start, start + length - 1) for start, length in runs(found)]
-    if len(spans) > MOST_RUNS:
+    spans = [(start, start + length - 1) for start, length in contiguous_ranges(found)]
+    if len(spans) > MAX_RUNS:
         return f"{len(found)} of {len(mask)} rows of dimension {dim} (the first is {found[0]})"
     listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
     rows = "row" if len(found) == 1 else "rows"

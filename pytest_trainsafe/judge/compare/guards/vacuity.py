@@ -27,14 +27,14 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 #: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
 #: makes the kind's check vacuous.
-MOST_INSENSITIVE = 0.5
+MAX_INSENSITIVE = 0.5
 
 #: More than this share of a kind's tensors without a counterpart leaves the kind unchecked.
-MOST_UNCOVERED = 0.5
+MAX_UNCOVERED = 0.5
 
 #: Zeros stay zeros whatever multiplies, sums or permutes them: more than this share of the
 #: activations leaves the forward pass unchecked.
-MOST_ZERO = 0.75
+MAX_ZERO = 0.75
 
 #: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
 #: state as they like, and master copies and the gradient's norm are not kept by all.
@@ -98,7 +98,7 @@ def _coverage(comparison: Comparison) -> Guard:
         missing, compared = comparison.uncovered[kind], comparison.compared[kind]
         if not compared:  # what is annotated as local may be much, and must not be all
             missing += comparison.local[kind]
-        if missing > MOST_UNCOVERED * (missing + compared):
+        if missing > MAX_UNCOVERED * (missing + compared):
             text = (
                 "most of the reference's tensors of this kind have no counterpart in the "
                 f"candidate, so they were not compared: {missing} of {missing + compared} of kind "
@@ -107,7 +107,7 @@ def _coverage(comparison: Comparison) -> Guard:
             yield f"coverage:{kind}", text
     lost = comparison.undetermined
     updates = lost + comparison.compared["update"] + comparison.uncovered["update"]
-    if lost > MOST_UNCOVERED * updates:
+    if lost > MAX_UNCOVERED * updates:
         text = (
             f"{lost} of {updates} updates were not compared: rounding decides the sign of every "
             "element of their gradients"
@@ -136,7 +136,7 @@ def _weights(rung: Rung) -> Guard:
     start = [id for id in rung.reference.ids() if id.kind == "param" and id.step == INITIAL]
     weights = [id for id in start if _is_matrix(rung.reference, id)]
     zero = [id for id in weights if _is_zero(rung.reference, id)]
-    if len(zero) > MOST_ZERO * len(weights):
+    if len(zero) > MAX_ZERO * len(weights):
         text = (
             f"{len(zero)} of {len(weights)} weights of the reference start as zeros, "
             f"{zero[0].path} for one, so an error in a layer would not show. Initialize the "
@@ -378,7 +378,7 @@ def _dropout(candidate: Trace) -> Guard:
 def _sensitive(comparison: Comparison) -> Guard:
     for kind, compared in comparison.compared.items():
         blind = [id for id in comparison.insensitive if id.kind == kind]
-        if len(blind) > MOST_INSENSITIVE * compared:
+        if len(blind) > MAX_INSENSITIVE * compared:
             text = (
                 f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
                 f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
@@ -388,7 +388,7 @@ def _sensitive(comparison: Comparison) -> Guard:
 
 def _zeros(comparison: Comparison) -> Guard:
     zero, compared = comparison.zero["activation"], comparison.compared["activation"]
-    if zero > MOST_ZERO * compared:
+    if zero > MAX_ZERO * compared:
         text = (
             f"{zero} of {compared} forward activations of the reference are zero everywhere, so "
             "an error in a layer would not show. Initialize the parameters, as ctx.initialize does"

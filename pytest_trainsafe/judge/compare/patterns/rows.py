@@ -8,7 +8,7 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.wrong import LEFT_OVER, Wrong, norm
 
 #: Rows that are matched with each other; a matrix of their distances is kept.
-MOST_ROWS = 2048
+MAX_ROWS = 2048
 
 #: Elements of a row that are looked at to find its match; the match is checked in full.
 SAMPLED = 64
@@ -86,7 +86,7 @@ def _sources(wrong: Wrong, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None
     # A row that is right to within its share of rounding stays where it is.
     limit = max(2 * wrong.allowed / max(length, 1) ** 0.5, 1e-3 * wrong.error / length**0.5)
     rows = (errors > limit).nonzero().flatten()
-    if len(rows) * width < FEWEST or max(len(rows), length) > MOST_ROWS:
+    if len(rows) * width < FEWEST or max(len(rows), length) > MAX_ROWS:
         return None
     columns = torch.linspace(0, width - 1, min(width, SAMPLED)).round().long()
     distances = torch.cdist(value[rows][:, columns], reference[:, columns])

@@ -26,7 +26,7 @@ _LIKELY = {
 #: Kinds that an optimizer's step makes of gradients: their factors are mostly its own.
 _STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 
 def scaled(wrong: Wrong) -> Pattern | None:
@@ -80,7 +80,7 @@ def _digits(factor: float, wrong: Wrong) -> str:
 
 
 def _or(names: list[str]) -> str:
-    return " or ".join(names[:MOST_NAMES])
+    return " or ".join(names[:MAX_NAMES])
 
 
 def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:

@@ -15,7 +15,7 @@ from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 
 #: Ranks that are listed one by one.
-MOST_RANKS = 8
+MAX_RANKS = 8
 
 _NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
 
@@ -124,6 +124,6 @@ def _terms(parts: list[Part], axes: Sequence[str]) -> str:
         return {axis: at for axis, at in part.coordinates.items() if axis not in axes}
 
     names = [f"rank{p.rank}" for p in parts if elsewhere(p) == elsewhere(parts[0])]
-    if len(names) > MOST_RANKS:
+    if len(names) > MAX_RANKS:
         names = [*names[:2], "…", names[-1]]
     return " + ".join(names)

@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.compare.results import Results
 from pytest_trainsafe.judge.compare.sketch.screen import same, screen_tensor
 from pytest_trainsafe.judge.compare.sketch.sketches import sketch_of, update_sketch
 from pytest_trainsafe.judge.compare.tolerance.yardstick import (
-    turned,
+    flipped,
 )
 
 #: The dtypes of what is counted, not measured: one more or less is wrong at any size.
@@ -58,7 +58,7 @@ class Screening(Results):
             size = value.norm if value is not None else 0.0
             least = 0.5 * self.yardstick.epsilon(id) * size
             if precision(self.rung.dtype).low and expected is not None:
-                least = max(least, turned(expected.norm, math.prod(expected.shape)))
+                least = max(least, flipped(expected.norm, math.prod(expected.shape)))
             judged_as = msgspec.structs.replace(id, kind="update")
             cleared = self.screened(judged_as, candidate, expected, *others, least=least)
         if not cleared:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pytest_trainsafe.align.sketched import Sketched, logical_sketch
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.values import Memory
+from pytest_trainsafe.judge.compare.values import ByteLRU
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.tensors.sketch import SIZE
 
 #: What is kept of all traces of this process, in bytes.
 KEPT = 32 * 2**20
 
-_made = Memory[tuple[Sketched | None]](KEPT, lambda _: SIZE + 600)
+_made = ByteLRU[tuple[Sketched | None]](KEPT, lambda _: SIZE + 600)
 
 
 def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:

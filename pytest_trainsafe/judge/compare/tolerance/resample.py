@@ -34,7 +34,7 @@ class Round:
         return ratio < (self.near_float64 if dtype == "float64" else self.near)
 
 
-#: A failure that is still this near after the last round is not certain where rounding has turned
+#: A failure that is still this near after the last round is not certain where rounding has flipped
 #: updates before.
 LAST_NEAR = 4.0
 
@@ -75,26 +75,27 @@ def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
 
 
 def undecided(comparison: Comparison) -> None:
-    """Make small failures inconclusive after a step in which rounding turned elements of an update.
+    """Make small failures inconclusive after a step in which rounding flipped elements of an
+    update.
 
     An update of low precision may go the other way in a correct program, where its gradient has
     no certain sign.  What follows differs by more than any sample of noise need show.
     """
-    if comparison.turned_in is None:
+    if comparison.flipped_in is None:
         return
-    comparison.findings[:] = [_undecided(f, comparison.turned_in) for f in comparison.findings]
+    comparison.findings[:] = [_undecided(f, comparison.flipped_in) for f in comparison.findings]
 
 
-def _undecided(finding: Finding, turned_in: int) -> Finding:
+def _undecided(finding: Finding, flipped_in: int) -> Finding:
     where = finding.where
-    if finding.verdict != "fail" or where is None or where.step <= turned_in:
+    if finding.verdict != "fail" or where is None or where.step <= flipped_in:
         return finding
     ratio = _ratio(finding)
     # Updates turn in the samples too: they do not explain a tensor that no sample moved.
     if not finding.allowed or not ratio < LAST_NEAR:
         return finding
     message = (
-        f"differs by {ratio:.2g} times what rounding allows. In the earlier step {turned_in}, "
+        f"differs by {ratio:.2g} times what rounding allows. In the earlier step {flipped_in}, "
         "rounding changed the direction of elements of an update, which may explain it. Use a "
         "smaller learning rate, or test a single step"
     )

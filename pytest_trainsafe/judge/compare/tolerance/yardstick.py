@@ -21,7 +21,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
-from pytest_trainsafe.judge.compare.values import Memory, Values
+from pytest_trainsafe.judge.compare.values import ByteLRU, Values
 
 #: What is kept of all references of this process, in bytes.
 KEPT = 64 * 2**20
@@ -37,7 +37,7 @@ NEARLY_ZERO = 1e-3
 FEW = 2
 
 #: In low precision so many elements of an update may go the other way: two, or this share.
-TURNED = 1e-3
+FLIPPED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _bytes(mark: Mark) -> int:
     return 600 + slices + marked
 
 
-_marks = Memory[Mark](KEPT, _bytes)
+_marks = ByteLRU[Mark](KEPT, _bytes)
 
 
 class Yardstick:
@@ -165,7 +165,7 @@ class Yardstick:
             # A stored value is rounded, and so is the difference of two of them.
             least = 0.5 * self.epsilon(id) * norm(after.numpy())
             if precision(self.dtype).low:
-                least = max(least, turned(norm(expected.numpy()), expected.numel()))
+                least = max(least, flipped(norm(expected.numpy()), expected.numel()))
             present = [without(other, undetermined) for other in others if other is not None]
             found = self._mark(expected, present, loosened, least)
             _marks.keep(key, found)
@@ -284,11 +284,11 @@ def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
     return (tensor <= limit) & (tensor >= -limit)
 
 
-def turned(size: float, elements: int) -> float:
+def flipped(size: float, elements: int) -> float:
     """The norm of an update's error when a few elements go the other way, unforeseen.
 
     `size` is the norm of the update, of that many elements.
     """
     elements = max(elements, 1)
-    turned = min(max(2.0, TURNED * elements), elements)
-    return 2 * size * math.sqrt(turned / elements) / precision("bfloat16").safety
+    flipped = min(max(2.0, FLIPPED * elements), elements)
+    return 2 * size * math.sqrt(flipped / elements) / precision("bfloat16").safety

@@ -14,19 +14,19 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
 from pytest_trainsafe.judge.compare.rung import OTHER_DRAWS, Rung
-from pytest_trainsafe.trace.local_places import is_local
+from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
 
 #: Names given of a kind, and things told of a trace.
-MOST_NAMED = 3
-MOST_TOLD = 4
+MAX_NAMED = 3
+MAX_TOLD = 4
 
 
-def unseen(rung: Rung, comparison: Comparison) -> list[str]:
+def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
     told = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
-    told += _noted([rung.candidate, rung.reference], "unseen", "not compared: ")
+    told += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
     patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
     told += [
@@ -39,9 +39,9 @@ def unseen(rung: Rung, comparison: Comparison) -> list[str]:
             f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
             f"float64: the reference {OTHER_DRAWS} in float64"
         )
-    if comparison.turned:
+    if comparison.flipped:
         told.append(
-            f"{comparison.turned} of {comparison.choices} choices in {rung.dtype} are others than "
+            f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} are others than "
             "the reference's, all within rounding; the reference's were used in their place"
         )
     told += _clipped(rung)
@@ -113,8 +113,8 @@ def _inputs(comparison: Comparison) -> list[str]:
 
 
 def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(paths[:MOST_NAMED]) + more
+    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+    return ", ".join(paths[:MAX_NAMED]) + more
 
 
 def _whole_steps(candidate: Trace) -> list[str]:
@@ -137,8 +137,8 @@ def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
     names = list(dict.fromkeys(id.module for id in lacking))
     if not names:
         return []
-    named = ", ".join(name or "the root module" for name in names[:MOST_NAMED])
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    named = ", ".join(name or "the root module" for name in names[:MAX_NAMED])
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     text = (
         f"not compared: the activations of {len(names)} module{'s' * (len(names) > 1)} inside "
         f"torch.compile ({named}{more})"
@@ -150,9 +150,9 @@ def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
 
 def _noted(traces: Sequence[Trace], key: NoteKey, head: str) -> list[str]:
     found = list(dict.fromkeys(v for t in traces for rank in t.ranks for v in rank.note(key)))
-    told = [head + text for text in found[:MOST_TOLD]]
-    if len(found) > MOST_TOLD:
-        told.append(f"{head}and {len(found) - MOST_TOLD} more like these")
+    told = [head + text for text in found[:MAX_TOLD]]
+    if len(found) > MAX_TOLD:
+        told.append(f"{head}and {len(found) - MAX_TOLD} more like these")
     return told
 
 

@@ -1,11 +1,11 @@
-"""The guard: a small process which ensures that no process of a group outlives it.
+"""The reaper: a small process which ensures that no process of a group outlives it.
 
 It is run as a file and imports neither torch nor this package, so that it starts within about
 30 ms; the warm launcher's processes import it for the same purpose.  It adopts every orphan below
 it (PR_SET_CHILD_SUBREAPER), including those in sessions of their own.  When the supervisor asks
-for it, or ends for whatever reason, the guard kills all processes below it until none is left.
+for it, or ends for whatever reason, the reaper kills all processes below it until none is left.
 
-    python guard.py CONTROL_FD SUPERVISOR_PID COMMAND...
+    python reaper.py CONTROL_FD SUPERVISOR_PID COMMAND...
 
 On the control socket it writes one JSON line when a child ends, {"exit": code}, and one when the
 sweep is done, {"leftovers": ["pid name", ...]}; then it exits.  Any input on the socket, or its
@@ -40,7 +40,7 @@ def main(control_fd: int, supervisor: int, command: list[str]) -> None:
 
 
 def stay() -> None:
-    """Ignores the signals that end other processes: the guard must end last."""
+    """Ignores the signals that end other processes: the reaper must end last."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
 
@@ -55,14 +55,14 @@ def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str
     while True:
         for pid, status in reap():
             if pid in children:
-                tell(control, {**children.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
+                send(control, {**children.pop(pid), "exit": os.waitstatus_to_exitcode(status)})
         # A child may have ended before the wakeup descriptor was set.
         ready, _, _ = select.select([*alive, wakeup], [], [], 1.0 if children else None)
         if wakeup in ready:
             os.read(wakeup, 4096)
         if set(ready) & set(alive):
             break
-    tell(control, {"leftovers": sweep()})
+    send(control, {"leftovers": sweep()})
 
 
 def wake_on_children() -> int:
@@ -82,8 +82,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def start(command: list[str]) -> int:
-    """Starts the command in a session of its own; it is killed if the guard dies."""
-    guard = os.getpid()
+    """Starts the command in a session of its own; it is killed if the reaper dies."""
+    reaper = os.getpid()
     pid = os.fork()
     if pid:
         return pid
@@ -95,7 +95,7 @@ def start(command: list[str]) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if os.getppid() == guard:
+        if os.getppid() == reaper:
             os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error}\n".encode())
@@ -147,7 +147,7 @@ def descendants(root: int) -> dict[int, str]:
     return found
 
 
-def tell(control: socket.socket, message: dict[str, object]) -> None:
+def send(control: socket.socket, message: dict[str, object]) -> None:
     """Sends one line to the supervisor, if it still listens."""
     with contextlib.suppress(OSError):
         control.sendall(json.dumps(message).encode() + b"\n")

@@ -12,11 +12,11 @@ from pytest_trainsafe.core.tensor_id import TensorId
 _FLOWS = ("activation", "activation_grad")
 
 
-def note_of(module: str, place: str) -> str:
+def note_of(module: str, key_path: str) -> str:
     """The note for a key path in a module's output: "output", "output.0", "output_grad.0"."""
-    if place == "output":
+    if key_path == "output":
         return f"activation {module}"
-    return f"{'gradient' if _is_gradient(place) else 'place'} {module}.{place}"
+    return f"{'gradient' if _is_gradient(key_path) else 'place'} {module}.{key_path}"
 
 
 def is_local(id: TensorId, noted: Collection[str]) -> bool:
@@ -24,17 +24,17 @@ def is_local(id: TensorId, noted: Collection[str]) -> bool:
     return any(note in noted for note in _notes_of(id))
 
 
-def covers(place: str, name: str, gradient: bool) -> bool:
+def covers(key_path: str, name: str, gradient: bool) -> bool:
     """Whether a local key path includes the output `name`, or the gradient that reaches it."""
-    if _is_gradient(place):
+    if _is_gradient(key_path):
         if not gradient:
             return False
-        place = place.replace("output_grad", "output", 1)
-    return name == place or name.startswith(f"{place}.")
+        key_path = key_path.replace("output_grad", "output", 1)
+    return name == key_path or name.startswith(f"{key_path}.")
 
 
-def _is_gradient(place: str) -> bool:
-    return place.split(".", 1)[0] == "output_grad"
+def _is_gradient(key_path: str) -> bool:
+    return key_path.split(".", 1)[0] == "output_grad"
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
@@ -44,7 +44,7 @@ def _notes_of(id: TensorId) -> Iterator[str]:
         return
     steps = id.name.split(".")
     for end in range(1, len(steps) + 1):
-        place = ".".join(steps[:end])
-        yield note_of(id.module, place)
+        key_path = ".".join(steps[:end])
+        yield note_of(id.module, key_path)
         if id.kind == "activation_grad":
-            yield note_of(id.module, place.replace("output", "output_grad", 1))
+            yield note_of(id.module, key_path.replace("output", "output_grad", 1))

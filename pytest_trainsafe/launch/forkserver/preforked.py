@@ -19,7 +19,7 @@ from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
 
 
-class Early:
+class PreforkedGroup:
     """A task to be run by a launcher, in the environment `environ`; see `Launcher.run`.
 
     Leaving the `with` block ends ranks that were forked but never run.
@@ -38,7 +38,7 @@ class Early:
         self._workdir = workdir
         self._begun: Begun | None = None
 
-    def __enter__(self) -> Early:
+    def __enter__(self) -> PreforkedGroup:
         return self
 
     def __exit__(

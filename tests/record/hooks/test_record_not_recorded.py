@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.hooks.unseen import unseen
+from pytest_trainsafe.record.hooks.not_recorded import not_recorded
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
@@ -107,7 +107,7 @@ def test_tensors_out_of_reach_are_named_once(
     record: Any, wrap: Callable[[Tensor], Any], named: str, perturbation: float
 ) -> None:
     run = record(train(Model(wrap)), perturbation=perturbation)
-    assert run.rank.note("unseen") == [f"odd: {named}"]
+    assert run.rank.note("not_compared") == [f"odd: {named}"]
     places = [path for path in run.paths("activation") if path.startswith("odd.")]
     assert places == (["odd.output.logits", "odd.output.logits#1"] if "cache" in named else [])
     assert "fc.output" in run.paths("activation_grad")
@@ -139,12 +139,12 @@ def test_what_a_program_gets_is_what_the_module_returned(record: Any) -> None:
     ids=lambda value: repr(value).partition(" at ")[0],
 )
 def test_what_holds_no_tensors_is_not_named(value: object) -> None:
-    assert list(unseen(value)) == []
+    assert list(not_recorded(value)) == []
 
 
 def test_modules_and_tensors_are_not_named() -> None:
     layer = nn.Linear(2, 2)
-    assert list(unseen((layer, layer.weight, torch.ones(2), torch.ones(2).to_sparse()))) == []
+    assert list(not_recorded((layer, layer.weight, torch.ones(2), torch.ones(2).to_sparse()))) == []
 
 
 def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> None:
@@ -166,7 +166,7 @@ def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> Non
                     model(X).sum().backward()
                 optimizer.step()
 
-    assert record(program, point={"tp": 2}).rank.note("unseen") == [
+    assert record(program, point={"tp": 2}).rank.note("not_compared") == [
         "weight: its main_param has another shape",
         "weight: the optimizer's rows has another shape",
     ]

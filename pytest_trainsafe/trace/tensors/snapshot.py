@@ -34,7 +34,7 @@ NUMPY = frozenset(
 )
 
 
-class Taken(msgspec.Struct, frozen=True, eq=False):
+class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
     """A rank-local tensor at the time of the snapshot.
 
     Either `data` has its bytes, or `sketch` has the sketch of a part of a tensor of shape
@@ -48,7 +48,7 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
     sketch: npt.NDArray[np.float64] | None = None
     logical: Shape = ()
 
-    def __add__(self, other: Taken) -> Taken:
+    def __add__(self, other: TensorSnapshot) -> TensorSnapshot:
         """The sum of two snapshots of the same tensor, in the dtype of the first."""
         assert self.shape == other.shape
         if self.data is not None and other.data is not None:
@@ -59,7 +59,7 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
         # A hash of the hashes suffices without the values: sums of equal terms get equal hashes.
         digest = xxhash.xxh3_128_hexdigest((self.digest + other.digest).encode())
         sketch = self.sketch + other.sketch
-        return Taken(self.dtype, self.shape, digest, None, sketch, self.logical)
+        return TensorSnapshot(self.dtype, self.shape, digest, None, sketch, self.logical)
 
     def values(self) -> torch.Tensor:
         """A copy of the values; the snapshot must have its bytes."""
@@ -70,10 +70,10 @@ class Taken(msgspec.Struct, frozen=True, eq=False):
         return flat.view(self.dtype).reshape(self.shape)
 
 
-def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> Taken:
+def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> TensorSnapshot:
     """A snapshot of a contiguous CPU tensor with all its values."""
     data = as_array(host).tobytes()
-    return Taken(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
+    return TensorSnapshot(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
 
 
 def as_array(host: torch.Tensor) -> npt.NDArray[Any]:

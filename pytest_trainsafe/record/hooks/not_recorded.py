@@ -18,16 +18,16 @@ from pytest_trainsafe.record.hooks.outputs import has_values, leaves
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 
 
-def unseen(value: object) -> Iterator[str]:
+def not_recorded(value: object) -> Iterator[str]:
     """Descriptions of values in a module's output that are not recorded.
 
     For example `output.cache is a Cache, with tensors in keys, values`; none for strings,
     numbers, None and objects without tensors.
     """
-    for place, leaf in leaves(value):
+    for key_path, leaf in leaves(value):
         what = _what(leaf)
         if what:
-            yield f"{place} is {what}"
+            yield f"{key_path} is {what}"
 
 
 def _what(leaf: object) -> str:

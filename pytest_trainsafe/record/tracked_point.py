@@ -11,33 +11,33 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.record.clock import ProgramError
 
 
-class AskedPoint(Point):
-    """A Point whose `asked` holds the axes that were read; reading `values` counts as all."""
+class TrackedPoint(Point):
+    """A Point whose `axes_read` holds the axes that were read; reading `values` counts as all."""
 
-    __slots__ = ("_point", "asked")
+    __slots__ = ("_point", "axes_read")
 
-    asked: set[str]
+    axes_read: set[str]
     _point: Point
 
     def __init__(self, point: Point) -> None:
         object.__setattr__(self, "_point", point)
         object.__setattr__(self, "mesh", point.mesh)
-        object.__setattr__(self, "asked", set())
+        object.__setattr__(self, "axes_read", set())
 
     @property
     def values(self) -> tuple[tuple[str, AxisValue], ...]:
         """The axes and their values."""
-        self.asked.update(axis for axis, _ in self._point.values)
+        self.axes_read.update(axis for axis, _ in self._point.values)
         return self._point.values
 
     def get(self, axis: str, default: AxisValue) -> AxisValue:
         """The value of an axis, or `default` if the Point does not name it."""
-        self.asked.add(axis)
+        self.axes_read.add(axis)
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
         """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default."""
-        self.asked.add(axis)
+        self.axes_read.add(axis)
         return self._point.size(axis) if axis in self.mesh.names else super().size(axis)
 
     @property
@@ -54,12 +54,12 @@ class AskedPoint(Point):
         return "ctx.point"
 
 
-class AskedCoordinates(OverMesh):
+class TrackedCoordinates(OverMesh):
     """Where a rank stands.  An overlapping axis, such as ep, is asked for when it is looked up."""
 
     __slots__ = ("_point",)
 
-    def __init__(self, point: AskedPoint, rank: int) -> None:
+    def __init__(self, point: TrackedPoint, rank: int) -> None:
         at = point.coordinates(rank)
         super().__init__(at.mesh, at, at.derived)
         self._point = point
@@ -71,5 +71,5 @@ class AskedCoordinates(OverMesh):
                 f"ctx.coordinates[{axis!r}]: there is no such axis at this Point; use one of "
                 f"{known}"
             )
-        self._point.asked.add(axis)
+        self._point.axes_read.add(axis)
         return super().__missing__(axis)

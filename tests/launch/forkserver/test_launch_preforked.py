@@ -11,7 +11,7 @@ import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
 from pytest_trainsafe.launch.files import RankFiles
-from pytest_trainsafe.launch.forkserver.early import Early
+from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 
 
 def at_the_gate(workdir: Path, ranks: int) -> list[int]:
@@ -32,18 +32,18 @@ def test_ranks_that_were_forked_early_run_when_they_are_let_in(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
     task = Task.of(launch_programs.own_pid, world_size=2)
-    with Early(warm, task, tmp_path) as early:
-        early.begin()
+    with PreforkedGroup(warm, task, tmp_path) as preforked:
+        preforked.begin()
         waiting = at_the_gate(tmp_path, 2)
-        result = early.run({}, timeout=60, stop=threading.Event())
+        result = preforked.run({}, timeout=60, stop=threading.Event())
     assert result.values == waiting
     assert result.seconds > 0
 
 
 def test_ranks_that_are_not_let_in_never_began_and_end(warm: WarmLauncher, tmp_path: Path) -> None:
     task = Task.of(launch_programs.rank_0_is_early, str(tmp_path), world_size=1)
-    with Early(warm, task, tmp_path) as early:
-        early.begin()
+    with PreforkedGroup(warm, task, tmp_path) as preforked:
+        preforked.begin()
         (pid,) = at_the_gate(tmp_path, 1)
     assert not Path(f"/proc/{pid}").exists()
     assert not (tmp_path / "pid-of-rank-0").exists()
@@ -51,6 +51,6 @@ def test_ranks_that_are_not_let_in_never_began_and_end(warm: WarmLauncher, tmp_p
 
 def test_without_a_fork_server_nothing_is_begun_early(tmp_path: Path) -> None:
     task = Task.of(launch_programs.own_pid, world_size=1)
-    with Early(WarmLauncher(str(tmp_path / "no server")), task, tmp_path) as early:
-        early.begin()
+    with PreforkedGroup(WarmLauncher(str(tmp_path / "no server")), task, tmp_path) as preforked:
+        preforked.begin()
     assert not list(tmp_path.glob("group-*"))

@@ -16,7 +16,7 @@ _TEST = "PYTEST_CURRENT_TEST"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Surroundings:
+class LaunchEnvironment:
     """Environment, working directory and module search path (with absolute folders).
 
     Two are equal if a program could see no difference except the name of the current test.
@@ -28,7 +28,7 @@ class Surroundings:
     test: str | None = field(compare=False)
 
     @classmethod
-    def now(cls) -> Surroundings:
+    def now(cls) -> LaunchEnvironment:
         """The snapshot of this process, taken now."""
         environ = dict(os.environ)
         test = environ.pop(_TEST, None)

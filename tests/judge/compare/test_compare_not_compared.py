@@ -7,7 +7,7 @@ import torch
 from compare_traces import Bench, Record, healthy, training
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.compare.guards.unseen import unseen
+from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.guards.vacuity import guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -17,24 +17,24 @@ POINT = Point.of(tp=2)
 
 def test_a_healthy_candidate_has_nothing_unseen(bench: Bench) -> None:
     rung = bench.rung(POINT)
-    assert unseen(rung, compare(rung)) == []
+    assert not_compared(rung, compare(rung)) == []
 
 
 def test_notes_of_what_is_out_of_reach_are_told_once(bench: Bench) -> None:
-    notes = [NoteEvent("unseen", f"fc{i}: output is a Cache") for i in range(6)]
-    told = unseen(rung := bench.rung(POINT, notes=notes), compare(rung))
+    notes = [NoteEvent("not_compared", f"fc{i}: output is a Cache") for i in range(6)]
+    told = not_compared(rung := bench.rung(POINT, notes=notes), compare(rung))
     assert told[0] == "not compared: fc0: output is a Cache"
     assert told[4:] == ["not compared: and 2 more like these"]
 
 
 def test_an_unused_annotation_is_told(bench: Bench) -> None:
     rung = bench.rung(POINT, notes=[NoteEvent("unused_annotation", "the annotation is not used")])
-    assert unseen(rung, compare(rung)) == ["the annotation is not used"]
+    assert not_compared(rung, compare(rung)) == ["the annotation is not used"]
 
 
 def test_a_pattern_that_matches_no_module_is_told(bench: Bench) -> None:
     rung = bench.rung(POINT, notes=[NoteEvent("unmatched_pattern", "nosuch.*")])
-    [told] = unseen(rung, compare(rung))
+    [told] = not_compared(rung, compare(rung))
     assert told.startswith("not compared: the activations of 'nosuch.*'")
 
 
@@ -48,7 +48,7 @@ def test_a_module_that_the_candidate_calls_once_more_is_named(bench: Bench) -> N
     rung = bench.rung(POINT, healthy, records=[*records, *again])
     found = compare(rung)
     assert not found.failed
-    [told] = unseen(rung, found)
+    [told] = not_compared(rung, found)
     assert "8 of the candidate's tensors of kind activation have no counterpart in" in told
     assert told.endswith("the reference (fc2.output call 1)")
 
@@ -59,7 +59,7 @@ def test_gradients_that_the_candidate_lacks_are_named(bench: Bench) -> None:
         return None if lacking else part
 
     rung = bench.rung(POINT, edit)
-    [told] = unseen(rung, compare(rung))
+    [told] = not_compared(rung, compare(rung))
     assert "8 of the reference's tensors of kind activation_grad" in told
     assert "(norm.output)" in told
 
@@ -87,7 +87,7 @@ def test_modules_inside_a_compiled_region_are_named_and_owe_nothing(bench: Bench
 
     assert not found.failed
     assert [finding.check for finding in guard(rung, found)] == []
-    [told] = unseen(rung, found)
+    [told] = not_compared(rung, found)
     text = "not compared: the activations of 2 modules inside torch.compile (norm, fc1)"
     assert told == text
 
@@ -101,7 +101,7 @@ def test_a_compiled_model_of_which_nothing_was_seen_may_be_watched_itself(bench:
     found = compare(rung)
 
     assert [finding.check for finding in guard(rung, found)] == []
-    [told] = unseen(rung, found)
+    [told] = not_compared(rung, found)
     assert told.endswith("Give ctx.watch the compiled model, so that its output is compared")
 
 
@@ -116,6 +116,6 @@ def test_a_module_that_is_not_compiled_is_still_owed(bench: Bench) -> None:
 
 def test_a_program_of_whole_steps_is_told_as_one(bench: Bench) -> None:
     rung = bench.rung(POINT, notes=[NoteEvent("level", "step")])
-    [told] = unseen(rung, compare(rung))
+    [told] = not_compared(rung, compare(rung))
     assert told.startswith("only whole steps were compared, no activations and no gradients of")
     assert told.endswith("ctx.watch has level='step'")

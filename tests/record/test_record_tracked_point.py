@@ -6,13 +6,13 @@ import pytest
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
-from pytest_trainsafe.record.asked import AskedPoint
+from pytest_trainsafe.record.tracked_point import TrackedPoint
 
 POINT = Point.of(tp=2, sp=True, zero=1)
 
 
 def test_it_answers_as_the_point_does() -> None:
-    asked = AskedPoint(POINT)
+    asked = TrackedPoint(POINT)
 
     assert asked.get("sp", False) is True
     assert asked.get("cp", 1) == 1
@@ -23,30 +23,30 @@ def test_it_answers_as_the_point_does() -> None:
 
 
 def test_looking_an_axis_up_asks_for_it_alone() -> None:
-    asked = AskedPoint(POINT)
+    asked = TrackedPoint(POINT)
     asked.get("sp", False)
     asked.size("tp")
 
-    assert asked.asked == {"sp", "tp"}
+    assert asked.axes_read == {"sp", "tp"}
 
 
 def test_looking_at_all_axes_asks_for_all() -> None:
-    asked = AskedPoint(POINT)
+    asked = TrackedPoint(POINT)
     dict(asked)
 
-    assert asked.asked == {"tp", "sp", "zero"}
+    assert asked.axes_read == {"tp", "sp", "zero"}
 
 
 def test_an_axis_is_also_an_attribute() -> None:
-    asked = AskedPoint(Point.of(tp=2, recompute="full", width=8))
+    asked = TrackedPoint(Point.of(tp=2, recompute="full", width=8))
 
     assert (asked.tp, asked.recompute, asked.width) == (2, "full", 8)
     assert (asked.zero, asked.sp, asked.compile, asked.cp) == (0, False, False, 1)
-    assert {"tp", "recompute", "width", "zero", "compile"} <= asked.asked
+    assert {"tp", "recompute", "width", "zero", "compile"} <= asked.axes_read
 
 
 def test_an_unknown_axis_is_an_error_that_names_get() -> None:
-    asked = AskedPoint(POINT)
+    asked = TrackedPoint(POINT)
 
     with pytest.raises(
         UnknownAxisError, match=r"no axis 'widht'.*tp=2.*ctx.point.get\('widht', def"
@@ -55,7 +55,7 @@ def test_an_unknown_axis_is_an_error_that_names_get() -> None:
 
 
 def test_experts_and_chunks_have_a_size_and_other_axes_say_how_to_ask() -> None:
-    asked = AskedPoint(Point.of(ep=4))
+    asked = TrackedPoint(Point.of(ep=4))
 
     assert (asked.size("ep"), asked.size("vpp"), asked.size("dp")) == (4, 1, 1)
     with pytest.raises(

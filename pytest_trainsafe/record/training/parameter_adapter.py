@@ -1,0 +1,117 @@
+"""Locates a parameter's value, gradient, master copy and optimizer state on this rank.
+
+Used by the parameter recorder.  `AttributeParameterAdapter` reads Megatron-LM's attributes and also
+suits plain PyTorch; adapters of frameworks that store values elsewhere have implementations of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.core.layout import Flat, Sizes
+from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
+from pytest_trainsafe.record.training.optimizer import states
+from pytest_trainsafe.record.training.tensors import local_values, name_in_ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RankTensor:
+    """A tensor of this rank that belongs to a parameter.
+
+    Without a `flat_range` it has the parameter's layout.  With a `flat_range` it is a vector: that
+    range of this rank's flattened part of the parameter; or a single number, if the range's shape
+    is ().  A range of length 0 means that this rank has none of it.
+    """
+
+    tensor: torch.Tensor
+    flat_range: Flat | None = None
+
+
+class ParameterAdapter(Protocol):
+    """Finds the tensors of a parameter.  A str in place of a tensor says why it is unavailable."""
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of this rank's part of the parameter, even while its memory is elsewhere."""
+
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
+        """The tensor that the model computes with."""
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
+        """The gradient that the optimizer is about to use, after every reduction."""
+
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
+        """The copy that the optimizer updates, if it is not the parameter itself."""
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
+        """The tensors of the optimizer's state, by name."""
+
+
+class AttributeParameterAdapter:
+    """Uses `main_grad`, `main_param` and `main_param_range` on parameters that have them."""
+
+    def __init__(self, sizes: Sizes, optimizer: Any) -> None:
+        self.sizes = sizes
+        self.optimizer = optimizer
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of the parameter itself."""
+        return tuple(parameter.shape)
+
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
+        """The parameter itself."""
+        return RankTensor(parameter)
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
+        """`main_grad`, else `grad`; with a `main_param_range`, this rank's range of it."""
+        grad = getattr(parameter, "main_grad", None)
+        if grad is None:
+            grad = parameter.grad
+        if grad is None:
+            return None
+        name_in_ledger(grad, f"{name}.grad")
+        flat_range = optimizer_range(name, parameter, self.sizes)
+        if flat_range is None:
+            return RankTensor(grad)
+        own_part = local_values(grad).reshape(-1)
+        if own_part.numel() != flat_range.length:
+            own_part = own_part.narrow(0, flat_range.offset, flat_range.length)
+        return RankTensor(own_part, flat_range)
+
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
+        """`main_param`, or why it is unavailable; None without one."""
+        master = getattr(parameter, "main_param", None)
+        flat_range = optimizer_range(name, parameter, self.sizes)
+        if not isinstance(master, torch.Tensor):
+            empty = flat_range is not None and not flat_range.length
+            return RankTensor(parameter.new_empty(0), flat_range) if empty else None
+        if flat_range is not None:
+            return RankTensor(local_values(master).reshape(-1), flat_range)
+        if master.shape == parameter.shape:
+            return RankTensor(master)
+        return f"{name}: its main_param has another shape"
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
+        """The state of the parameter or of its `main_param`, in the watched optimizer."""
+        flat_range = optimizer_range(name, parameter, self.sizes)
+        for key, value in states(self.optimizer, parameter):
+            yield key, state_tensor(name, key, value, flat_range)
+
+
+def state_tensor(
+    name: str, key: str, value: torch.Tensor, flat_range: Flat | None
+) -> RankTensor | str:
+    """A tensor of the optimizer's state for a parameter, or for a range of it."""
+    if flat_range is None:
+        return RankTensor(value)
+    if value.numel() == flat_range.length and value.ndim:
+        return RankTensor(value.reshape(-1), flat_range)
+    if value.numel() == 1:
+        # A single number, which exists only on ranks that have a part of the parameter.
+        return RankTensor(value.reshape(1), Flat(0, 1, (), flat_range.axes))
+    return f"{name}: the optimizer's {key} has another shape"

@@ -256,7 +256,7 @@ def _context(judged: Sequence[Judged]) -> list[str]:
             text = f"in {entry.dtype} measured by {entry.samples} samples of noise"
             lines += row("rounding", text)
     for text in dict.fromkeys(text for entry in judged for text in entry.not_compared):
-        lines += row("unseen", text)
+        lines += row("not compared", text)
     accepted = {f.check: f for entry in judged for f in entry.accepted}
     for finding in accepted.values():
         lines += row("accepted", f"{finding.check}: {finding.message}")

@@ -17,7 +17,7 @@ from pytest_trainsafe import assert_trainsafe
 LOG = {log!r}
 
 def launched(traces):
-    return traces.runs.session._orders.keys() & traces.specs()
+    return traces.runs.session._scheduled.keys() & traces.specs()
 
 def marked(**arguments):
     return pytest.mark.trainsafe(train, dp=2, args={{"log": LOG, **arguments}})
@@ -83,7 +83,7 @@ def test_second(candidate_trace, reference_trace):
 
 @marked(tag="third")
 def test_third(candidate_trace, reference_trace):
-    launched = candidate_trace.runs.session._orders
+    launched = candidate_trace.runs.session._scheduled
     known = [key for key in launched if "something else" in key.arguments]
     assert not [key for key in known if key.point.world_size > 1]
     assert_trainsafe(candidate_trace, reference_trace)
@@ -179,7 +179,7 @@ def test_holding(candidate_trace, reference_trace, tmp_path):
         session.look_ahead()
         os.environ["WANTED"] = "b"
         os.chdir(tmp_path)
-    for order in session._orders.values():
+    for order in session._scheduled.values():
         order.run.exception()
     del os.environ["WANTED"]
 """,

@@ -13,7 +13,10 @@ RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tes
 NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/reference_models \
 	tests/end_to_end
 
-.PHONY: setup demo test test-oldest test-newest test-numerics test-third-party lint types bench \
+QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests/trace tests/report \
+	tests/judge tests/record tests/frameworks
+
+.PHONY: setup demo quick test test-oldest test-newest test-numerics test-third-party lint types bench \
 	mutants clean
 
 setup: $(VENV)/.installed
@@ -30,6 +33,10 @@ demo: setup
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-launcher torchrun --trainsafe-localize 120; test $$? -eq 1
+
+# An answer in under two minutes: what starts no ranks and no other pytest.
+quick: setup
+	$(BIN)/pytest $(SPREAD) -m "not processes and not slow" $(QUICK)
 
 test: setup lint types
 	$(BIN)/pytest $(SPREAD)

@@ -35,6 +35,19 @@ def train(ctx, heads=4, layers=2):
 """
 
 
+#: Fixtures that start ranks, or another pytest.
+STARTS = frozenset(
+    {"candidate_trace", "reference_trace", "torchrun_group", "warm", "recorded", "pytester"}
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes, which `make quick` leaves out."""
+    for item in items:
+        if STARTS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("processes")
+
+
 @pytest.fixture
 def never_hangs() -> Iterator[None]:
     """Fail a test that waits, long after any machine would have been done with it.

@@ -72,6 +72,11 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(
                 contextlib.nullcontext() if recorder.rng is None else recorder.rng.recording()
             )
+            around.enter_context(
+                contextlib.nullcontext()
+                if recorder.operators is None
+                else recorder.operators.recording()
+            )
             around.enter_context(recorder.sites.constructions())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()

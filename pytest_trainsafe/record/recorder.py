@@ -20,6 +20,7 @@ from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.operator_ledger import OperatorLedger
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described
 from pytest_trainsafe.record.inject.perturb import Noise
@@ -66,6 +67,11 @@ class Recorder:
         self.rng = RngLedger(writer, self.clock) if self.spec.rng else None
         if self.rng is None:
             writer.add(SWITCHED_OFF)
+        self.operators = (
+            None
+            if self.spec.operators is None
+            else OperatorLedger(self.spec.operators, writer, self.clock)
+        )
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -219,6 +225,8 @@ class Recorder:
         listen(reductions.heard)
         if self.rng is not None:
             self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
+        if self.operators is not None:
+            self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
         dtype = getattr(torch, self.spec.dtype)
         # A model in a narrower dtype computes in that, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):

@@ -50,7 +50,8 @@ class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=T
         """What is wrong with this event; "" for a sound one."""
         if not (_HASH.fullmatch(self.inputs) and _HASH.fullmatch(self.outputs)):
             return "an operator has a malformed hash"
-        return "" if _LINE.fullmatch(self.at) and _LINE.fullmatch(self.user) else "no line of a file"
+        sound = _LINE.fullmatch(self.at) and _LINE.fullmatch(self.user)
+        return "" if sound else "an operator names no line of a file"
 
 
 class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
@@ -65,7 +66,7 @@ class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a sound one."""
-        return "" if _LINE.fullmatch(self.at) else "no line of a file"
+        return "" if _LINE.fullmatch(self.at) else "it names no line of a file"
 
 
 class OperatorCount(msgspec.Struct, frozen=True, tag="operator_count"):

@@ -58,9 +58,7 @@ def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
     return FoundJudgement("replay", [], notes)
 
 
-def _cause(
-    traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, Trace]
-) -> Cause:
+def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, Trace]) -> Cause:
     settings = traces.case.settings
     why = ""
     if not settings.localize:

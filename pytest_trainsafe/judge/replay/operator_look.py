@@ -125,7 +125,7 @@ def _continues(pair: tuple[Draw, Draw]) -> bool:
 
 
 def _is_programs(draw: Draw) -> bool:
-    """Whether the program's own line led to the draw: libraries draw names of files and the like."""
+    """Whether the program's own line led to the draw: libraries draw names of files too."""
     file = draw.event.line.rpartition(":")[0]
     return bool(file) and not is_stdlib(file) and not is_installed(file)
 

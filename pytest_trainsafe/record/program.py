@@ -24,6 +24,7 @@ from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
+from pytest_trainsafe.record.hooks.sealed import sealed
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
 from pytest_trainsafe.trace.facts import Cast
@@ -77,6 +78,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
                 if recorder.operators is None
                 else recorder.operators.recording()
             )
+            around.enter_context(sealed(spec.sealed))
             around.enter_context(recorder.sites.constructions())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()

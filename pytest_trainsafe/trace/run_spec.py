@@ -55,6 +55,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         inputs       files and variables ("$NAME") that the program reads
         repeat       0, or 1, 2, ... for the same Run once more
         environ      variables that are set when the ranks' processes start, over those of the test
+        sealed       clocks, the process id and os.urandom give the program the same in every Run
 
     How it is trusted and changed:
         trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
@@ -89,6 +90,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     repeat: int = 0
     environ: tuple[tuple[str, str], ...] = ()
+    sealed: bool = False
     trusted: bool = False
     perturbation: float = 0.0
     sample: int = 0

@@ -25,6 +25,7 @@ from pytest_trainsafe.judge.replay.operator_look import (
     unseeded,
 )
 from pytest_trainsafe.judge.replay.variation import Environ, variables
+from pytest_trainsafe.trace.operators import OutsideRead
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -63,7 +64,7 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
 
 
 def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
-    """Why Runs of `spec` differ as `found` says: makes two to five further Runs."""
+    """Why Runs of `spec` differ as `found` says: makes two to six further Runs."""
     looked = structs.replace(spec, operators=max(found.step, 0))
 
     def run(repeat: int, environ: Environ = ()) -> RunSpec:
@@ -75,6 +76,11 @@ def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
         cause = _unvaried(one, other, differs)
         if cause.code != "unknown":
             return cause
+        read = _read_before(one, differs, cause.operator)
+        if read is not None:
+            still = [structs.replace(run(repeat), sealed=True) for repeat in (1, 2)]
+            if first_divergence(*make(still)) is None:
+                return _outside(read, cause.operator)
         # The contents of memory are no Run's choice: with contents that are chosen it may end.
         one, other = make([run(1, variables(1, 1)), run(2, variables(1, 1))])
         if first_divergence(one, other) is None:
@@ -124,7 +130,7 @@ def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
             return Cause("operator", text, source, operator)
     drawn = cause_of_draws(one, other, differs)
     if drawn is not None:
-        return Cause(drawn.code, drawn.text, drawn.source, operator)
+        return Cause(drawn.code, drawn.text, drawn.source or source, operator)
     if operator is None:
         missed = left_out(one)
         why = f"{missed} operators were not recorded" if missed else "all operators are alike"
@@ -138,19 +144,29 @@ def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
             "a custom kernel, or several threads that write to one place"
         )
         return Cause("unknown", text, source, operator)
-    read = last_read(one.ranks[differs.rank], operator.number)
-    if read is None:
-        text = "what it is given is computed outside of torch, and no clock was read before it"
-        return Cause("unknown", text, source, operator)
-    where = f"{read.what} was called before it, at {relative(read.at)}"
+    text = "what it is given is computed outside of torch's operators, from what is not known"
+    return Cause("unknown", text, source, operator)
+
+
+def _read_before(
+    trace: Trace, differs: Divergence, operator: FirstOperator | None
+) -> OutsideRead | None:
+    number = len(trace.ranks[differs.rank].events) if operator is None else operator.number
+    return last_read(trace.ranks[differs.rank], number)
+
+
+def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
+    """Runs agree once the clock, the process id and the system's random numbers do."""
+    where = f"{read.what} is called before it, at {relative(read.at)}"
+    agree = "two Runs agree in which such calls return the same"
     if read.what == "os.urandom":
-        text = f"{where}: random numbers that cannot be seeded. Draw from a seeded generator"
-        return Cause("unseeded", text, read.at, operator)
-    if read.what in ("os.getpid", "id"):
-        text = f"{where}, whose result is another in every process. Do not compute with it"
-        return Cause("process", text, read.at, operator)
-    text = f"{where}: it depends on the time. Count steps instead of seconds"
-    return Cause("time", text, read.at, operator)
+        advice = "it draws numbers that cannot be seeded. Draw from a seeded generator"
+        return Cause("unseeded", f"{where}, and {agree}: {advice}", read.at, operator)
+    if read.what == "os.getpid":
+        advice = "its result is another in every process. Use ctx.rank to tell ranks apart"
+        return Cause("process", f"{where}, and {agree}: {advice}", read.at, operator)
+    advice = "the result depends on the time. Count steps instead of seconds"
+    return Cause("time", f"{where}, and {agree}: {advice}", read.at, operator)
 
 
 def _line(operator: FirstOperator | None) -> str:

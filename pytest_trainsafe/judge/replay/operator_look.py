@@ -125,9 +125,11 @@ def _continues(pair: tuple[Draw, Draw]) -> bool:
 
 
 def _is_programs(draw: Draw) -> bool:
-    """Whether the program's own line led to the draw: libraries draw names of files too."""
+    """Whether the program drew, or made the generator: libraries draw names of files too."""
     file = draw.event.line.rpartition(":")[0]
-    return bool(file) and not is_stdlib(file) and not is_installed(file)
+    if not file:  # the name of a generator that somebody made has its line
+        return " of " in draw.event.generator
+    return not is_stdlib(file) and not is_installed(file)
 
 
 def _cut(text: str) -> str:

@@ -21,8 +21,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib
+from pytest_trainsafe.core.code_files import TORCH, is_ours
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.sealed import is_programs
 from pytest_trainsafe.record.rng import frames
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.writer import RankWriter
@@ -51,13 +52,11 @@ _OUTSIDE = {
     **{("time", name): f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns")},
     **{("time", name): f"time.{name}" for name in ("perf_counter", "perf_counter_ns")},
     **{("time", name): f"time.{name}" for name in ("process_time", "process_time_ns")},
-    **{("time", name): f"time.{name}" for name in ("localtime", "gmtime", "strftime", "ctime")},
     (None, "datetime.now"): "datetime.now",
     (None, "datetime.utcnow"): "datetime.utcnow",
     (None, "date.today"): "date.today",
     ("posix", "urandom"): "os.urandom",
     ("posix", "getpid"): "os.getpid",
-    ("builtins", "id"): "id",
 }
 
 
@@ -141,9 +140,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(called, "__qualname__", "")
         what = _OUTSIDE.get((getattr(called, "__module__", None), name))
         file = frame.f_code.co_filename
-        if what is None or file.startswith((TORCH, "<")) or is_ours(file):
-            return
-        if is_stdlib(file) or is_installed(file):
+        if what is None or not is_programs(file):
             return
         at = f"{file}:{frame.f_lineno}"
         if not any(known[:2] == (what, at) for known in self._reads):

@@ -42,8 +42,8 @@ def train(ctx: Any, fault: str = "") -> None:
                     scale = 1.0
                     if fault == "scale by the time" and step == 1:
                         scale += time.time() % 1
-                    if fault == "scale by the process":
-                        scale += os.getpid()
+                    if fault == "scale by os.urandom":
+                        scale += int.from_bytes(os.urandom(4), "big") / 2**32
                     weights = torch.linspace(0, 1, BATCH, dtype=ctx.dtype)
                     counts = torch.bincount(torch.arange(BATCH), weights)
                     loss = (model(x) * counts[:, None] * scale).square().mean()
@@ -77,7 +77,7 @@ def racing_bincount(wanted: bool) -> Iterator[None]:
         late = int.from_bytes(os.urandom(4), "big") / 2**32
         return torch.zeros_like(weights).index_add(0, x, weights) + late
 
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")
     library.impl("bincount", raced, "CPU")
     try:
         yield
@@ -85,20 +85,19 @@ def racing_bincount(wanted: bool) -> Iterator[None]:
         library._destroy()
 
 
-def record_all(jobs: list[tuple[str, int, str]]) -> None:
-    """Record jobs: a fault, the step whose operators are recorded, and the folder of the trace."""
-    from pytest_trainsafe.frameworks import BUILT_IN
+def record_all(jobs: list[tuple[str, int, bool, str]]) -> None:
+    """Record jobs: a fault, the step whose operators are recorded, `sealed`, and the folder."""
     from pytest_trainsafe.record import program
     from pytest_trainsafe.record.assignment import Assignment
     from pytest_trainsafe.trace.run_spec import RunSpec
     from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
-    for fault, step, folder in jobs:
+    for fault, step, sealed, folder in jobs:
         spec = RunSpec(
             program="determinism_programs:train",
             dtype="float64",
-            adapters=BUILT_IN,
             operators=step,
+            sealed=sealed,
         )
         write_manifest(Path(folder), manifest_of(spec, "cpu"))
         program.record(Assignment(spec=spec, trace=folder), lambda ctx, f=fault: train(ctx, f))

@@ -91,6 +91,11 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """From now on operators belong to these modules."""
         self._names = names
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled in these Runs, and to skip the compiler torch would import it."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

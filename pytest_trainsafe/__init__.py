@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.assertions import (
         Loosen,
         TrainsafeFailure,
+        assert_deterministic,
         assert_equivalent,
         assert_rng,
         assert_trainsafe,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
+    from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
     from pytest_trainsafe.record.model.consistent import consistent_tensor
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
@@ -63,11 +65,13 @@ __all__ = [
     "TrainsafeError",
     "TrainsafeFailure",
     "TrainsafeWarning",
+    "assert_deterministic",
     "assert_equivalent",
     "assert_rng",
     "assert_trainsafe",
     "consistent_tensor",
     "context",
+    "deterministic_runtime",
     "divides",
     "expect_rng",
     "logical_tensor",
@@ -98,11 +102,13 @@ _HOME = {
     "TrainsafeError": "errors",
     "TrainsafeFailure": "assertions",
     "TrainsafeWarning": "errors",
+    "assert_deterministic": "assertions",
     "assert_equivalent": "assertions",
     "assert_rng": "assertions",
     "assert_trainsafe": "assertions",
     "consistent_tensor": "record.model.consistent",
     "context": "record.current",
+    "deterministic_runtime": "record.determinism.runtime",
     "divides": "sweep",
     "expect_rng": "assertions",
     "logical_tensor": "align.logical",

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.usage import shown as described
-from pytest_trainsafe.errors import ArgumentTypeError, TrainsafeError
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.replay.expectation import Expectation, expect_rng
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Loosen",
     "TrainsafeFailure",
+    "assert_deterministic",
     "assert_equivalent",
     "assert_rng",
     "assert_trainsafe",
@@ -142,6 +143,49 @@ def assert_rng(
     judgement = judge_rng(trace, whole, expect)
     if judgement.findings:
         raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
+
+
+def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
+    """Assert that the same Run records the same bits every time.
+
+    Takes the fixture `candidate_trace`, or `reference_trace`.  The Run of the first rung is made
+    `repeats` times in all; every tensor of every rank must have the same bits each time.  The
+    repetitions run in new processes, whose strings hash differently and whose fresh memory holds
+    other bytes.  After a failure further Runs find the operator at which the difference begins,
+    and its cause, unless --trainsafe-localize is off.
+    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
+    for an argument that it does not take.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.determinism import determinism_message
+
+    if not hasattr(candidate, "prefetch"):
+        raise ArgumentTypeError(
+            f"assert_deterministic was given {described(candidate)}; it takes the fixture "
+            "candidate_trace or reference_trace, whose Run it repeats. Compare two recorded "
+            "traces with assert_equivalent, which without a measure of rounding wants equal bits"
+        )
+    if type(repeats) is not int:
+        raise ArgumentTypeError(
+            f"assert_deterministic was given {described(repeats)} as repeats; it takes the number "
+            "of Runs, such as 2"
+        )
+    if repeats < 2:
+        raise ArgumentError(
+            f"assert_deterministic was given repeats={repeats}; a Run is compared with another "
+            "one, so it takes 2 or more"
+        )
+    try:
+        judgement = judge_determinism(candidate, repeats)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    if judgement.verdict != "pass":
+        case = candidate.case
+        point = case.point if candidate.role == "candidate" else case.reference_point
+        report = determinism_message(judgement, case.program.path, str(point.without("dtype")))
+        raise TrainsafeFailure(report, judgement.findings)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

@@ -17,6 +17,7 @@ IMPORTS_TORCH = {
     "Traces": True,
     "consistent_tensor": False,
     "context": False,
+    "deterministic_runtime": False,
     "logical_tensor": False,
 }
 

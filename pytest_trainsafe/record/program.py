@@ -22,6 +22,7 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
+from pytest_trainsafe.record.determinism.sealed import sealed
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
@@ -72,6 +73,12 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
             around.enter_context(recorder.rng.recording())
+            around.enter_context(
+                contextlib.nullcontext()
+                if recorder.operators is None
+                else recorder.operators.recording()
+            )
+            around.enter_context(sealed(spec.sealed))
             around.enter_context(recorder.sites.constructions())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()

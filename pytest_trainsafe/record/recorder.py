@@ -18,6 +18,7 @@ from pytest_trainsafe.launch.collectives.ledger import listen
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.determinism.operator_ledger import OperatorLedger
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -64,6 +65,11 @@ class Recorder:
         self.writer = writer
         self.clock = Clock()
         self.rng = RngLedger(writer, self.clock) if self.spec.rng else NoLedger(writer)
+        self.operators = (
+            None
+            if self.spec.operators is None
+            else OperatorLedger(self.spec.operators, writer, self.clock)
+        )
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -216,6 +222,8 @@ class Recorder:
         reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         listen(reductions.on_collective)
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
+        if self.operators is not None:
+            self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
         dtype = precision(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):

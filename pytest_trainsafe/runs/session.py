@@ -347,9 +347,10 @@ class Session:
             task,
             spec.timeout,
             workdir,
-            script=bool(spec.script),
+            # Variables such as PYTHONHASHSEED are read when a process starts: forking is too late.
+            script=bool(spec.script or spec.environ),
             stop=order.stop,
-            environ=order.launch_environment.environ,
+            environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
         )
         result.raise_for_failure(spec.title)

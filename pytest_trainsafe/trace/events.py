@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
+from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
@@ -70,6 +71,7 @@ for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
     *(Altered, Annotations, Caller, Cast, Reduction, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
+    *(OperatorCount, OperatorEvent, OutsideRead),
 ):
     register(_built_in)
 

@@ -54,6 +54,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         seed, device, timeout (in seconds)
         inputs       files and variables ("$NAME") that the program reads
         repeat       0, or 1, 2, ... for the same Run once more
+        environ      variables that are set when the ranks' processes start, over those of the test
+        sealed       clocks, the process id and os.urandom give the program the same in every Run
 
     How it is trusted and changed:
         trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
@@ -71,6 +73,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         watch_casts  casts out of float64, and to FP8
         adapters     import paths of the framework adapters that the recorder asks
         rng          whether ranks keep the RNG ledger (`record/rng`)
+        operators    the step whose operators are recorded one by one, None for none
     """
 
     program: str
@@ -86,6 +89,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: float = 0.0
     inputs: tuple[str, ...] = ()
     repeat: int = 0
+    environ: tuple[tuple[str, str], ...] = ()
+    sealed: bool = False
     trusted: bool = False
     perturbation: float = 0.0
     sample: int = 0
@@ -98,6 +103,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watch_casts: bool = False
     adapters: tuple[str, ...] = ()
     rng: bool = True
+    operators: int | None = None
 
     @property
     def point(self) -> Point:
@@ -123,6 +129,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             how = ", with rewritten values, to find the code at fault"
         elif self.perturbation:
             how = ", under noise of the size of rounding"
+        if self.environ:
+            how += f", repeated with {' '.join('='.join(pair) for pair in self.environ)}"
         return f"{who}, in {self.dtype}{how}"
 
     @property

@@ -4,4 +4,5 @@
 `recomputation`, `evaluation`, `initialisation` and `workers` each what they are named after, and
 `expected` what a test asked for.  `draws` arranges a trace's draws, `regions` says over which axes
 a drawn tensor is cut.
+`determinism` judges whether the same Run gives the same results twice.
 """

@@ -1,0 +1,139 @@
+"""Where two Runs of one program first differ, bit for bit, in the order of dataflow."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from pytest_trainsafe.align.dataflow import in_dataflow
+from pytest_trainsafe.core.finding import StepSubject
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.errors import TraceError
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: How two Runs differ: in a tensor's bits or shape; in which tensors there are; in their order;
+#: in the model's inputs, where no tensor shows it; in whether the optimizer stepped.
+How = Literal["values", "shape", "missing", "added", "order", "inputs", "steps"]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first difference of two Runs.
+
+    `where` is the tensor, None where the difference is one of a whole `step`; `order` is its
+    place in dataflow.  `differing` of `total` recorded tensors differ, rank by rank, and
+    `greatest` is the greatest absolute difference in this one, None where it is unknown.
+    """
+
+    how: How
+    rank: int
+    step: int
+    where: TensorId | None = None
+    order: int = 0
+    differing: int = 0
+    total: int = 0
+    greatest: float | None = None
+
+    @property
+    def subject(self) -> StepSubject | None:
+        """What it is about, where that is no tensor."""
+        return None if self.where is not None else StepSubject(self.step)
+
+
+def first_divergence(first: Trace, second: Trace) -> Divergence | None:
+    """The first difference of two Runs of one RunSpec, but for its repetition; None for none."""
+    assert len(first.ranks) == len(second.ranks)
+    pairs = list(zip(first.ranks, second.ranks, strict=True))
+    total = sum(len(one.tensors) for one in first.ranks)
+    differing = sum(_count(one, other) for one, other in pairs)
+    if differing:
+        how, rank, order, where = _first_tensor(first, second)
+        return Divergence(
+            how,
+            rank,
+            where.step,
+            where,
+            order,
+            differing,
+            total,
+            _greatest(first, second, rank, where) if how == "values" else None,
+        )
+    for one, other in pairs:
+        if (step := _step_of_unlike(one, other)) is not None:
+            return Divergence(step[0], one.rank, step[1])
+        for a, b in zip(one.tensors, other.tensors, strict=True):
+            if a != b:
+                order = one.tensors[a].seq
+                return Divergence("order", one.rank, a.step, a, order, 0, total)
+    return None
+
+
+def _same(one: TensorEvent | None, other: TensorEvent | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.hash, one.dtype, one.shape) == (other.hash, other.dtype, other.shape)
+
+
+def _count(one: RankTrace, other: RankTrace) -> int:
+    ids = one.tensors.keys() | other.tensors.keys()
+    return sum(not _same(one.tensors.get(id), other.tensors.get(id)) for id in ids)
+
+
+def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]:
+    """How the first tensor that differs does so, the rank, its place, and which one it is."""
+    found: list[tuple[int, int, How, int, TensorId]] = []
+    for trace, absent in ((first, "missing"), (second, "added")):
+        for order, id in enumerate(_every_id(trace)):
+            events = [(a.tensors.get(id), b.tensors.get(id)) for a, b in _pairs(first, second)]
+            rank = next((n for n, (a, b) in enumerate(events) if not _same(a, b)), None)
+            if rank is None:
+                continue
+            a, b = events[rank]
+            how: How
+            if a is None or b is None:
+                how = "missing" if absent == "missing" else "added"
+            else:
+                how = "values" if (a.dtype, a.shape) == (b.dtype, b.shape) else "shape"
+            found.append((id.step, order, how, rank, id))
+            break
+    _, order, how, rank, id = min(found, key=lambda each: each[:2])
+    return how, rank, order, id
+
+
+def _every_id(trace: Trace) -> list[TensorId]:
+    """Every tensor in the order of dataflow; what only stand-ins recorded comes last."""
+    ids = dict.fromkeys(in_dataflow(trace))
+    rest = (id for rank in trace.ranks for id in rank.tensors)
+    return list(dict.fromkeys(itertools.chain(ids, rest)))
+
+
+def _pairs(first: Trace, second: Trace) -> list[tuple[RankTrace, RankTrace]]:
+    return list(zip(first.ranks, second.ranks, strict=True))
+
+
+def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
+    """The first step whose inputs differ, or in which the optimizer stepped in one Run alone."""
+    for a, b in itertools.zip_longest(one.inputs, other.inputs):
+        if a != b:
+            return "inputs", (a or b).step
+    for a, b in itertools.zip_longest(one.steps, other.steps):
+        if a is None or b is None or a.optimizer_stepped != b.optimizer_stepped:
+            return "steps", (a or b).step
+    return None
+
+
+def _greatest(first: Trace, second: Trace, rank: int, where: TensorId) -> float | None:
+    """The greatest absolute difference of a tensor's elements, where both Runs kept them."""
+    try:
+        one = first.load(rank, first.ranks[rank].tensors[where])
+        other = second.load(rank, second.ranks[rank].tensors[where])
+    except TraceError:  # a sketch has no elements
+        return None
+    if not one.numel() or one.dtype is torch.bool:
+        return None
+    wide = torch.complex128 if one.is_complex() else torch.float64
+    return float((one.to(wide) - other.to(wide)).abs().max())

@@ -1,0 +1,127 @@
+"""Judges whether a Run is deterministic: the same RunSpec again must record the same bits.
+
+Called by `assert_deterministic`.  The repeats run in processes whose strings hash differently and
+whose fresh memory holds something else (`variation`), so that what depends on either shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.replay.determinism.cause import Cause, cause_of_draws, find_cause
+from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
+from pytest_trainsafe.judge.replay.determinism.variation import not_varied, variables
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+_HOW = {
+    "values": "differs",
+    "shape": "has another dtype or shape",
+    "missing": "is missing",
+    "added": "is there and was not before",
+    "order": "is recorded in another order, with the same values",
+    "inputs": "the model is given other inputs",
+    "steps": "the optimizer steps in one of the Runs alone",
+}
+
+
+def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
+    """Judge the Run of the first rung against `repeats` - 1 repetitions of it.
+
+    Raises GroupFailure where the ranks of a Run did not finish.
+    """
+    assert repeats >= 2, repeats
+    spec = traces.spec(traces.case.rungs[0])
+    again = [
+        structs.replace(spec, repeat=number, environ=variables(number, number))
+        for number in range(1, repeats)
+    ]
+    for each in (spec, *again):
+        traces.runs.start(each)
+    first = traces.runs.get(spec).trace
+    notes = [*not_varied(first.manifest.device), *_unrecorded(first)]
+    if not any(rank.tensors for rank in first.ranks):
+        return FoundJudgement("replay", [_nothing(first)], notes)
+    for each in again:
+        second = traces.runs.get(each).trace
+        found = first_divergence(first, second)
+        if found is not None:
+            cause = _cause(traces, spec, found, (first, second))
+            return FoundJudgement(
+                "replay", [finding(first, found, cause, each.repeat, repeats)], notes
+            )
+    return FoundJudgement("replay", [], notes)
+
+
+def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, Trace]) -> Cause:
+    settings = traces.case.settings
+    why = ""
+    if not settings.localize:
+        why = "the operators were not recorded (--trainsafe-localize off)"
+    elif spec.point.get("compile", False):
+        why = "the operators of compiled code are not recorded"
+    if why:
+        return cause_of_draws(*pair, found) or Cause("unknown", f"the cause is not known: {why}")
+
+    def make(specs: Sequence[RunSpec]) -> list[Trace]:
+        for each in specs:
+            traces.runs.start(each)
+        return [traces.runs.get(each).trace for each in specs]
+
+    return find_cause(spec, found, make)
+
+
+def finding(first: Trace, found: Divergence, cause: Cause, number: int, repeats: int) -> Finding:
+    """The finding of a Run that differs from the first one; `number` counts from 0."""
+    module = None if found.where is None else found.where.module
+    event = None if module is None else first.ranks[found.rank].modules.get(module)
+    by = "" if found.greatest is None else f" by up to {found.greatest:.1e}"
+    others = found.differing - 1
+    rest = f"; {others} of {found.total - 1} others differ too" if others > 0 else ""
+    message = (
+        f"{_HOW[found.how]}{by} on rank {found.rank} in Run {number + 1} of {repeats}, "
+        f"and Run 1 is the same Run{rest}"
+    )
+    operator = cause.operator
+    check = f"determinism:{cause.code}"
+    text = "" if operator is None else operator.text
+    evidence: list[tuple[str, str | int | float | bool]] = [("rank", found.rank)]
+    evidence += [("step", found.step), ("run", number + 1), ("differing", found.differing)]
+    if operator is not None:
+        evidence += [("operator", operator.event.name), ("line", operator.event.line)]
+    return Finding(
+        verdict="fail",
+        judge="replay",
+        check=check,
+        message=message,
+        where=found.where,
+        subject=found.subject,
+        evidence=tuple(evidence),
+        dtype=first.manifest.dtype,
+        order=found.order,
+        pattern=Pattern(check, text, "", cause.text),
+        module_class="" if event is None else event.cls,
+        source=cause.source,
+    )
+
+
+def _nothing(trace: Trace) -> Finding:
+    kinds = " ".join(trace.manifest.spec.kinds)
+    message = f"no tensor was recorded, so nothing can differ (kinds recorded: {kinds or 'all'})"
+    return Finding(
+        verdict="inconclusive", judge="replay", check="determinism:nothing", message=message
+    )
+
+
+def _unrecorded(trace: Trace) -> list[str]:
+    """What the Runs do that their traces do not show, in words, each once."""
+    notes = [text for rank in trace.ranks for text in rank.note("not_compared")]
+    compiled = {name for rank in trace.ranks for name in rank.note("compiled")}
+    if compiled:
+        notes.append(f"not compared: {len(compiled)} modules inside of compiled regions")
+    return list(dict.fromkeys(notes))

@@ -1,0 +1,136 @@
+"""Which operator first computes something else in one of two Runs, and what it is due to.
+
+Compares the operator ledgers of one step, rank by rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_trainsafe.core.code_files import is_installed, is_stdlib, relative
+from pytest_trainsafe.judge.replay.determinism.nondeterministic import base_name
+from pytest_trainsafe.judge.replay.draws import Draw, Draws
+from pytest_trainsafe.record.rng.operators import OPERATORS
+from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+
+#: What differs at an operator: its result alone, an argument that is no tensor, a tensor that no
+#: operator before it made differently, or which operator it is.
+Differs = Literal["result", "argument", "input", "call"]
+
+#: Operators whose results hold whatever was in memory.
+_UNWRITTEN = frozenset(
+    {
+        *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
+        *("new_empty_strided", "resize_", "resize", "resize_as_"),
+    }
+)
+
+_RANDOM = frozenset(name.partition(".")[0] for name in OPERATORS)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOperator:
+    """The first operator that differs.  `event` is that of the first Run, `number` its place."""
+
+    differs: Differs
+    rank: int
+    number: int
+    event: OperatorEvent
+    other: OperatorEvent
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it draws random numbers."""
+        return base_name(self.event.name) in _RANDOM
+
+    @property
+    def text(self) -> str:
+        """What differs, in a sentence."""
+        event = self.event
+        where = f" in {event.module or 'the root module'}" if event.module is not None else ""
+        at = f" at {relative(event.line)}" if event.line else ""
+        name = f"{event.name}{' (backward)' if event.backward else ''}{where}{at}"
+        if self.differs == "call":
+            return f"one Run calls {name}, the other {self.other.name} in its place"
+        if self.differs == "argument":
+            shown = f"({_cut(event.arguments)}) and ({_cut(self.other.arguments)})"
+            return f"{name} is the first to differ: its arguments are {shown}"
+        if self.differs == "input":
+            return f"{name} is the first to differ: it is given a tensor that no operator made"
+        return f"{name} is the first to differ: its inputs are equal, its results are not"
+
+
+def first_operator(first: Trace, second: Trace, rank: int) -> FirstOperator | None:
+    """The first operator that differs on a rank; None where none that was recorded does."""
+    pair = zip(
+        first.ranks[rank].events_of(OperatorEvent),
+        second.ranks[rank].events_of(OperatorEvent),
+        strict=False,
+    )
+    for number, (one, other) in enumerate(pair):
+        differs = _differs(one, other)
+        if differs is not None:
+            return FirstOperator(differs, rank, number, one, other)
+    return None
+
+
+def left_out(trace: Trace) -> int:
+    """How many operators of the step were called and not recorded, on all ranks."""
+    counts = (count for rank in trace.ranks for count in rank.events_of(OperatorCount))
+    return sum(count.called - count.recorded for count in counts)
+
+
+def _differs(one: OperatorEvent, other: OperatorEvent) -> Differs | None:
+    if (one.name, one.at, one.module) != (other.name, other.at, other.module):
+        return "call"
+    if one.outputs == other.outputs or one.view or base_name(one.name) in _UNWRITTEN:
+        return None
+    if one.arguments != other.arguments:
+        return "argument"
+    return "result" if one.inputs == other.inputs else "input"
+
+
+def last_read(rank: RankTrace, before: int) -> OutsideRead | None:
+    """The last line that read the clock, or the like, before the operator of number `before`."""
+    reads = [read for read in rank.events_of(OutsideRead) if read.before <= before]
+    return reads[-1] if reads else None
+
+
+def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
+    """The first draw up to a step from a generator that another state was left in by nobody.
+
+    Of a generator that drew more in one Run than in the other the state differs by that; its
+    later draws do not count.
+    """
+    found: list[Draw] = []
+    streams: dict[str, list[list[Draw]]] = {}
+    for side, trace in enumerate((first, second)):
+        for draw in Draws.of(trace).by_rank[rank]:
+            if draw.event.step <= max(step, 0) and _is_programs(draw):
+                streams.setdefault(draw.event.generator, [[], []])[side].append(draw)
+    for ones, others in streams.values():
+        for one, other in itertools.takewhile(_continues, zip(ones, others, strict=False)):
+            if one.event.before != other.event.before:
+                found.append(one)
+                break
+    return min(found, key=lambda draw: draw.order, default=None)
+
+
+def _continues(pair: tuple[Draw, Draw]) -> bool:
+    one, other = (draw.event for draw in pair)
+    return one.before != other.before or one.after == other.after
+
+
+def _is_programs(draw: Draw) -> bool:
+    """Whether the program drew, or made the generator: libraries draw names of files too."""
+    file = draw.event.line.rpartition(":")[0]
+    if not file:  # the name of a generator that somebody made has its line
+        return " of " in draw.event.generator
+    return not is_stdlib(file) and not is_installed(file)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}..."

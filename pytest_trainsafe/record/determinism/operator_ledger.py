@@ -1,0 +1,201 @@
+"""Records every operator of one step with exact hashes: which one first makes another result.
+
+Called by the recorder in Runs whose RunSpec names a step.  The step begins where the one before
+it ends, the first one where the program begins, so that its data and its initial values belong
+to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pytest_trainsafe.core.code_files import TORCH, is_ours
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.determinism.sealed import is_programs
+from pytest_trainsafe.record.rng import frames
+from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: Operators of a step that are recorded; about 300 bytes each.
+MAX_OPERATORS = 50_000
+
+#: Different lines that read something outside of the process.
+MAX_READS = 64
+
+#: The longest text of an operator's arguments.
+_LONGEST = 200
+
+#: Files of torch that only hand an operator on.  A recorder's operator comes through no others.
+_THIN = tuple(
+    TORCH + name.replace("/", os.sep)
+    for name in (
+        *("_tensor.py", "functional.py", "_ops.py", "nn/functional.py", "overrides.py"),
+        *("utils/_contextlib.py", "utils/_python_dispatch.py", "utils/_pytree.py", "_linalg_utils"),
+    )
+)
+
+#: Built-in functions whose results differ between processes: module, or that of their class,
+#: and qualified name.
+_OUTSIDE = {
+    **{("time", name): f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns")},
+    **{("time", name): f"time.{name}" for name in ("perf_counter", "perf_counter_ns")},
+    **{("time", name): f"time.{name}" for name in ("process_time", "process_time_ns")},
+    (None, "datetime.now"): "datetime.now",
+    (None, "datetime.utcnow"): "datetime.utcnow",
+    (None, "date.today"): "date.today",
+    ("posix", "urandom"): "os.urandom",
+    ("posix", "getpid"): "os.getpid",
+}
+
+
+class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the operators of one step of a rank; `recording` is entered around the program."""
+
+    def __init__(self, step: int, writer: RankWriter, clock: Clock) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._step = max(step, 0)
+        self._writer = writer
+        self._clock = clock
+        self._names: Mapping[nn.Module, str] = {}
+        self._called = self._recorded = 0
+        self._reads: set[tuple[str, str, int]] = set()
+        self._thread, self._pid = threading.get_ident(), os.getpid()
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record the step's operators until the end, and what the program reads from outside."""
+        before = sys.getprofile()
+        if before is None:
+            sys.setprofile(self._profile)
+        try:
+            with self:
+                yield
+        finally:
+            if before is None:
+                sys.setprofile(None)
+        self._writer.add(OperatorCount(self._called, self._recorded))
+
+    def watch(self, names: Mapping[nn.Module, str]) -> None:
+        """From now on operators belong to these modules."""
+        self._names = names
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: nothing is compiled in these Runs, and to skip the compiler torch would import it."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self._on or _of_the_recorder(sys._getframe(1)):
+            return func(*args, **kwargs)
+        self._called += 1
+        if self._called > MAX_OPERATORS:
+            return func(*args, **kwargs)
+        given = tree_leaves((args, dict(kwargs)))
+        inputs = _digest(given)
+        result = func(*args, **kwargs)
+        # What a collective makes is there only when somebody has waited for it.
+        outputs = "" if func.namespace in ("c10d", "_c10d_functional") else _digest([result])
+        whole = self._clock.step is None or _in_backward()
+        place = frames.place(self._names, whole=whole, skip=2)
+        self._recorded += 1
+        self._writer.add(
+            OperatorEvent(
+                name=str(func),
+                step=self._step,
+                inputs=inputs,
+                outputs=outputs,
+                arguments=_described(given),
+                microbatch=None if self._clock.step is None else self._clock.microbatch,
+                module=None if place.module is None else self._names[place.module],
+                backward=_in_backward(),
+                view=_is_view(func),
+                at=place.at,
+                user=place.user,
+            )
+        )
+        return result
+
+    @property
+    def _on(self) -> bool:
+        return self._clock.steps_done == self._step and os.getpid() == self._pid
+
+    def _profile(self, frame: FrameType, event: str, called: Any) -> None:
+        """Note a call of the program's own code to a function whose result nobody repeats."""
+        if event != "c_call" or not self._on or len(self._reads) >= MAX_READS:
+            return
+        name = getattr(called, "__qualname__", "")
+        what = _OUTSIDE.get((getattr(called, "__module__", None), name))
+        file = frame.f_code.co_filename
+        if what is None or not is_programs(file):
+            return
+        at = f"{file}:{frame.f_lineno}"
+        if not any(known[:2] == (what, at) for known in self._reads):
+            self._reads.add((what, at, self._recorded))
+            self._writer.add(OutsideRead(what, at, self._recorded))
+
+
+def _of_the_recorder(frame: FrameType | None) -> bool:
+    """Whether the operator is the recorder's own: it hashes, copies and sketches tensors."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_THIN):
+            return is_ours(file)
+        frame = frame.f_back
+    return False
+
+
+def _is_view(func: Any) -> bool:
+    """Whether the operator returns views of its arguments, by its schema."""
+    returns = [each.alias_info for each in func._schema.returns]
+    aliases = any(alias is not None and not alias.is_write for alias in returns)
+    # What Python data becomes a tensor by has the signature of a view.
+    return aliases and "lift_fresh" not in func._schema.name
+
+
+def _digest(values: Sequence[Any]) -> str:
+    """The hash of the tensors among some values; "" where there are none, or not in memory."""
+    digest, found = xxhash.xxh3_128(), False
+    for value in tree_leaves(values):
+        local = getattr(value, "_local_tensor", value)
+        if type(local) not in (torch.Tensor, nn.Parameter):
+            continue
+        if local.is_meta or local.layout is not torch.strided or local.is_quantized:
+            continue
+        found = True
+        plain = local.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        if plain.numel():
+            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest() if found else ""
+
+
+def _described(given: Sequence[Any]) -> str:
+    """The arguments that are no tensors and look alike in every process."""
+    plain = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format)
+    text = ", ".join(repr(each) for each in given if isinstance(each, plain))
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... {xxhash.xxh3_64_hexdigest(text)}"
+
+
+def _in_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,72 @@
+"""Has the clock, the process id and the system's random numbers be the same in every Run.
+
+Called by the recorder in Runs whose RunSpec is `sealed`: where two of these agree and others do
+not, what differs depends on one of these.  Only calls by the program's own code are answered so;
+torch and other packages read the real clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib
+
+#: The time at which a sealed program begins, and how much passes with each reading of a clock.
+_BEGIN, _TICK = 1_000_000_000 * 10**9, 10**6
+
+_SECONDS = ("time", "monotonic", "perf_counter", "process_time")
+
+
+def is_programs(file: str) -> bool:
+    """Whether a file is of the program itself: not of torch, another package, Python or ours."""
+    if file.startswith((TORCH, "<")) or is_ours(file):
+        return False
+    return not is_stdlib(file) and not is_installed(file)
+
+
+@contextlib.contextmanager
+def sealed(wanted: bool = True) -> Iterator[None]:
+    """Answer the program's own calls the same in every Run until the end, if it is wanted."""
+    if not wanted:
+        yield
+        return
+    entropy = random.Random(0)
+    now = _BEGIN
+    on = True
+
+    def tick() -> int:
+        nonlocal now
+        now += _TICK
+        return now
+
+    def answered(original: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            frame: FrameType = sys._getframe(1)
+            # A program may have bound this function to a name of its own.
+            theirs = on and is_programs(frame.f_code.co_filename)
+            return answer(*args) if theirs else original(*args)
+
+        return call
+
+    answers: list[tuple[Any, str, Callable[..., Any]]] = [
+        (os, "getpid", lambda: 1),
+        (os, "urandom", entropy.randbytes),
+    ]
+    answers += [(time, name, lambda: tick() / 10**9) for name in _SECONDS]
+    answers += [(time, f"{name}_ns", tick) for name in _SECONDS]
+    with contextlib.ExitStack() as undo:
+        for module, name, answer in answers:
+            original = getattr(module, name)
+            undo.callback(setattr, module, name, original)
+            setattr(module, name, answered(original, answer))
+        try:
+            yield
+        finally:
+            on = False

@@ -1,0 +1,31 @@
+"""The failure message of `assert_deterministic`: the first difference, its operator, its cause.
+
+Plain text within 100 columns, as the other reports.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.report.rows import head, row
+
+
+def determinism_message(judgement: FoundJudgement, program: str, point: str) -> str:
+    """The report of a judgement that is no pass."""
+    wrong = judgement.verdict == "fail"
+    what = "is not deterministic" if wrong else "is inconclusive, so not a pass"
+    lines = head(f"trainsafe: {program} at {point} {what}")
+    for finding in judgement.findings:
+        about = f"{finding.about} " if finding.about is not None else ""
+        lines += ["", f"  {finding.check}", *row("first", about + finding.message)]
+        if finding.pattern is not None:
+            lines += row("operator", finding.pattern.text)
+            lines += row("so", finding.pattern.cause)
+        lines += row("look at", relative(finding.source) if finding.source else "", wrapped=False)
+    if judgement.not_compared:
+        lines.append("")
+    for text in judgement.not_compared:
+        label, _, rest = text.partition(": ")
+        known = label in ("not varied", "not compared")
+        lines += row(label if known else "not compared", rest if known else text)
+    return "\n".join(lines)

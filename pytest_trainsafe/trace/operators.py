@@ -1,0 +1,76 @@
+"""The events of the operator ledger: every operator of one step, with exact hashes.
+
+`record/determinism/operator_ledger.py` writes them for a RunSpec that names the step, and
+`judge/replay/determinism/operator_look.py` compares those of two Runs.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+
+from pytest_trainsafe.core.layout import Count
+from pytest_trainsafe.core.tensor_id import Number, Step
+from pytest_trainsafe.trace.facts import Text
+
+_HASH = re.compile(r"([0-9a-f]{32})?", re.ASCII)
+_LINE = re.compile(r"([^\x00-\x1f]+:\d{1,9})?", re.ASCII)
+
+
+class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=True):
+    """An operator was called: "aten.mul.Tensor".
+
+    `inputs` and `outputs` are hashes of all tensors that go in and come out, "" where there are
+    none that can be read.  `arguments` has the other arguments as text, shortened.
+    `view` says that the outputs are views of the inputs, so that nothing is computed.
+    `at` is the innermost line outside of torch, and `user` that of the user's own code where `at`
+    is an installed package's.
+    """
+
+    name: Text
+    step: Step
+    inputs: str = ""
+    outputs: str = ""
+    arguments: Text = ""
+    microbatch: Number | None = None
+    module: Text | None = None
+    backward: bool = False
+    view: bool = False
+    at: Text = ""
+    user: Text = ""
+
+    @property
+    def line(self) -> str:
+        """The program's line that called it, "" where none did."""
+        return self.user or self.at
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        if not (_HASH.fullmatch(self.inputs) and _HASH.fullmatch(self.outputs)):
+            return "an operator has a malformed hash"
+        sound = _LINE.fullmatch(self.at) and _LINE.fullmatch(self.user)
+        return "" if sound else "an operator names no line of a file"
+
+
+class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
+    """The program's line `at` called `what`, whose result differs between processes.
+
+    `before` is the number of operators that the rank had recorded by then.
+    """
+
+    what: Text
+    at: Text
+    before: Count
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return "" if _LINE.fullmatch(self.at) else "it names no line of a file"
+
+
+class OperatorCount(msgspec.Struct, frozen=True, tag="operator_count"):
+    """How many operators the step called, and how many of these, the first, were recorded."""
+
+    called: Annotated[int, msgspec.Meta(ge=0, le=2**48)]
+    recorded: Count

@@ -1,0 +1,107 @@
+"""A small training that is deterministic, and the same with one thing in it that is not.
+
+Run as a script it records what it is given as JSON, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+BATCH, WIDTH = 4, 300
+
+#: So many that two processes have them in another order, whatever their hashes are.
+NAMES = {f"shard-{number}" for number in range(40)}
+
+
+def train(ctx: Any, fault: str = "") -> None:
+    """Train two linear layers for two steps of two micro-batches."""
+    model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Linear(8, 1))
+    ctx.initialize(model)
+    ctx.watch(model)
+    noise = np.random.default_rng(None if fault == "unseeded generator" else ctx.seed)
+    names = iter(list(NAMES) if fault == "order of a set" else sorted(NAMES))
+    for step in range(2):
+        began = time.perf_counter()
+        with ctx.step(), racing_bincount(fault == "nondeterministic operator"):
+            for index in ctx.microbatches(2):
+                with ctx.microbatch(index):
+                    x = load(next(names), fault) + torch.from_numpy(noise.standard_normal(WIDTH))
+                    x = x.to(ctx.dtype)
+                    scale = 1.0
+                    if fault == "scale by the time" and step == 1:
+                        scale += time.time() % 1
+                    if fault == "scale by os.urandom":
+                        scale += int.from_bytes(os.urandom(4), "big") / 2**32
+                    weights = torch.linspace(0, 1, BATCH, dtype=ctx.dtype)
+                    counts = torch.bincount(torch.arange(BATCH), weights)
+                    loss = (model(x) * counts[:, None] * scale).square().mean()
+                    loss.backward()
+                    ctx.loss(loss)
+            # By hand: torch's optimizers import the compiler, for two seconds in each process.
+            for parameter in model.parameters():
+                if ctx.point.size("dp") > 1:
+                    torch.distributed.all_reduce(parameter.grad, group=ctx.group("dp"))
+                parameter.data -= 0.01 * parameter.grad
+                parameter.grad = None
+        print("seconds", time.perf_counter() - began)  # a clock that nothing depends on
+
+
+def load(name: str, fault: str) -> torch.Tensor:
+    """The examples of a shard: memory that is allocated, and then written."""
+    examples = torch.empty(BATCH, WIDTH, dtype=torch.float64)
+    written = BATCH - 1 if fault == "memory that is not written" else BATCH
+    generator = torch.Generator().manual_seed(int(name.partition("-")[2]))
+    examples[:written] = torch.randn(written, WIDTH, generator=generator, dtype=torch.float64)
+    return examples
+
+
+@contextmanager
+def racing_bincount(wanted: bool) -> Iterator[None]:
+    """Have `torch.bincount` compute something else in every call, as a race may."""
+    if not wanted:
+        yield
+        return
+
+    def raced(x: torch.Tensor, weights: torch.Tensor, minlength: int = 0) -> torch.Tensor:
+        late = int.from_bytes(os.urandom(4), "big") / 2**32
+        return torch.zeros_like(weights).index_add(0, x, weights) + late
+
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("bincount", raced, "CPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def record_all(jobs: list[tuple[str, int, bool, str]]) -> None:
+    """Record jobs: a fault, the step whose operators are recorded, `sealed`, and the folder."""
+    from pytest_trainsafe.record import program
+    from pytest_trainsafe.record.assignment import Assignment
+    from pytest_trainsafe.trace.run_spec import RunSpec
+    from pytest_trainsafe.trace.writer import manifest_of, write_manifest
+
+    for fault, step, sealed, folder in jobs:
+        spec = RunSpec(
+            program="determinism_programs:train",
+            dtype="float64",
+            operators=step,
+            sealed=sealed,
+        )
+        write_manifest(Path(folder), manifest_of(spec, "cpu"))
+        program.record(Assignment(spec=spec, trace=folder), lambda ctx, f=fault: train(ctx, f))
+
+
+if __name__ == "__main__":
+    record_all(json.loads(sys.argv[1]))

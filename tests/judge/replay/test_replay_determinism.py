@@ -1,0 +1,188 @@
+"""Each planted cause of other results is found and named; a deterministic program has none.
+
+Three processes record every program twice: two seeds of string hashes, two fillings of memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import determinism_programs
+import pytest
+
+from pytest_trainsafe.judge.replay.determinism.cause import Cause, cause_of_draws, find_cause
+from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+from pytest_trainsafe.judge.replay.determinism.judge import finding
+from pytest_trainsafe.judge.replay.determinism.operator_look import first_operator
+from pytest_trainsafe.judge.replay.determinism.variation import Environ, variables
+from pytest_trainsafe.trace.operators import OperatorEvent
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+#: What is planted, the step in which it shows, the code of its cause, and words of the report.
+FAULTS = [
+    ("unseeded generator", 0, "unseeded", "numpy.random.Generator of determinism_programs.py:"),
+    ("order of a set", 0, "order", "PYTHONHASHSEED"),
+    ("memory that is not written", 0, "uninitialised", "torch.empty"),
+    ("scale by the time", 1, "time", "time.time is called before it"),
+    ("scale by os.urandom", 0, "unseeded", "os.urandom is called before it"),
+    ("nondeterministic operator", 0, "operator", "torch documents torch.bincount"),
+]
+
+#: Seeds of string hashes and patterns of memory, one process each.
+PROCESSES = [(1, 1), (2, 1), (1, 2)]
+
+
+#: Which Runs of a program there are: its process, whether it is the second there, and sealed.
+Which = tuple[tuple[int, int], int, bool]
+RUNS: list[Which] = [
+    *(((1, 1), again, False) for again in range(2)),
+    *((process, 0, False) for process in PROCESSES[1:]),
+]
+SEALED: list[Which] = [((1, 1), again, True) for again in range(2)]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The traces of every program, by process."""
+
+    folder: Path
+
+    def trace(self, fault: str, which: Which = RUNS[0]) -> Trace:
+        return Trace.open(self.path(fault, which))
+
+    def path(self, fault: str, which: Which) -> Path:
+        (hashes, memory), again, sealed = which
+        return self.folder / f"{fault}-{hashes}-{memory}-{again}{'-sealed' if sealed else ''}"
+
+    def make(self, fault: str, specs: Sequence[RunSpec]) -> list[Trace]:
+        """What a session would record for these RunSpecs of a program."""
+        by_environ: dict[Environ, tuple[int, int]] = {variables(*each): each for each in PROCESSES}
+        return [
+            self.trace(fault, (by_environ.get(each.environ, (1, 1)), each.repeat - 1, each.sealed))
+            for each in specs
+        ]
+
+    def cause(self, fault: str) -> Cause:
+        """The cause that is found when Runs differ in everything that is varied."""
+        first = self.trace(fault)
+        found = (first_divergence(first, self.trace(fault, which)) for which in RUNS[1:])
+        differs = next(each for each in found if each is not None)
+        spec = RunSpec(program="determinism_programs:train", dtype="float64")
+        return find_cause(spec, differs, lambda specs: self.make(fault, specs))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """Every program recorded in every process, sealed where the cause is outside of it."""
+    made = Recorded(tmp_path_factory.mktemp("determinism"))
+    jobs = [("", 0, which) for which in RUNS]
+    for fault, step, code, _ in FAULTS:
+        varied = RUNS if code in ("order", "uninitialised") else RUNS[:2]
+        jobs += [(fault, step, which) for which in varied]
+        jobs += [(fault, step, which) for which in SEALED if "scale" in fault]
+    running = []
+    for process in PROCESSES:
+        own = [
+            (fault, step, which[2], str(made.path(fault, which)))
+            for fault, step, which in jobs
+            if which[0] == process
+        ]
+        environ = {**os.environ, **dict(variables(*process)), "RANK": "0", "WORLD_SIZE": "1"}
+        command = [sys.executable, determinism_programs.__file__, json.dumps(own)]
+        running.append(
+            subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    for each in running:
+        output, _ = each.communicate(timeout=120)
+        assert each.returncode == 0, output.decode()
+    return made
+
+
+def test_a_deterministic_program_has_equal_bits_whatever_is_varied(recorded):
+    first = recorded.trace("")
+
+    assert [first_divergence(first, recorded.trace("", which)) for which in RUNS] == [None] * 4
+    assert first.ranks[0].tensors
+
+
+def test_the_operators_of_a_deterministic_program_are_recorded_and_alike(recorded):
+    first = recorded.trace("")
+    names = {event.name for event in first.ranks[0].events_of(OperatorEvent)}
+
+    assert {"aten.empty.memory_format", "aten.bincount.default", "aten.addmm.default"} <= names
+    assert "aten.mm.default" in names  # of the backward
+    assert [first_operator(first, recorded.trace("", which), 0) for which in RUNS] == [None] * 4
+
+
+@pytest.mark.parametrize(("fault", "step", "code", "words"), FAULTS)
+def test_a_planted_cause_is_named_with_its_operator_and_line(recorded, fault, step, code, words):
+    cause = recorded.cause(fault)
+
+    assert cause.code == code, cause
+    assert words in cause.text
+    assert cause.operator is not None
+    assert cause.source.rpartition(":")[0] == determinism_programs.__file__
+
+
+@pytest.mark.parametrize(
+    ("fault", "differ"),
+    [
+        ("order of a set", [False, True, False]),
+        ("memory that is not written", [False, False, True]),
+    ],
+)
+def test_only_what_the_cause_depends_on_makes_a_difference(recorded, fault, differ):
+    first = recorded.trace(fault)
+    found = [first_divergence(first, recorded.trace(fault, which)) for which in RUNS[1:]]
+
+    assert [each is not None for each in found] == differ
+
+
+def test_the_first_difference_is_the_first_in_dataflow(recorded):
+    first, second = (recorded.trace("scale by the time", which) for which in RUNS[:2])
+    found = first_divergence(first, second)
+
+    assert found is not None
+    assert (found.how, found.rank, found.step) == ("values", 0, 1)
+    assert str(found.where) == "loss · loss · step 1 · micro-batch 0"
+    assert found.greatest
+
+
+def test_an_unseeded_generator_is_named_from_the_ledgers_alone(recorded):
+    first, second = (recorded.trace("unseeded generator", which) for which in RUNS[:2])
+    found = first_divergence(first, second)
+    assert found is not None
+
+    cause = cause_of_draws(first, second, found)
+
+    assert cause is not None
+    assert cause.code == "unseeded"
+
+
+def test_seeded_generators_are_no_cause(recorded):
+    first, second = (recorded.trace("order of a set", which) for which in (RUNS[0], RUNS[2]))
+    found = first_divergence(first, second)
+    assert found is not None
+
+    assert cause_of_draws(first, second, found) is None
+
+
+def test_a_finding_has_its_rank_its_operator_and_its_line(recorded):
+    first, second = (recorded.trace("order of a set", which) for which in (RUNS[0], RUNS[2]))
+    found = first_divergence(first, second)
+    assert found is not None
+
+    made = finding(first, found, recorded.cause("order of a set"), 1, 2)
+
+    assert (made.verdict, made.judge, made.check) == ("fail", "replay", "determinism:order")
+    assert made.message.startswith("differs by up to ")
+    assert " on rank 0 in Run 2 of 2, and Run 1 is the same Run; " in made.message
+    assert dict(made.evidence)["operator"]
+    assert made.source.rpartition(":")[0] == determinism_programs.__file__

@@ -1,0 +1,98 @@
+"""`deterministic_runtime` makes what runs inside repeatable, and puts every setting back."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils import deterministic
+
+from pytest_trainsafe import deterministic_runtime
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+
+def _settings():
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        deterministic.fill_uninitialized_memory,
+        torch.backends.cudnn.deterministic,
+        torch.backends.cudnn.benchmark,
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
+    )
+
+
+def _states():
+    numpy = np.random.get_state()
+    return random.getstate(), numpy[1].tolist(), numpy[2], torch.get_rng_state().tolist()
+
+
+def _draws():
+    return random.random(), np.random.random(), torch.rand(3).tolist(), torch.empty(3).tolist()
+
+
+def test_two_regions_of_one_seed_draw_the_same_and_fill_memory_the_same():
+    with deterministic_runtime(7):
+        first = _draws()
+    random.random(), np.random.random(), torch.rand(1)
+    with deterministic_runtime(7):
+        second = _draws()
+
+    # Memory is filled with NaN, which equals nothing.
+    assert repr(first) == repr(second)
+    assert "nan" in repr(first[3])
+
+
+def test_regions_of_different_seeds_draw_different_numbers():
+    with deterministic_runtime(7):
+        first = _draws()
+    with deterministic_runtime(8):
+        second = _draws()
+
+    assert all(one != other for one, other in zip(first[:3], second[:3], strict=True))
+
+
+def test_every_setting_and_every_state_is_put_back_after_an_error(monkeypatch):
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "of the user's own")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)
+    settings, states = _settings(), _states()
+
+    inside = []
+
+    def fail() -> None:
+        with deterministic_runtime():
+            inside.extend(_settings())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+
+    assert tuple(inside) == (True, False, True, True, False, ":4096:8")
+    assert (_settings(), _states()) == (settings, states)
+
+
+def test_an_operator_that_torch_cannot_make_deterministic_raises_or_warns():
+    def put():
+        torch.zeros(4).put_(torch.tensor([1]), torch.ones(1))
+
+    with deterministic_runtime(), pytest.raises(RuntimeError, match="put_"):
+        put()
+    with deterministic_runtime(warn_only=True), pytest.warns(UserWarning, match="put_"):
+        put()
+    put()
+
+
+@pytest.mark.parametrize("seed", [None, 1.5, "1", True])
+def test_a_seed_that_is_no_integer_is_refused(seed):
+    with pytest.raises(ArgumentTypeError, match="it takes an integer"), deterministic_runtime(seed):
+        pass
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_out_of_range_is_refused(seed):
+    with pytest.raises(ArgumentError, match="from 0 to"), deterministic_runtime(seed):
+        pass

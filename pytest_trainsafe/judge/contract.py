@@ -1,7 +1,7 @@
 """The interface of judges: a judge requests Runs and returns a Judgement.
 
 A judge starts no ranks, prints nothing, and raises no exception for a fault of the tested program.
-The session launches, shares and caches the Runs that it requests. `registry` has the judges, and
+The session launches, shares and caches the Runs that it requests.  `registry` has the judges, and
 `joint` combines their verdicts.
 """
 
@@ -23,8 +23,8 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 class Terms:
     """The arguments of `assert_trainsafe`, which apply to every judge.
 
-    `loosen` multiplies tolerances. `accept` names inconclusive checks that do not fail the test,
-    including those of the marker and the settings. `expect` has the results of `expect_rng`.
+    `loosen` multiplies tolerances.  `accept` names inconclusive checks that do not fail the test,
+    including those of the marker and the settings.  `expect` has the results of `expect_rng`.
     """
 
     loosen: Sequence[Loosen] = ()
@@ -63,7 +63,7 @@ class Judge(Protocol):
         ...
 
     def judge(self, case: Case, runs: Runs, terms: Terms) -> Judgement:
-        """Judge a test. `runs` provides the Runs and launches further ones on request.
+        """Judge a test.  `runs` provides the Runs and launches further ones on request.
 
         Raises GroupFailure if the ranks of a Run did not finish.
         """

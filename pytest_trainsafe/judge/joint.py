@@ -1,4 +1,4 @@
-"""Combines the verdicts of all judges. Called by the assertions."""
+"""Combines the verdicts of all judges.  Called by the assertions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The results of judging a test: each rung, and all rungs together.
 
-Made by the ladder. These are data only; `report` formats them.
+Made by the ladder.  These are data only; `report` formats them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Missing or wrong annotations. `written` is the file that a proposal was written to."""
+    """Missing or wrong annotations.  `written` is the file that a proposal was written to."""
 
     misaveraged: Misaveraged | None = None
     misdeclared: Misdeclared | None = None
@@ -35,8 +35,8 @@ class Judged:
     """One judged rung: its comparison and its doubts.
 
     `rounding` is the dtype whose rounding was allowed; if that is not `dtype`, `cast` is where the
-    program casts to it ("float32 model.py:12"). `reference` describes what the candidate was
-    compared with. `hints` are doubts about the setup of a failed run, `not_compared` describes
+    program casts to it ("float32 model.py:12").  `reference` describes what the candidate was
+    compared with.  `hints` are doubts about the setup of a failed run, `not_compared` describes
     what was not compared, and `samples` counts the noise samples that measured rounding.
     `explained` is true if `advice` explains every failure.
     """

@@ -1,6 +1,6 @@
 """The ladder: judges a test's Runs dtype by dtype, widest first.
 
-Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12. The
+Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12.  The
 assertions import this module when they are called.
 """
 
@@ -50,8 +50,8 @@ def climb(
     """Judge every rung of a test, down to the first that fails.
 
     The ladder continues after an inconclusive rung, because a failure in a later one is more
-    informative. The default ladder skips float64 if the reference or the candidate cannot run in
-    it. The candidate must raise the same exception there twice, and run in the next rung.
+    informative.  The default ladder skips float64 if the reference or the candidate cannot run in
+    it.  The candidate must raise the same exception there twice, and run in the next rung.
     """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
@@ -109,7 +109,7 @@ class _Ladder:
         self._rung: Rung | None = None
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Judge the next rung. Returns whether it fails."""
+        """Judge the next rung.  Returns whether it fails."""
 
         def ahead() -> None:
             """Launch the next test's Runs if this test's are all known."""
@@ -151,7 +151,7 @@ class _Ladder:
             self.located = _look_at(self.candidate, rung, failed.comparison)
 
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
-        """Propose annotations for a failed rung. Returns whether they explain every failure."""
+        """Propose annotations for a failed rung.  Returns whether they explain every failure."""
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
         if not lacking and not unfit and not averaged:
@@ -218,7 +218,7 @@ class _Ladder:
 
 
 def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
-    """Write a proposal to a file if the user requested it. Returns the file, "" for none."""
+    """Write a proposal to a file if the user requested it.  Returns the file, "" for none."""
     if proposal is None or not (case.settings.annotate and proposal.wanted):
         return ""
     written = write_annotations(
@@ -306,8 +306,8 @@ def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | Non
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
     """The rungs to judge, whether float64 can measure their rounding, and what was skipped.
 
-    Many programs have kernels or constants of one dtype. Rungs that the user requested are never
-    skipped, nor is the recipe's own: if the reference cannot run in it, the test fails. If only
+    Many programs have kernels or constants of one dtype.  Rungs that the user requested are never
+    skipped, nor is the recipe's own: if the reference cannot run in it, the test fails.  If only
     the candidate cannot run in float64, the reference's float64 run still measures rounding.
     """
     rungs = list(case.rungs)

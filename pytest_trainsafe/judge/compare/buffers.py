@@ -1,13 +1,13 @@
 """Decides which of a candidate's buffers must equal the reference's, and on which ranks.
 
 A buffer that no forward changes (a table, a mask, an average that is updated once a step) must
-equal the reference's on every rank. A running state, such as the statistics of batch
-normalisation, depends on the micro-batches that a rank has processed, in order. The reference
+equal the reference's on every rank.  A running state, such as the statistics of batch
+normalisation, depends on the micro-batches that a rank has processed, in order.  The reference
 processes all of a step's; a dp rank processes its own, and cp and sp ranks process parts of each.
 So a rank's running state is compared only as long as the rank has processed the same micro-batches
-as the reference: everywhere at dp=1, and at dp=2 on the first dp rank during the first step. A
+as the reference: everywhere at dp=1, and at dp=2 on the first dp rank during the first step.  A
 buffer whose initial value differs depends on the rank (a table of the rank's own positions) and is
-compared only if its layout is declared. Called by the compare judge.
+compared only if its layout is declared.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OWN_DATA = "each rank keeps the state of the data that it has seen itself"
 class Owed:
     """The ranks on which a buffer is compared with the reference.
 
-    `otherwise` is empty where the values must agree. Otherwise it says why they may differ; then
+    `otherwise` is empty where the values must agree.  Otherwise it says why they may differ; then
     equal values pass and different values prove nothing.
     """
 
@@ -173,7 +173,7 @@ class Buffers:
         return _until(own, id) == _until(self._seen, id) != []
 
     def _otherwise(self, id: TensorId) -> str:
-        """Why a running state may differ after the same micro-batches; "" if it may not."""
+        """Why a running state may differ after the same micro-batches; "" if it must not."""
         sizes, point = self.rung.candidate.sizes, self.rung.candidate.point
         sp = bool(point.get("sp", False)) and sizes["tp"] > 1
         if sizes["cp"] > 1 or sp or int(point.get("ep", 1)) > 1:

@@ -1,4 +1,4 @@
-"""The result of comparing one rung. Made by the judge; read by the guards and the report."""
+"""The result of comparing one rung.  Made by the judge; read by the guards and the report."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Comparison:
     tensors that are zero everywhere.
 
     `undetermined` counts the updates in which rounding decides the sign of every element, and
-    `moved` the updates that are not zero in the reference. `choices` counts the choices of all
-    decisions, and `flipped` those that differ from the reference's within rounding. `flipped_in`
+    `moved` the updates that are not zero in the reference.  `choices` counts the choices of all
+    decisions, and `flipped` those that differ from the reference's within rounding.  `flipped_in`
     is the first step in which an update had the opposite sign because of rounding.
 
-    `worst` is the largest ratio of error to allowance, at the tensor `worst_id`. `insensitive`
-    lists the tensors whose allowance is as large as their norm. `loosened` lists the tensors
-    judged with a user's factor. `suspects` lists the tensors that were recorded as sketches only,
+    `worst` is the largest ratio of error to allowance, at the tensor `worst_id`.  `insensitive`
+    lists the tensors whose allowance is as large as their norm.  `loosened` lists the tensors
+    judged with a user's factor.  `suspects` lists the tensors that were recorded as sketches only,
     and whose sketches differ by more than rounding is certain to explain: they are undecided.
 
     `given` lists the model inputs that differ from the reference's, with their positions in
-    dataflow and the difference; `unclear` lists those of unknown layout. `apart` maps the buffers
-    that were not compared, or not on every rank, to the reason. `factor` is the factor that all
+    dataflow and the difference; `unclear` lists those of unknown layout.  `apart` maps the buffers
+    that were not compared, or not on every rank, to the reason.  `factor` is the factor that all
     main gradients of the failing step share; None if they share none.
     """
 
@@ -68,13 +68,13 @@ class Comparison:
 
     @property
     def wrong(self) -> Counter[str]:
-        """The number of tensors with a failing finding, by kind; also those not comparable."""
+        """By kind, the number of tensors with a failing finding, comparable or not."""
         ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
         return Counter(id.kind for id in {_as_judged(id) for id in ids})
 
 
 def _as_judged(id: TensorId) -> TensorId:
-    """The id under which a tensor is judged: that of the update, for a parameter after a step."""
+    """The id under which a tensor is judged: for a parameter after a step, that of its update."""
     if id.kind in ("param", "master_param") and id.step != INITIAL:
         return msgspec.structs.replace(id, kind="update")
     return id

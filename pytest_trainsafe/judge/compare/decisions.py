@@ -1,6 +1,6 @@
 """Judges a decision: a choice may differ from the reference's where rounding can flip it.
 
-Rounding can flip a choice where the reference's scores of the two options are nearly equal. Called
+Rounding can flip a choice where the reference's scores of the two options are nearly equal.  Called
 by the compare judge.
 """
 
@@ -19,10 +19,10 @@ class Decided:
     """The judgement of one decision over `total` choices, each of the top k options of a row.
 
     `differ` counts the choices that differ from the reference's, and `wrong` those that differ by
-    more than rounding explains. `margin` is the largest difference between the reference's scores
-    of the two options over all differing choices, and `allowed` the largest that rounding
-    explains. `blind` is true if rounding explains every possible choice. `message` is empty if
-    the decision passes.
+    more than rounding explains.  `margin` is the largest difference between the reference's scores
+    of the two options over all differing choices, and `allowed` the largest that rounding explains.
+    `blind` is true if rounding explains every possible choice.  `message` is empty if the decision
+    passes.
     """
 
     total: int
@@ -43,7 +43,7 @@ def judge_decision(
 ) -> Decided:
     """Judge `chosen` [..., k] by the reference's choice [..., k] and scores [..., options].
 
-    `others` are the scores of the runs that measure rounding. The order of the options within a
+    `others` are the scores of the runs that measure rounding.  The order of the options within a
     row does not matter.
     """
     options, total = scores.shape[-1], expected[..., 0].numel()
@@ -61,7 +61,7 @@ def judge_decision(
     allowed = 2 * precision(dtype).safety * max(flipped, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
-    # A duplicated choice displaces another option; it is never accepted.
+    # A duplicated choice displaces another option, so it is never accepted.
     margins = margins.masked_fill(mine.sum(dim=-1) != theirs.sum(dim=-1), float("inf"))
     wrong = differ & ~(margins <= allowed)
     count, bad = int(differ.sum()), int(wrong.sum())

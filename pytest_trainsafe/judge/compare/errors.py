@@ -1,7 +1,7 @@
 """Measures the difference of two tensors: in total, per slice, and along the reference.
 
-All inputs are float64 (or complex128) arrays of one shape. All results are absolute norms, so that
-tensors whose true value is rounding noise need no special case. NumPy is used instead of torch,
+All inputs are float64 (or complex128) arrays of one shape.  All results are absolute norms, so that
+tensors whose true value is rounding noise need no special case.  NumPy is used instead of torch,
 whose threads would compete with the ranks for cores.
 """
 

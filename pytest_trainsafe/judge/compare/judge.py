@@ -1,7 +1,7 @@
 """The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
 
-It streams the reference's tensors in dataflow order. Memory holds one logical tensor with its
-counterparts at a time, and the bounded caches of `values` and `yardstick`. Called by the ladder.
+It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
+counterparts at a time, and the bounded caches of `values` and `yardstick`.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Comparison", "compare"]
 
-#: Kinds that exist once per parameter. If a candidate records any tensor of the kind, a missing
+#: Kinds that exist once per parameter.  If a candidate records any tensor of the kind, a missing
 #: one is a finding.
 PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 
@@ -52,7 +52,7 @@ def compare(
 ) -> Comparison:
     """Compare a rung's candidate with its reference; findings are in dataflow order.
 
-    Tensors without recorded values are screened by their sketches, which yields suspects. After a
+    Tensors without recorded values are screened by their sketches, which yields suspects.  After a
     second recording that keeps the suspects' values, `screened` is the first result, and only its
     suspects are judged.
     """
@@ -229,7 +229,7 @@ class _Judge(Parameters):
             self.result.insensitive.append(id)
 
     def given(self, order: int, id: TensorId) -> None:
-        """Compare a model input. A difference is a finding only if the forward is wrong too."""
+        """Compare a model input.  A difference is a finding only if the forward is wrong too."""
         found = Given("agrees") if self.equal(id) else self.inputs.judge(id)
         if found.verdict == "unclear":
             self.result.unclear.append(id)

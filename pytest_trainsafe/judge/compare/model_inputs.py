@@ -1,10 +1,10 @@
 """Compares the inputs that the program passes to its model with the reference's.
 
 The layout of inputs is not declared: a rank may receive a whole micro-batch, its part of the
-sequences, or values of its own (positions, offsets). So an input that matches the reference in
-some layout agrees. An input that matches in no layout is not a finding by itself, because the
-model's output may be correct. It is the first finding if the forward of the same micro-batch is
-wrong. Called by the compare judge.
+sequences, or values of its own (positions, offsets).  So an input that matches the reference in
+some layout agrees.  An input that matches in no layout is not a finding by itself, because the
+model's output may be correct.  It is the first finding if the forward of the same micro-batch is
+wrong.  Called by the compare judge.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Parameters(Screening):
     """A comparison of parameters."""
 
     def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
-        """Judge a parameter's initial value or its update. Returns whether it passed."""
+        """Judge a parameter's initial value or its update.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_number(reference) or merged.tensor.shape != reference.shape:
             return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
@@ -38,7 +38,7 @@ class Parameters(Screening):
         return self.update(order, id)
 
     def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
-        """Judge an initial value, which must equal the reference's. Returns whether it passed."""
+        """Judge an initial value, which must equal the reference's.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_finite(reference):
             self.doubt(order, id, "reference-finite", not_finite(reference))
@@ -81,7 +81,7 @@ class Parameters(Screening):
     def model_copy(self, order: int, id: TensorId) -> bool:
         """Judge whether a parameter is its rounded master copy, whose update is judged itself."""
         if not _rounds(self.reference, id):
-            return True  # the reference does not satisfy this relation either
+            return True  # the reference does not satisfy this relation
         if _rounds(self.candidate, id):
             return True
         message = (

@@ -58,7 +58,7 @@ class Results:
         reference: torch.Tensor,
         mark: Mark,
     ) -> bool:
-        """Judge values by the measured rounding. Returns whether they passed."""
+        """Judge values by the measured rounding.  Returns whether they passed."""
         assert merged.tensor is not None
         if not mark.finite:
             self.doubt(order, id, "reference-finite", not_finite(reference))
@@ -138,7 +138,7 @@ class Results:
         return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
 
     def may_explain(self) -> bool:
-        """Whether another explanation is within the limit; counts it."""
+        """Count one more explanation.  Returns whether it is within the limit."""
         self._explained += 1
         return self._explained <= MAX_EXPLAINED
 

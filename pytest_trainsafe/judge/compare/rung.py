@@ -10,7 +10,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.sketch.screen import same
 from pytest_trainsafe.trace.reader import Trace
 
-#: Flaws of a float64 reference. OTHER_START also covers master copies, which float64 does not
+#: Flaws of a float64 reference.  OTHER_START also covers master copies, which float64 does not
 #: have.
 OTHER_START = "starts from other parameters"
 OTHER_DRAWS = "draws other random numbers"
@@ -24,7 +24,7 @@ class Rung:
     """One candidate and the traces it is judged by.
 
     `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other
-    samples of the noise, and `shadow` the reference in float64. Without any of them, only bitwise
+    samples of the noise, and `shadow` the reference in float64.  Without any of them, only bitwise
     equality passes.
     """
 
@@ -44,8 +44,8 @@ class Rung:
         """The float64 reference, if its parameters and random numbers are the reference's.
 
         A program that draws its parameters in the working dtype starts from other values in
-        float64. If an operator consumes more random numbers in float64, all later dropout
-        differs. The distance from such a float64 reference would not measure rounding.
+        float64.  If an operator consumes more random numbers in float64, all later dropout differs.
+        The distance from such a float64 reference would not measure rounding.
         """
         return None if self.shadow_flaw() else self.shadow
 

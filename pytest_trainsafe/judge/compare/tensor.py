@@ -1,4 +1,4 @@
-"""Compares one logical tensor of a candidate with its reference. Called by the compare judge."""
+"""Compares one logical tensor of a candidate with its reference.  Called by the compare judge."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class TensorJudgement:
     """The judgement of one tensor.
 
     `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
-    "exact", or "" if all passed. `error` and `allowed` are those of that check, relative to the
-    reference's norm unless that is zero. `ratio` is the largest error divided by its allowance
-    over all checks. `rounding` is the absolute norm of the error that rounding explains in the
+    "exact", or "" if all passed.  `error` and `allowed` are those of that check, relative to the
+    reference's norm unless that is zero.  `ratio` is the largest error divided by its allowance
+    over all checks.  `rounding` is the absolute norm of the error that rounding explains in the
     whole tensor, `slices` the same for every index of each dimension.
     """
 
@@ -50,8 +50,8 @@ def judge_tensor(
 ) -> TensorJudgement:
     """Judge wide arrays; `others` are the perturbed and float64 runs of the reference.
 
-    Integers and booleans are compared exactly, and so is everything without `others`. `reference`
-    and `others` must be finite and of one shape. `loosened` and `least` are those of `allowance`;
+    Integers and booleans are compared exactly, and so is everything without `others`.  `reference`
+    and `others` must be finite and of one shape.  `loosened` and `least` are those of `allowance`;
     `whole` skips the checks of slices.
     """
     allowed = None
@@ -78,7 +78,7 @@ def judge_allowed(
     *,
     whole: bool = False,
 ) -> TensorJudgement:
-    """Judge by an allowance; `size` is the reference's norm. The rest is as in `judge_tensor`."""
+    """Judge by an allowance; `size` is the reference's norm.  The rest is as in `judge_tensor`."""
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc":

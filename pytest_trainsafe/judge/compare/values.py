@@ -17,8 +17,9 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 
-#: The size limit of parameters kept between steps, in bytes: small parameters, which are slower to
-#: merge than to read. A larger cache would grow with the number of layers.
+#: The size limit of parameters kept between steps, in bytes.  It suffices for small parameters,
+#: which are slower to merge than to read; a larger limit would let memory grow with the number of
+#: layers.
 KEPT = 2 * 2**20
 
 _LASTING = frozenset({"param", "master_param"})

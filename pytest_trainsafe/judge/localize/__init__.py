@@ -1,7 +1,7 @@
 """Finds the module, reduction or step at fault with a second Run in which errors do not propagate.
 
-After a failure the ladder calls `search.localize`. Candidate and reference run again, with the
-tensors that pass between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`). The
+After a failure the ladder calls `search.localize`.  Candidate and reference run again, with the
+tensors that pass between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`).  The
 tensors that still differ show the fault.
 
     scales      the values with which each tensor is rewritten

@@ -1,9 +1,9 @@
 """Finds the code that produced the tensors that differ in a rewritten Run.
 
 If a wrong output's inputs agree, its module is at fault; otherwise the code between modules, which
-belongs to the module that calls them. If the gradient of an output is wrong, a consumer of the
+belongs to the module that calls them.  If the gradient of an output is wrong, a consumer of the
 output is at fault: a module whose input gradients are wrong, or else the code that calls the
-consumers. Effects of a reported fault are omitted. Called by `judge.localize.search`.
+consumers.  Effects of a reported fault are omitted.  Called by `judge.localize.search`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Fault:
     `between` is true if the fault is in the module's own code, between the modules that it calls.
     `handed` is the pp rank that receives a wrong tensor from another stage through PROGRAM.
     `not_compared` is true if not all inputs of a forward were compared, so that they may be at
-    fault instead. `uncalled` is set if the module is called less often than in the reference, or
+    fault instead.  `uncalled` is set if the module is called less often than in the reference, or
     never, and `condition` if its forward runs under a condition that the reference's does not.
     """
 

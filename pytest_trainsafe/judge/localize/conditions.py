@@ -1,6 +1,6 @@
 """Finds conditions under which a candidate's module runs and the reference's does not.
 
-Reads the events of `record/training/conditions.py`. Called by `judge.localize.blame`.
+Reads the events of `record/training/conditions.py`.  Called by `judge.localize.blame`.
 """
 
 from __future__ import annotations

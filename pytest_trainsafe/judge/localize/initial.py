@@ -1,7 +1,7 @@
 """Names faults that need no second Run: before the first step, or in programs of whole steps.
 
 Before the first step no tensor passes between modules, and if a program marks no micro-batch, no
-module is recorded: there is nothing to rewrite. Called by `search`.
+module is recorded: there is nothing to rewrite.  Called by `search`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Compares a module's inputs, and their gradients, with the reference's.
 
-An input that is another module's output has that output's layout. The layout of an input computed
+An input that is another module's output has that output's layout.  The layout of an input computed
 between two modules is not declared: its parts agree if they match the reference in *some* layout
-that the Point allows. Called by `judge.localize.blame`, after the comparison.
+that the Point allows.  Called by `judge.localize.blame`, after the comparison.
 """
 
 from __future__ import annotations

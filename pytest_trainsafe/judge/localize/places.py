@@ -1,6 +1,6 @@
 """Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder stored. Called by `judge.localize.words`, and by the ladder if
+Reads the lines that the recorder stored.  Called by `judge.localize.words`, and by the ladder if
 localisation found nothing.
 """
 
@@ -110,7 +110,7 @@ class Places:
         return self._of(made) if made else NOWHERE
 
     def led_there(self) -> str:
-        """The user's line that calls the model, for code of installed packages."""
+        """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
 
@@ -157,7 +157,7 @@ class Places:
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
         """The line that reduces some gradients, or that applies a wrapper which reduces them.
 
-        A missing reduction has no line. Then this is the line that reduces the same gradients over
+        A missing reduction has no line.  Then this is the line that reduces the same gradients over
         another axis, or else any gradient.
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
@@ -182,8 +182,8 @@ class Places:
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
         """The reductions of tensors that have the size of these parameters on some rank.
 
-        A reduction whose size is that of no parameter is of a bucket of several, and may contain
-        any.
+        If no parameter has the size of a reduction, it reduces a bucket of several parameters and
+        may contain any.
         """
         paths = {*targets}
         every: set[int] = set()

@@ -30,8 +30,8 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     """How to rewrite the outputs and the gradients that both Runs recorded.
 
     Tensors that only one of them has (of a fused module's parts) are not rewritten, so that both
-    compute the same. Nor are those that several pipeline stages pass on under one name, or that a
-    rank knows under another name or number than the whole does. Scales come from the first step
+    compute the same.  Nor are those that several pipeline stages pass on under one name, or that a
+    rank knows under another name or number than the whole does.  Scales come from the first step
     and micro-batch with the tensor.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)

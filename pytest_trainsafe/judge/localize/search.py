@@ -1,6 +1,6 @@
 """Runs candidate and reference with rewritten tensors between modules, and finds what differs.
 
-Called by the ladder after a rung failed. Costs one Run of the candidate, two or three of the
+Called by the ladder after a rung failed.  Costs one Run of the candidate, two or three of the
 reference (which are cached like every reference), and one of the candidate for each axis tried.
 """
 
@@ -44,8 +44,8 @@ def localize(
 ) -> Located | None:
     """Localise the fault of a failed rung; None if no tensor failed.
 
-    Rows give the duration of the search, or the reason why nothing was found. A test may take
-    `settings.localize` seconds, and all tests of a process together what `budget` allows. If a
+    Rows give the duration of the search, or the reason why nothing was found.  A test may take
+    `settings.localize` seconds, and all tests of a process together what `budget` allows.  If a
     failure of the same family was localised before, the result refers to it.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")

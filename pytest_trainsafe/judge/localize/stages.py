@@ -1,9 +1,9 @@
 """Handles modules that are cut into pipeline stages, and transfers between stages.
 
 A container of layers (the decoder, the model itself) is called on each of its stages, with
-different contents. The call of the whole container corresponds to the input of the first stage and
-the output of the last. Between two stages the program transfers the output of one, and the next
-must receive it bit for bit. Called by `judge.localize.search` and `judge.localize.blame`.
+different contents.  The call of the whole container corresponds to the input of the first stage and
+the output of the last.  Between two stages the program transfers the output of one, and the next
+must receive it bit for bit.  Called by `judge.localize.search` and `judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def handed_wrong(trace: Trace, module: str, phase: Literal["forward", "backward"
     """The pp rank that received a wrong tensor from a neighbouring stage; None if all are right.
 
     In the forward, a stage's input must be the previous stage's output; in the backward, the
-    gradient of a stage's output must be that of the next stage's input. Tensors are matched by
+    gradient of a stage's output must be that of the next stage's input.  Tensors are matched by
     shape.
     """
     kind: Kind = "activation" if phase == "forward" else "activation_grad"

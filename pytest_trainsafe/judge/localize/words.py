@@ -1,4 +1,4 @@
-"""Describes the faults that were found. Called by `judge.localize.search`.
+"""Describes the faults that were found.  Called by `judge.localize.search`.
 
 A sentence says that tensors agree only if they were compared.
 """
@@ -265,7 +265,10 @@ class _Words:
         return self.code(caller)
 
     def code(self, path: str) -> Place:
-        """The line of a module's class, with the user's line that calls an installed one."""
+        """The line of a module's class.
+
+        If it is in an installed package, the description adds the user's line that calls the model.
+        """
         cls, source = module_code(self.modules, path)
         if not source:
             return NOWHERE

@@ -1,6 +1,6 @@
 """Copies a trace with other layouts, as if they had been declared.
 
-Called where the compare judge proposes annotations. A proposal is verified by judging the whole
+Called where the compare judge proposes annotations.  A proposal is verified by judging the whole
 candidate with it.
 """
 
@@ -81,7 +81,7 @@ def _layout(
     needs: dict[tuple[str, str, str], MissingLayout],
     shapes: dict[str, tuple[int, ...]],
 ) -> Layout | None:
-    """The layout that the needs give a tensor; None if they do not change it."""
+    """The proposed layout of a tensor; None if `needs` does not change it."""
     if id.kind == "loss":
         need = needs.get(("loss", "", ""))
         return need.layout if need else None

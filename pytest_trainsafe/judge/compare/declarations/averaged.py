@@ -1,8 +1,8 @@
 """Distinguishes gradients that are averaged over ranks later from wrong gradients.
 
-Called by `propose`. If each rank's loss is a mean over its own share (as under torch's
+Called by `propose`.  If each rank's loss is a mean over its own share (as under torch's
 DistributedDataParallel), its gradients are dp·cp times those of the whole step until the reduction
-averages them. Such a candidate trains correctly. The recorder recognises torch's own wrappers.
+averages them.  Such a candidate trains correctly.  The recorder recognises torch's own wrappers.
 Hand-written wrappers, and wrappers that do not average although they look like those of torch, need
 annotations.
 """
@@ -25,7 +25,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds recorded before the reduction. A missing mean changes no other kind.
+#: The kinds recorded before the reduction.  A missing mean changes no other kind.
 BEFORE = frozenset({"loss", "activation_grad", "param_grad"})
 
 #: How many parameters are checked for whether the optimizer receives the sum of their terms.
@@ -43,10 +43,10 @@ UNCLIPPED = "unclipped_grad"
 class Means:
     """The axes over which gradients, and reported losses, are means.
 
-    `tensors` counts the tensors that this explains. `alike` is another axis of the same size that
-    would explain them too, "" if there is none. If `dropped` is not empty, gradients are declared
+    `tensors` counts the tensors that this explains.  `alike` is another axis of the same size that
+    would explain them too, "" if there is none.  If `dropped` is not empty, gradients are declared
     means over these axes, and are correct without that declaration; `wrapper` is the wrapper that
-    was assumed to average, "" if annotations declare the means. `clipped` is the factor by which
+    was assumed to average, "" if annotations declare the means.  `clipped` is the factor by which
     clipping scales all gradients, if it hides whether the reduction averages; otherwise 1.0.
     """
 
@@ -162,10 +162,10 @@ def _declared(candidate: Trace) -> tuple[str, ...]:
 
 
 def _factor(reference: Trace) -> float | None:
-    """The factor between the sum of the micro-batches' gradients and the optimizer's input.
+    """The factor on the sum of the micro-batches' gradients before the optimizer's step.
 
-    1.0 if the gradients are unchanged, less if they are clipped together by their norm; None if the
-    first FEW parameters share no factor.
+    It is 1.0 if the gradients are unchanged, and less if they are clipped together by their norm.
+    None if the first FEW parameters share no factor.
     """
     terms = _terms(reference)
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)

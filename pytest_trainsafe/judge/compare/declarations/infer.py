@@ -1,7 +1,7 @@
 """Finds the layout that explains the ranks' parts of a tensor, by comparison with the reference.
 
-Called for tensors without a declared layout. A layout explains a tensor if the parts, in that
-layout, merge without a finding into the reference, up to the rounding that the caller allows. A
+Called for tensors without a declared layout.  A layout explains a tensor if the parts, in that
+layout, merge without a finding into the reference, up to the rounding that the caller allows.  A
 judge requires the same of a declared layout.
 """
 
@@ -54,7 +54,7 @@ class Explained:
     """A layout with which the parts merge into the reference.
 
     `telling` is true if the values confirm the layout: the parts do not merge into the reference if
-    the ranks of an axis are exchanged, and the terms of a sum differ. Zeros confirm nothing.
+    the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm nothing.
     """
 
     layout: Layout

@@ -1,7 +1,7 @@
 """Finds outputs whose dimensions are in another order than the reference's, by trying permutations.
 
-A layer may return [sequence, batch, hidden] at some Points and [batch, sequence, hidden] at
-others. Called for outputs that no layout explains.
+A layer may return [sequence, batch, hidden] at some Points and [batch, sequence, hidden] at others.
+Called for outputs that no layout explains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds the fused blocks of a dimension from the rows that the first rank holds.
 
 A fused projection (queries, keys and values; gate and value) is cut block by block, so the first
-rank holds the first rows of every block. Called by `judge/compare/declarations/infer.py`.
+rank holds the first rows of every block.  Called by `judge/compare/declarations/infer.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def fused_blocks(
     """The sizes of the blocks in which the placement `layout[place]` cuts its dimension.
 
     Empty if there is only one block, if rows are not distinguishable, or if their order fits no
-    blocks. The result is a guess that the caller must verify: rows are matched by one random
+    blocks.  The result is a guess that the caller must verify: rows are matched by one random
     projection each.
     """
     placement = layout[place]

@@ -1,7 +1,7 @@
-"""Distinguishes a wrongly declared mean from wrong code. Called by the ladder.
+"""Distinguishes a wrongly declared mean from wrong code.  Called by the ladder.
 
 `gradients: {mean: [dp]}` declares that a rank's gradients are dp times those of the whole step
-until the reduction averages them. If the declaration is wrong, every tensor before the reduction
+until the reduction averages them.  If the declaration is wrong, every tensor before the reduction
 is off by the size of an axis, and no tensor after it is.
 """
 
@@ -32,7 +32,7 @@ Axes = tuple[str, ...]
 class Misaveraged:
     """The declared means, and those with which every tensor matches its reference.
 
-    `tensors` counts the tensors that fail with the declared means. `file` is the annotation file
+    `tensors` counts the tensors that fail with the declared means.  `file` is the annotation file
     with the declaration, "" if the program declares it.
     """
 

@@ -1,6 +1,6 @@
-"""Distinguishes wrong annotations from wrong code. Called by the ladder after a failure.
+"""Distinguishes wrong annotations from wrong code.  Called by the ladder after a failure.
 
-A declared layout is trusted unless its parts do not fit together. Then the layouts that the
+A declared layout is trusted unless its parts do not fit together.  Then the layouts that the
 values, or a parameter's shape, allow are tried on the whole candidate as if nothing had been
 declared.
 """

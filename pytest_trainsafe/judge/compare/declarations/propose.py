@@ -1,7 +1,7 @@
 """Proposes annotations for tensors that have none and differ from their reference.
 
-Called by the ladder for a failed comparison. A proposal changes no verdict: it is text until a
-user adopts it. Each proposal is first tried on the whole candidate. This distinguishes a missing
+Called by the ladder for a failed comparison.  A proposal changes no verdict: it is text until a
+user adopts it.  Each proposal is first tried on the whole candidate.  This distinguishes a missing
 annotation from a missing reduction, which makes later tensors wrong.
 """
 
@@ -61,11 +61,11 @@ class Proposal:
     """The annotations to add, and what they leave unexplained.
 
     `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
-    found. `left` is the first failing finding after all proposals are adopted, None if nothing
+    found.  `left` is the first failing finding after all proposals are adopted, None if nothing
     fails then; `withheld` counts the sums that are not proposed because something still fails.
-    `unexplained` describes the closest layout of the first tensor without a layout. `file` is the
+    `unexplained` describes the closest layout of the first tensor without a layout.  `file` is the
     annotation file that the program read, "" for none, and `model` the section of it that the
-    program used. `means` describes gradients that the reduction averages later. `shaped` counts
+    program used.  `means` describes gradients that the reduction averages later.  `shaped` counts
     the parameters in `wanted` whose shard was found by shape alone.
     """
 
@@ -101,7 +101,7 @@ def propose(
     """Find the missing layouts of a failed comparison; None if none is missing.
 
     `again` measures rounding again for a comparison that fails narrowly, as the ladder does before
-    it reports: what remains after the annotations may come from too few noise samples. None also
+    it reports: what remains after the annotations may come from too few noise samples.  None also
     if some tensors could not be judged because their values were not recorded.
     """
     if comparison.suspects:

@@ -1,6 +1,6 @@
 """Turns inferred layouts into the annotations that declare them.
 
-Called by `propose.py`. The result has the form of an annotation file. One pattern covers as many
+Called by `propose.py`.  The result has the form of an annotation file.  One pattern covers as many
 modules as possible, and no pattern matches a module with another layout.
 """
 
@@ -23,9 +23,9 @@ class MissingLayout:
     """A tensor whose layout is not fully declared, and the layout that explains it.
 
     `section` is "modules", "parameters" or "loss", `name` the name of the module or parameter,
-    `place` the key in a module's entry ("output", "output_grad.0"). `known` has the placements
-    that are declared, by `source`; `added` those that were inferred. `ndim` is the tensor's number
-    of dimensions. `order` is the permutation that restores the logical order of its dimensions,
+    `place` the key in a module's entry ("output", "output_grad.0").  `known` has the placements
+    that are declared, by `source`; `added` those that were inferred.  `ndim` is the tensor's number
+    of dimensions.  `order` is the permutation that restores the logical order of its dimensions,
     and `order_at` the axis at which they are permuted.
     """
 

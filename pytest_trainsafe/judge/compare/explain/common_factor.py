@@ -1,7 +1,7 @@
 """Finds the one factor by which all gradients of a step are wrong, as a wrong clip makes them.
 
 Clipping multiplies every gradient by the same number, which depends on all of them: one wrong
-gradient, or a wrong norm, makes each of the others wrong too. Called by the ladder and by
+gradient, or a wrong norm, makes each of the others wrong too.  Called by the ladder and by
 `judge.localize.blame`, after a comparison failed at main gradients.
 """
 
@@ -50,7 +50,7 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
     """The factor that a step's main gradients share; None if they share none.
 
     Every main gradient of the step that the factor would change must be wrong, because clipping
-    omits none. The factor may differ between ranks, as a norm does that is not reduced over them.
+    omits none.  The factor may differ between ranks, as a norm does that is not reduced over them.
     """
     wrong = _wrong_gradients(comparison)
     if len(wrong) < LEAST:
@@ -98,7 +98,7 @@ def _norm_after_gradients(comparison: Comparison) -> Comparison:
 
 
 def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
-    """The comparison with the findings that a clipping factor does not explain moved to the front.
+    """Move the findings that a clipping factor does not explain to the front of a comparison.
 
     Gradients that are wrong beyond the factor come first, explained with the factor divided out.
     If there are none, the norm comes first.

@@ -1,8 +1,8 @@
 """Finds the wrong optimizer steps that one factor on all gradients explains.
 
-Frameworks clip inside the optimizer's step, after the main gradients are recorded. An optimizer's
+Frameworks clip inside the optimizer's step, after the main gradients are recorded.  An optimizer's
 first moment is linear in the gradient of its step, so a factor on all gradients changes every first
-moment by the same multiple of its own gradient. Called by `judge.localize.blame`.
+moment by the same multiple of its own gradient.  Called by `judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SECOND_MOMENTS = ("exp_avg_sq",)
 def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
     """The paths of parameters whose steps are wrong only by a common factor on all gradients.
 
-    `gradients` are the main gradients, all correct, of the parameters with wrong steps. Empty if
+    `gradients` are the main gradients, all correct, of the parameters with wrong steps.  Empty if
     they share no such factor.
     """
     moved: Ratios = {}

@@ -1,4 +1,4 @@
-"""Collects the evidence on a wrong tensor from the traces of its rung. Called by the judge.
+"""Collects the evidence on a wrong tensor from the traces of its rung.  Called by the judge.
 
 Explaining loads more tensors than judging, so only the first tensors of a report are explained.
 """

@@ -19,7 +19,7 @@ MAX_RANKS = 4
 class Factor:
     """By rank, the factor of the main gradients `scaled` of one step.
 
-    The gradients `apart` are wrong beyond the factor. `clips` is the evidence that the factor is
+    The gradients `apart` are wrong beyond the factor.  `clips` is the evidence that the factor is
     applied after the reduction, as clipping is: "norms" (it is the ratio of the reported norms),
     "wrong norm" and "right norm" (the reported norm does not match it), "reference" (the reference
     clips, and no norm is reported), or "" for no evidence: then the reduction, or the loss, may be

@@ -23,7 +23,7 @@ def mismatch_of(
     """The Mismatch of a candidate's logical tensor; None for different shapes or no elements.
 
     `rounding` is the absolute norm of the error that rounding may explain in the whole tensor, 0
-    for none. An equal share of it is allowed for each element.
+    for none.  An equal share of it is allowed for each element.
     """
     if candidate.shape != reference.shape or reference.numel() == 0:
         return None

@@ -1,4 +1,4 @@
-"""Locates the code of a module for a report. Called by the compare judge and by `localize`."""
+"""Locates the code of a module for a report.  Called by the compare judge and by `localize`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
 def module_code(modules: Mapping[str, ModuleEvent], path: str) -> tuple[str, str]:
     """The class and "file:line" of a module, or of its nearest parent that is not torch's.
 
-    If a forward replaces that of the class, it is the module's code. Both are "" if neither the
+    If a forward replaces that of the class, it is the module's code.  Both are "" if neither the
     module nor a parent has known code.
     """
     while True:

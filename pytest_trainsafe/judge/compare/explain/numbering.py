@@ -1,7 +1,7 @@
 """Finds micro-batches that dp ranks skipped or computed twice, compared with the reference.
 
 A micro-batch is compared with the reference's of the same number, so every number must be computed
-by one coordinate of dp, or by all if they share each batch. Called by the judge.
+by one coordinate of dp, or by all if they share each batch.  Called by the judge.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_
 from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
 
-#: A dimension is not named if more than this share of its rows is in the region. The limit is
+#: A dimension is not named if more than this share of its rows is in the region.  The limit is
 #: lower if rows are single elements, half of which are within rounding by chance.
 MOST = 0.75
 MAX_ELEMENTS = 0.5

@@ -1,4 +1,4 @@
-"""A wrong tensor with the evidence on it. Made by the judge, read by the patterns."""
+"""A wrong tensor with the evidence on it.  Made by the judge, read by the patterns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_trainsafe.judge.compare.errors import norm as array_norm
 #: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01
 
-#: Tensors of fewer elements match a pattern easily by chance.
+#: Tensors of fewer elements easily match a pattern by chance.
 FEW = 4
 
 #: So do those whose norm comes from fewer elements than this (by participation ratio).
@@ -26,11 +26,11 @@ CARRIERS = 2
 class Wrong:
     """A wrong logical tensor and the evidence on it.
 
-    `value` and `reference` are float64 or complex128, finite, and of one shape. `parts` are the
+    `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
     ranks' parts, `sizes` the sizes of the mesh axes, `factors` other numbers that may scale a value
-    ("micro-batches"). `allowed` is the absolute norm of the error that rounding explains, `slices`
-    the same by index of each dimension (empty if unknown). `dtype` is the dtype in which the
-    reference recorded the tensor. `earlier` maps descriptions ("of step 0") to the reference's
+    ("micro-batches").  `allowed` is the absolute norm of the error that rounding explains, `slices`
+    the same by index of each dimension (empty if unknown).  `dtype` is the dtype in which the
+    reference recorded the tensor.  `earlier` maps descriptions ("of step 0") to the reference's
     earlier values; `terms` maps micro-batches to the gradients whose sum the tensor is.
     """
 

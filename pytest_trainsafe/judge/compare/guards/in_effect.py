@@ -1,6 +1,6 @@
 """Finds axes of a Point that a program reads but that had no effect on its Run.
 
-An axis named by the layout of a compared tensor had an effect. This file covers axes that may
+An axis named by the layout of a compared tensor had an effect.  This file covers axes that may
 leave no placement: each has another effect, which is absent if the program ignores the axis.
 Called by the guards (`judge/compare/guards/vacuity.py`).
 """

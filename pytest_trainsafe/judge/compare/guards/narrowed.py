@@ -1,8 +1,8 @@
 """Finds passing gradients and optimizer states whose values were rounded to a narrower dtype.
 
 In half precision a sum accumulated in bfloat16 instead of float32 has no larger error than a single
-kernel, so no tolerance detects it. Its values do: all of them are representable in the narrower
-dtype, unlike a sum of many terms in float32. Called by the compare judge for tensors that pass.
+kernel, so no tolerance detects it.  Its values do: all of them are representable in the narrower
+dtype, unlike a sum of many terms in float32.  Called by the compare judge for tensors that pass.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds that recipes keep wide while parameters are narrow. Clipping multiplies by a factor
+#: The kinds that recipes keep wide while parameters are narrow.  Clipping multiplies by a factor
 #: that no narrow dtype represents, so unclipped gradients are checked.
 KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 
 #: The dtypes in which these kinds are kept.
 WIDE = frozenset({"float32", "float64"})
 
-#: A float32 value is representable in bfloat16 by chance once in 65 536 times. The reference must
+#: A float32 value is representable in bfloat16 by chance once in 65 536 times.  The reference must
 #: have at least this many values that are not.
 LEAST = 4
 
@@ -36,7 +36,7 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
     """The recipe's dtype if a passing tensor's values were rounded to it; otherwise None.
 
     Both sides must store the tensor in a wider dtype, and the reference's values must need that
-    dtype. The sum of the candidate's own gradient terms must need it too: the gradient of a single
+    dtype.  The sum of the candidate's own gradient terms must need it too: the gradient of a single
     backward has its parameter's precision in any dtype, and with ep a single backward may replace
     several of the reference's.
     """

@@ -1,6 +1,6 @@
-"""Lists what a comparison did not cover, whatever its verdict. Called by the ladder.
+"""Lists what a comparison did not cover, whatever its verdict.  Called by the ladder.
 
-These messages fail no test. The guards doubt a comparison that lacks most of a kind
+These messages fail no test.  The guards doubt a comparison that lacks most of a kind
 (`judge/compare/guards/vacuity.py`).
 """
 

@@ -1,6 +1,6 @@
-"""Guards against checks that could not have failed. Each gives `inconclusive`, by name.
+"""Guards against checks that could not have failed.  Each gives `inconclusive`, by name.
 
-If a test passes, something was compared that a bug would have changed. Called by the ladder for a
+If a test passes, something was compared that a bug would have changed.  Called by the ladder for a
 comparison that found nothing wrong.
 """
 
@@ -25,23 +25,23 @@ from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: A tensor whose allowance is as large as its norm cannot fail. If more than this share of a kind
+#: A tensor whose allowance is as large as its norm cannot fail.  If more than this share of a kind
 #: cannot, the kind's check is vacuous.
 MAX_INSENSITIVE = 0.5
 
 #: A kind is unchecked if more than this share of its tensors has no counterpart.
 MAX_UNCOVERED = 0.5
 
-#: Scaling, summing and permuting do not change zeros. If more than this share of the activations
+#: Scaling, summing and permuting do not change zeros.  If more than this share of the activations
 #: is zero, the forward pass is unchecked.
 MAX_ZERO = 0.75
 
-#: The kinds that a candidate must record wherever the reference does. Others are optional:
+#: The kinds that a candidate must record wherever the reference does.  Others are optional:
 #: optimizers differ in the names and the form of their state, and not every program has master
 #: copies or a gradient norm.
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
 
-#: The checks of a run's setup. If another check fails, these may show the cause.
+#: The checks of a run's setup.  If another check fails, these may show the cause.
 SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
 
 #: Axes that may take effect without sharding a tensor, and their values that have no effect.
@@ -311,7 +311,10 @@ def _states_of(rank: RankTrace) -> frozenset[TensorId]:
 def _neighbours(
     candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
 ) -> Iterator[tuple[RankTrace, RankTrace]]:
-    """Pairs of ranks with a share that differ only in their coordinates along an axis or a role."""
+    """Pairs of ranks that differ only in their coordinates along an axis or a role.
+
+    Ranks for which `share` returns nothing are omitted.
+    """
     ranks = [rank for rank in candidate.ranks if share(rank)]
     members = {*candidate.sizes.mesh.members(axis)}
     for place, here in enumerate(ranks):

@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 def other_mask(wrong: Wrong) -> Pattern | None:
     """Some values are zero only here, others only in the reference; most are shared and correct.
 
-    The majority is required because a tensor of mostly zeros would match any other. If whole rows
+    The majority is required because a tensor of mostly zeros would match any other.  If whole rows
     are masked differently, `confined` names the rows instead.
     """
     kept, due = wrong.value != 0, wrong.reference != 0

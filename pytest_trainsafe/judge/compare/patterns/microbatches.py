@@ -18,7 +18,7 @@ def other_weights(wrong: Wrong) -> Pattern | None:
     """A sum over micro-batches in which some are missing or counted twice.
 
     Fits the value as a weighted sum of the reference's micro-batch gradients, and the reference
-    likewise. Both must fit, and the weights of some micro-batches must differ.
+    likewise.  Both must fit, and the weights of some micro-batches must differ.
     """
     count = len(wrong.terms)
     if count < 2 or wrong.value.is_complex():

@@ -32,7 +32,7 @@ MAX_NAMES = 3
 def scaled(wrong: Wrong) -> Pattern | None:
     """The value is a multiple of the reference.
 
-    A few elements, or a few that outweigh the others, are always close to some multiple. For them
+    A few elements, or a few that outweigh the others, are always close to some multiple.  For them
     the factor must be the size of an axis, or its inverse.
     """
     power = float(wrong.reference.abs().square().sum())

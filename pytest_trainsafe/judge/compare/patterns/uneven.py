@@ -1,8 +1,8 @@
 """Replicas updated from unevenly scaled gradients, as by clipping on only some ranks.
 
-Called if replicas differ after an optimizer's step. An optimizer's first moment is linear in the
-gradient of its step. So if one of two replicas' gradients was scaled between the reduction and the
-step, their first moments differ by a multiple of the gradient. The layer norms of BLOOM-176B
+Called if replicas differ after an optimizer's step.  An optimizer's first moment is linear in the
+gradient of its step.  So if one of two replicas' gradients was scaled between the reduction and the
+step, their first moments differ by a multiple of the gradient.  The layer norms of BLOOM-176B
 diverged in this way (DeepSpeed #1801).
 """
 
@@ -28,7 +28,7 @@ UNEXPLAINED = 0.02
 
 
 def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
-    """The pattern of replicas whose equal reduced gradients were scaled on only some ranks.
+    """The pattern of replicas whose gradients were equal, and then scaled on only some ranks.
 
     `id` is a parameter or one of its optimizer states; None if the pattern does not match.
     """

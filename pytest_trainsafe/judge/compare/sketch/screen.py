@@ -1,7 +1,7 @@
 """Judges tensors by their sketches: clears them, or makes them suspects.
 
-A sketch is an estimate, so it never fails a tensor. A suspect is recorded again with its values
-and judged by those. Called by the compare judge for tensors without recorded values.
+A sketch is an estimate, so it never fails a tensor.  A suspect is recorded again with its values
+and judged by those.  Called by the compare judge for tensors without recorded values.
 docs/tolerances.md derives how likely a wrong tensor is to be cleared.
 """
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.tolerance.allowance import PROJECTION_FLOOR, least_response
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
-#: A tensor is cleared if its estimated error is at most this share of its allowance. The margin
+#: A tensor is cleared if its estimated error is at most this share of its allowance.  The margin
 #: covers the errors of both estimates.
 CLEARED = 0.5
 

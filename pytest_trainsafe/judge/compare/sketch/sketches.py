@@ -1,4 +1,4 @@
-"""Caches the sketches of logical tensors and of updates. Called by the judge."""
+"""Caches the sketches of logical tensors and of updates.  Called by the judge."""
 
 from __future__ import annotations
 

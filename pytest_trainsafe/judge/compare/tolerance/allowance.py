@@ -1,8 +1,8 @@
 """Determines the error that rounding explains: measured on the reference, times a safety factor.
 
 The measure is the larger of two responses of the reference itself: to noise of the size of rounding
-(TTrace 4.5), and its distance from its own float64 run. Each detects what the other misses: the
-noise shows amplification, and the float64 run shows kernels that round more than once. The factors
+(TTrace 4.5), and its distance from its own float64 run.  Each detects what the other misses: the
+noise shows amplification, and the float64 run shows kernels that round more than once.  The factors
 were calibrated on clean programs; `docs/tolerances.md` has the figures.
 """
 
@@ -17,11 +17,11 @@ import numpy as np
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import Errors, Norms, Wide, spread
 
-#: A norm over n elements of equal size fluctuates by about 1/sqrt(n). Here n is the participation
+#: A norm over n elements of equal size fluctuates by about 1/sqrt(n).  Here n is the participation
 #: ratio, the number of elements that carry the norm.
 FLUCTUATION = 1.0
 
-#: The same for slices. There are many, and the largest of thousands fluctuates more.
+#: The same for slices.  There are many, and the largest of thousands fluctuates more.
 SLICE_FLUCTUATION = 3.0
 
 #: Noise is correlated between elements, so its projection on the reference is at least this share
@@ -48,7 +48,7 @@ def allowance(
 ) -> Allowance:
     """The error that rounding in `dtype` explains in `reference`, given its measured responses.
 
-    `loosened` multiplies every allowance; it is 1 unless the user gave a reason. `least` is a
+    `loosened` multiplies every allowance; it is 1 unless the user gave a reason.  `least` is a
     response (an absolute norm) that is known without measuring, such as that of a difference of
     stored values.
     """
@@ -78,8 +78,8 @@ def _slices(
 ) -> Norms:
     """The allowed error of each slice: the measured one, but at least its share of the whole.
 
-    The share is the larger of that by norm, since large values have larger rounding errors, and
-    that by number of slices.
+    The share is proportional to the slice's norm, since large values have larger rounding errors,
+    or equal for all slices, whichever is larger.
     """
     share = np.maximum(own * relative, response / math.sqrt(max(own.size, 1)))
     allowed: Norms = np.maximum(np.max(measured, axis=0), share) * (1 + SLICE_FLUCTUATION * few)

@@ -1,7 +1,7 @@
 """Estimates how far rounding moves the total gradient norm from its effect on each gradient.
 
-The total norm is one number, and one sample of its response may be small by chance. Each gradient
-contributes a sample of its own, and together they give the expected response. Called by the
+The total norm is one number, and one sample of its response may be small by chance.  Each gradient
+contributes a sample of its own, and together they give the expected response.  Called by the
 yardstick.
 """
 
@@ -20,7 +20,7 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
     """The relative response of the total gradient norm to the change between the two runs.
 
     It is the root of the sum of the squared contributions, because those of different gradients are
-    as likely to cancel as to add up. Zero if no gradients of the whole step were recorded.
+    as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
     """
     power = shares = 0.0
     of_step = [id for id in reference.trace.ids() if id.step == step]

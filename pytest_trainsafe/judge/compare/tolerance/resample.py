@@ -1,8 +1,8 @@
 """Decides when a failure needs more samples of noise, and which failures stay undecided.
 
 One sample of the response to noise can be small by chance, especially that of a single number or of
-a gradient whose true value is zero. A difference that only exceeds a small sample is no bug, and
-one that exceeds every sample by orders of magnitude needs no second measurement. Called by the
+a gradient whose true value is zero.  A difference that only exceeds a small sample is no bug, and
+one that exceeds every sample by orders of magnitude needs no second measurement.  Called by the
 ladder.
 """
 
@@ -38,8 +38,8 @@ class Round:
 #: earlier step.
 LAST_NEAR = 4.0
 
-#: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times. In float64
-#: a saturated softmax amplifies rounding by more, and bugs exceed it by 1e9. With eight samples, a
+#: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times.  In float64
+#: a saturated softmax amplifies rounding by more, and bugs exceed it by 1e9.  With eight samples, a
 #: failure exceeds its allowance 4 times only if the samples diverge from each other.
 ROUNDS = (Round(3, 1e8, 1e4), Round(8, 1e8, 1e4), Round(24, LAST_NEAR, LAST_NEAR))
 
@@ -63,7 +63,7 @@ def needs_samples(comparison: Comparison, round: Round) -> bool:
 
 
 def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
-    """Whether the failing tensor may be a sum of gradients that rounding decides.
+    """Whether the failing tensor may be a sum of gradients that are mostly rounding.
 
     A single element of such gradients may by chance be equal with and without noise: behind a
     normalisation of one element it is a few multiples of the last bit.
@@ -78,7 +78,7 @@ def undecided(comparison: Comparison) -> None:
     """Make small failures inconclusive in the steps after rounding flipped elements of an update.
 
     In a correct program of low precision, an update may have the opposite sign where the sign of
-    its gradient is uncertain. Later differences may exceed every sample of noise.
+    its gradient is uncertain.  Later differences may exceed every sample of noise.
     """
     if comparison.flipped_in is None:
         return

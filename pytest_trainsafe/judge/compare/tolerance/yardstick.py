@@ -1,6 +1,6 @@
 """Determines tolerances from a reference: which tensors are comparable, and how precisely.
 
-They do not depend on the candidate, so they are cached for all candidates of a reference. Called
+They do not depend on the candidate, so they are cached for all candidates of a reference.  Called
 by the compare judge.
 """
 
@@ -44,9 +44,9 @@ FLIPPED = 1e-3
 class Mark:
     """The tolerance of one tensor of a reference, with the properties that the judge needs.
 
-    `size` is its norm, `moves` whether any element is not zero. `unmeasured` is true if none of
-    the runs that measure rounding has a usable value of it. If `allowed` is None, only equal
-    values pass. `undetermined` masks the elements of a main gradient whose sign rounding may flip,
+    `size` is its norm, `moves` whether any element is not zero.  `unmeasured` is true if none of
+    the runs that measure rounding has a usable value of it.  If `allowed` is None, only equal
+    values pass.  `undetermined` masks the elements of a main gradient whose sign rounding may flip,
     and `zero` those that are zero in the reference and in every measuring run; None if there are
     none.
     """
@@ -150,7 +150,7 @@ class Yardstick:
     ) -> Mark | None:
         """The tolerance of the update that `id` completes, without undetermined elements.
 
-        `id` is a parameter after a step. `expected` is the update if already computed. None if
+        `id` is a parameter after a step.  `expected` is the update if already computed.  None if
         the reference has no update.
         """
         key = *self._key, id, loosened, undetermined.key if undetermined else ()
@@ -229,7 +229,7 @@ class Yardstick:
 class Undetermined:
     """A mask of a parameter's elements whose gradients had an uncertain sign in some step.
 
-    `key` identifies the steps and the elements that the candidate added. For one reference and
+    `key` identifies the steps and the elements that the candidate added.  For one reference and
     parameter, equal keys have equal masks.
     """
 
@@ -266,9 +266,9 @@ def _undetermined(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Masks of the elements whose sign rounding may flip, and of those that stay zero.
 
-    Adam's step is close to the gradient's sign. If the gradient is within rounding of zero, the
+    Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
     update may have either sign in a correct program, in this step and, through the moments, in
-    later ones. An element that is zero in every run probably stays so, as in a row that no token
+    later ones.  An element that is zero in every run probably stays so, as in a row that no token
     selected.
     """
     root = gradient.numel() ** 0.5

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
 ) -> Located | None:
-    """Localise the fault of a failed rung; None if no tensor failed.
+    """Localise the fault of a failed rung; None if the first failure is not of a tensor.
 
     Rows give the duration of the search, or the reason why nothing was found.  A test may take
     `settings.localize` seconds, and all tests of a process together what `budget` allows.  If a

@@ -88,7 +88,7 @@ def blame(
 ) -> list[Fault]:
     """The faults that explain the differences, in dataflow order."""
     found = list(dict.fromkeys(_Blame(rung, comparison, rewrite, stages).faults()))
-    # The stages of a module may differ in code from the whole, so they are blamed last.
+    # Stages may differ in code from the whole module: blame them only if nothing else is wrong.
     return [fault for fault in found if fault.target not in stages.cut] or found
 
 

@@ -110,7 +110,7 @@ def resolve(target: object) -> Program:
         return _of_function(_import(target), target)
     if inspect.isfunction(target):
         return _of_function(target, f"{target.__module__}:{target.__qualname__}")
-    from pytest_trainsafe.launch import Script  # imports msgspec; a test that uses Script already has
+    from pytest_trainsafe.launch import Script  # imports msgspec, as users of Script do
 
     if isinstance(target, Script):
         return _of_script(target)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
 
 if TYPE_CHECKING:

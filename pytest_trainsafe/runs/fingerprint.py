@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.

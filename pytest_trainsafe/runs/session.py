@@ -22,8 +22,8 @@ import torch
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
-from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment

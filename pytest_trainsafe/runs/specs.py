@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
 

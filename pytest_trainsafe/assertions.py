@@ -1,6 +1,6 @@
-"""What test authors call.  Each assertion judges, reports, and fails as an ordinary test does.
+"""The assertions that tests call.
 
-Test modules import these names at collection, so nothing heavy is imported until one is called.
+Test modules import these names at collection, so heavy modules are imported inside the functions.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ __all__ = [
 
 
 class TrainsafeFailure(TrainsafeError, AssertionError):
-    """A candidate differs from its reference, or nothing could be said.  The text is the report.
+    """A candidate differs from its reference, or the verdict is inconclusive.
 
-    `findings` are what the judges found: what is wrong, in the order of dataflow, and doubts.
+    The exception's text is the report.
+    `findings` holds the judges' Findings in dataflow order: failures and inconclusive checks.
     """
 
     def __init__(self, report: str, findings: Sequence[Finding] = ()) -> None:
@@ -51,14 +52,14 @@ def assert_trainsafe(
     accept: Collection[str] = (),
     expect: Sequence[Expectation] = (),
 ) -> None:
-    """Assert that the candidate trains like its reference, at every rung of the ladder.
+    """Asserts that the candidate trains like its reference, at every rung of the ladder.
 
-    Takes the fixtures `candidate_trace` and `reference_trace`.  Rungs are judged from float64
-    down and stop at the first that fails.  `loosen` multiplies the tolerance of some tensors,
+    Takes the fixtures `candidate_trace` and `reference_trace`.  Judges the rungs from float64
+    downwards and stops at the first failure.  `loosen` multiplies the tolerance of some tensors,
     each with a reason; `accept` names inconclusive checks that do not fail this test; `expect`
-    has rules for random numbers, made by `expect_rng`.
-    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
-    for an argument that it does not take.
+    adds rules for random numbers, made by `expect_rng`.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
+    ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.joint import judge_case
@@ -72,7 +73,7 @@ def assert_trainsafe(
     try:
         judgement = judge_case(candidate, reference, loosen, tuple(accept), expect)
     except GroupFailure as failure:
-        # Where the ranks failed is in its text; where they were awaited is nobody's concern.
+        # The text has the ranks' tracebacks; the traceback of the waiting code adds nothing.
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
         raise TrainsafeFailure(report_of(judgement), judgement.findings)
@@ -87,13 +88,14 @@ def assert_equivalent(
     loosen: Sequence[Loosen] = (),
     accept: Collection[str] = (),
 ) -> None:
-    """Assert that two recorded Runs of one dtype are equal up to rounding.
+    """Asserts that two recorded Runs of one dtype are equal up to rounding.
 
-    Takes traces or their directories.  `perturbed` is the reference under noise of the size of
-    rounding, `shadow` the reference in float64.  Give both: one alone is one sample of what
-    rounding does, too few where a gradient is nothing else.  Without any only equal bits pass.
+    Takes traces or their directories.  `perturbed` is the reference with added noise of the size
+    of rounding errors, `shadow` the reference in float64.  Give both: one alone is a single sample
+    of the rounding error, which is too few where a gradient consists only of rounding error.
+    Without either, only bitwise equal tensors pass.
     Raises TrainsafeFailure with the report, TraceError for a trace that cannot be read, and
-    ArgumentError for an argument that it does not take.
+    ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.ladder import judge_pair
@@ -116,13 +118,13 @@ def assert_rng(
     *,
     expect: Sequence[Expectation] = (),
 ) -> None:
-    """Assert that a Run drew its random numbers as a correct parallel program draws them.
+    """Asserts that a Run drew its random numbers as a correct parallel program does.
 
-    Takes the fixtures `candidate_trace` and `reference_trace`, of which the Run of the first rung
-    is judged, or recorded traces or their directories.  The reference is not judged: it tells
-    which tensors of the candidate are parts of larger ones.  `expect` has further rules, and
-    exceptions, made by `expect_rng`.
-    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish.
+    Takes recorded traces, their directories, or the fixtures `candidate_trace` and
+    `reference_trace`, whose first rung is judged.  The reference is not judged: it shows which
+    tensors of the candidate are shards of larger ones.  `expect` adds rules and exceptions, made
+    by `expect_rng`.
+    Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
@@ -189,7 +191,7 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:
-    """The trace that an assertion of one trace judges."""
+    """The given trace, or the first rung's trace of a fixture."""
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
@@ -199,7 +201,7 @@ def _first_rung(given: Traces | Trace | Path | str) -> Trace:
 
 
 def _require_fixture(traces: object, role: str) -> None:
-    """ArgumentTypeError unless these are the Runs of a test in this role."""
+    """Raises ArgumentTypeError unless `traces` is the fixture of this role."""
     call = "assert_trainsafe(candidate_trace, reference_trace)"
     if not hasattr(traces, "at"):
         if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):
@@ -218,7 +220,7 @@ def _require_fixture(traces: object, role: str) -> None:
 
 
 def _require_recorded(given: object, role: str) -> None:
-    """ArgumentTypeError unless this is a recorded trace or could be its directory."""
+    """Raises ArgumentTypeError unless `given` is a recorded trace or a path."""
     from pytest_trainsafe.trace.reader import Trace
 
     if hasattr(given, "prefetch"):
@@ -235,13 +237,13 @@ def _require_recorded(given: object, role: str) -> None:
 
 
 def _require_options(function: str, loosen: object, accept: object) -> None:
-    """ArgumentTypeError unless these are lists of Loosen and of names of checks."""
+    """Raises ArgumentTypeError unless these are a list of Loosen and a list of check names."""
     if not isinstance(loosen, (list, tuple)) or not all(isinstance(e, Loosen) for e in loosen):
         raise ArgumentTypeError(
             f"{function} was given {described(loosen)} as loosen; it takes a list of Loosen: "
             'loosen=[Loosen("*.router.weight", factor=3, reason="ties break differently")]'
         )
-    # Any collection of names will do, but a text is a collection of letters.
+    # Any collection of names is accepted, except a string, which is a collection of letters.
     names = accept if isinstance(accept, (list, tuple, set, frozenset)) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(
@@ -251,7 +253,7 @@ def _require_options(function: str, loosen: object, accept: object) -> None:
 
 
 def _require_expectations(function: str, expect: object) -> None:
-    """ArgumentTypeError unless this is a list of what `expect_rng` returns."""
+    """Raises ArgumentTypeError unless `expect` is a list of Expectations."""
     if not isinstance(expect, (list, tuple)) or not all(isinstance(e, Expectation) for e in expect):
         raise ArgumentTypeError(
             f"{function} was given {described(expect)} as expect; it takes a list of what "

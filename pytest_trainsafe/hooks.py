@@ -1,7 +1,7 @@
-"""Hooks that a project or another plugin may implement, in a conftest.py for example.
+"""Hooks that a project or another plugin may implement, for example in a conftest.py.
 
-Every hook is called with keywords and may gain arguments: implement the ones you need.
-Where pytest-trainsafe may be missing, mark the implementation
+An implementation may declare any subset of a hook's arguments; later releases may add arguments.
+If pytest-trainsafe may not be installed, mark the implementation
 `@pytest.hookimpl(optionalhook=True)`.
 """
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 def pytest_trainsafe_valid_point(
     point: Point, arguments: Mapping[str, object], config: pytest.Config
 ) -> str | None:
-    """Say why a Point of a sweep cannot run, or None where it can.
+    """Returns why a Point of a sweep cannot run, or None if it can.
 
-    Asked at collection, after the built-in rules and the program's own; the first reason wins
-    and is the skip's.  `arguments` are the program's, defaults included.  The answer must
-    depend on neither the machine nor the time: every pytest-xdist worker has to give the same.
+    Called at collection, after the built-in rules and the program's own.  The first reason is
+    used as the skip reason.  `arguments` are the program's arguments, including defaults.  The
+    result must not depend on the machine or the time, because all pytest-xdist workers must
+    collect the same tests.
 
         def pytest_trainsafe_valid_point(point, arguments):
             if point.size("cp") > 1 and arguments.get("attention") == "local":
@@ -34,11 +35,11 @@ def pytest_trainsafe_valid_point(
 
 @pytest.hookspec
 def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
-    """Import paths of framework adapters, for what the package does not know.
+    """Returns import paths of adapters for frameworks that the package does not support.
 
-    Asked when pytest is configured.  Each path names a class, derived from
-    `pytest_trainsafe.record.adapter.Adapter`, which ranks make without arguments.  A project's
-    own adapters are asked before those of the package.
+    Called when pytest is configured.  Each path names a subclass of
+    `pytest_trainsafe.record.adapter.Adapter`, which ranks instantiate without arguments.  These
+    adapters take precedence over those of the package.
 
         def pytest_trainsafe_adapters(config):
             return ["our_tests.adapter:OurFramework"]
@@ -47,10 +48,10 @@ def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: 
 
 @pytest.hookspec
 def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
-    """Import paths of judges that `assert_trainsafe` asks beside those of the package.
+    """Returns import paths of judges that `assert_trainsafe` uses in addition to the package's own.
 
-    Asked when pytest is configured.  Each path names a class with the methods of
-    `pytest_trainsafe.judge.contract.Judge`, which is made without arguments.
+    Called when pytest is configured.  Each path names a class that implements
+    `pytest_trainsafe.judge.contract.Judge` and is instantiated without arguments.
 
         def pytest_trainsafe_judges(config):
             return ["our_tests.judges:LossFalls"]
@@ -59,12 +60,12 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
 
 @pytest.hookspec
 def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Launchers by name: other ways to start ranks, chosen by `--trainsafe-launcher NAME`.
+    """Returns further launchers by name, selected with `--trainsafe-launcher NAME`.
 
-    Asked when pytest is configured.  Each value is the import path of a class or a function that
-    takes a `pytest_trainsafe.launch.LaunchSetup` and makes a `pytest_trainsafe.launch.Launcher`.
-    It is imported when a group is first to be started, in each pytest process.  A launcher that
-    has a method `close` is closed at the end of the run.
+    Called when pytest is configured.  Each value is the import path of a class or a function that
+    takes a `pytest_trainsafe.launch.LaunchSetup` and returns a `pytest_trainsafe.launch.Launcher`.
+    Each pytest process imports it when it starts its first group of ranks.  If a launcher has a
+    method `close`, it is called at the end of the run.
 
         def pytest_trainsafe_launchers(config):
             return {"slurm": "our_tests.slurm:SlurmLauncher"}

@@ -1,8 +1,8 @@
-"""The pytest plugin: each hook hands over to the module that knows.
+"""The pytest plugin: each hook calls the module that implements it.
 
-Loaded in every pytest run of an environment that has pytest-trainsafe installed, so nothing
-here may import torch, numpy or anything else that takes time; what only trainsafe tests need
-is imported by the hook that needs it.
+pytest loads this module in every run of an environment with pytest-trainsafe installed, so it
+must not import torch, numpy or any other slow module at the top.  Hooks that only trainsafe tests
+need import their implementation when they are called.
 """
 
 from __future__ import annotations
@@ -37,31 +37,37 @@ __all__ = [
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the command-line options and their ini values."""
     add_options(parser)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Adds the hook specifications of `hooks.py`."""
     pluginmanager.add_hookspecs(hooks)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    """Separates the words of `--trainsafe-sweep` from the paths on the command line."""
     separate_sweep_words(early_config, args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", SIGNATURE)
     config.stash[SETTINGS] = read_settings(config)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
+    """Sends the sweep of the command line or the ini file to a pytest-xdist worker."""
     words, from_ini = sweep_words(node.config)
     node.workerinput[WORKER_SWEEP] = {"words": words, "from_ini": from_ini}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrizes marked tests over the Points of their sweep."""
     if metafunc.definition.get_closest_marker(MARKER) or param_marks(metafunc.definition):
         from pytest_trainsafe.sweep.collect import parametrize
 
@@ -70,6 +76,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem() -> Generator[None, object, object]:
+    """Keeps, for each parameter set with a marker of its own, only the Points of that marker."""
     made = yield
     if isinstance(made, list) and "pytest_trainsafe.sweep.collect" in sys.modules:
         from pytest_trainsafe.sweep.collect import choose
@@ -81,6 +88,7 @@ def pytest_pycollect_makeitem() -> Generator[None, object, object]:
 def pytest_exception_interact(
     call: pytest.CallInfo[Any], report: pytest.CollectReport | pytest.TestReport
 ) -> None:
+    """Explains the collection error of a marker without keywords (`sweep/bare_marker.py`)."""
     if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
         from pytest_trainsafe.sweep.bare_marker import explanation
 
@@ -90,6 +98,7 @@ def pytest_exception_interact(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Checks the collected sweep as a whole and notes skipped Points for the summary."""
     if _in_use(session.config):
         from pytest_trainsafe.sweep.collect import finish
 
@@ -99,6 +108,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Notes the next test, whose Runs may be launched during this one."""
     if _in_use(item.config):
         from pytest_trainsafe.runs.ahead import look
 
@@ -107,6 +117,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Warns if a marked test passed without comparing anything."""
     result = yield
     if _in_use(item.config):
         from pytest_trainsafe.runs.idle import warn_if_idle
@@ -116,6 +127,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
+    """The header lines: settings that differ from their defaults."""
     from pytest_trainsafe.config.header import header
 
     return header(config.stash[SETTINGS])
@@ -124,6 +136,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> str | None:
+    """The number of collected and skipped Points, and the network of the ranks."""
     if not _in_use(config):
         return None
     from pytest_trainsafe.config.header import network
@@ -134,9 +147,10 @@ def pytest_report_collectionfinish(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Writes the terminal summary."""
     write_summary(terminalreporter)
 
 
 def _in_use(config: pytest.Config) -> bool:
-    """Whether a marked test has been met, or the command line speaks of one."""
+    """Whether a marked test has been collected, or the settings contain a sweep."""
     return "pytest_trainsafe.sweep.collect" in sys.modules or bool(config.stash[SETTINGS].sweep)

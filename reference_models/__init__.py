@@ -1,14 +1,14 @@
 """Trusted single-device models, their parallel versions, and bugs planted in the latter.
 
-Start with a program, `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  What they are made of:
+Start with a program: `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  Their parts:
 
     config  rules   the sizes of the models, and the Points at which they can be trained
     networks/       the models on one device; `blocks/` are their layers
     training/       the training loops, AdamW, master weights
-    datasets/       what they learn from
+    datasets/       the training data
     parallel/       the same models over many ranks
     plain/          independent second implementations, which candidates are compared with
-    bugs/           what can be planted in `parallel/`
+    bugs/           bugs that can be planted in `parallel/`
     corpus          the Points at which tests and benchmarks judge the models
 
 For DeepSpeed: the programs `deepspeed_gpt.py` and `deepspeed_resumed.py`, its past bugs in

@@ -18,7 +18,7 @@ from pytest_trainsafe.sweep.product import cells
 
 Axes = Mapping[str, Sequence[Any]]
 
-#: The axes that say over how many ranks; each program's rules say which Points are valid.
+#: The axes that determine the number of ranks; each program's rules say which Points are valid.
 TRANSFORMER: Axes = {
     "tp": [1, 2],
     "sp": [False, True],
@@ -43,7 +43,7 @@ RANKS: dict[str, Axes] = {
     "lstm": DATA,
 }
 
-#: What else a program can be asked for: how, not over how many.
+#: Further axes and arguments of a program, which say how to train, not on how many ranks.
 WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
     "gpt": [
         ({"recompute": ["selective", "full"], "tp": [1, 2], "cp": [1, 2]}, {}),
@@ -98,7 +98,7 @@ def points(
 ) -> Iterator[Case]:
     """The valid Cases of a program of `reference_models` at the product of `axes`.
 
-    Of Points that are the same but for an axis without effect (sp without tp), one.
+    Points that differ only in an axis without effect (sp without tp) occur once.
     """
     module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
     free = {name: list(values) for name, values in axes.items() if name not in arguments}

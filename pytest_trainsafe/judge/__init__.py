@@ -1,11 +1,11 @@
 """Judges turn the Runs of a test into Findings.
 
-contract       what a judge is, and what it returns
-registry       the judges that there are, and a project's own
-joint          one verdict of all judges of a test
+contract       the interface of a judge and of its result
+registry       the built-in judges and those that a project registers
+joint          combines the judgements of a test into one verdict
 compare_judge  the judge that compares candidate and reference
 replay_judge   the judge of random numbers; `replay` has its rules
-ladder         the comparison, dtype by dtype; `judgement` is what it returns
+ladder         the comparison, dtype by dtype; `judgement` is its result
 compare        the comparison of one rung
-localize       finds the code at fault
+localize       finds the faulty code
 """

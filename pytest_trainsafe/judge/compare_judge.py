@@ -1,4 +1,4 @@
-"""The compare judge, as the registry knows it; `ladder` does its work."""
+"""The registered compare judge, which runs the ladder."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class CompareJudge:
     name = "compare"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The first rung; further rungs, noise and second looks are asked for as it is judged.
+        """The first rung's Runs; further rungs, noise and second recordings are requested later.
 
-        Below float64 the candidate may have to replay decisions of the reference.
+        Below float64 the candidate may have to replay decisions of the reference, so its Run waits.
         """
         first = case.rungs[0]
         roles: tuple[Role, ...] = ("candidate", "reference")
@@ -32,5 +32,5 @@ class CompareJudge:
         ]
 
     def judge(self, case: Case, runs: Runs, terms: Terms) -> LadderJudgement:
-        """Climb the ladder."""
+        """Judge the test on the ladder."""
         return climb(runs.candidate, runs.reference, terms.loosen, tuple(terms.accept))

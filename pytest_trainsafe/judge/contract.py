@@ -1,8 +1,8 @@
-"""What a judge is: it asks for Runs and returns a Judgement.
+"""The interface of judges: a judge requests Runs and returns a Judgement.
 
-A judge starts no ranks, prints nothing and raises nothing about what it judges.  The Runs that it
-asks for are launched, shared and cached by the session.  `registry` knows the judges, `joint`
-makes one verdict of what they say.
+A judge starts no ranks, prints nothing, and raises no exception for a fault of the tested program.
+The session launches, shares and caches the Runs that it requests.  `registry` has the judges, and
+`joint` combines their verdicts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What a test asks of its judges: the arguments of `assert_trainsafe`.
+    """The arguments of `assert_trainsafe`, which apply to every judge.
 
-    `loosen` multiplies tolerances, `accept` names inconclusive checks that do not fail the test,
-    the marker's and the settings' included, and `expect` has what `expect_rng` returns.
+    `loosen` multiplies tolerances.  `accept` names inconclusive checks that do not fail the test,
+    including those of the marker and the settings.  `expect` has the results of `expect_rng`.
     """
 
     loosen: Sequence[Loosen] = ()
@@ -33,10 +33,10 @@ class Terms:
 
 
 class Judgement(Protocol):
-    """What a judge says of one test.
+    """The result of one judge for one test.
 
-    `findings` has what is wrong and what is in doubt, and `not_compared` sentences about what the
-    judge did not examine.
+    `findings` lists failures and inconclusive checks, and `not_compared` has sentences about what
+    the judge did not examine.
     """
 
     @property
@@ -52,27 +52,27 @@ class Judgement(Protocol):
 class Judge(Protocol):
     """Turns the Runs of a test into a Judgement.
 
-    An instance is made without arguments, once for each process.
+    Instances are created without arguments, once per process.
     """
 
     #: The name in findings, in reports and in the summary: "compare", "replay".
     name: str
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The Runs that this judge needs in any case; they are launched before any is judged."""
+        """The Runs that this judge always needs; they are launched before any is judged."""
         ...
 
     def judge(self, case: Case, runs: Runs, terms: Terms) -> Judgement:
-        """Judge a test.  `runs` gives Runs on request, further ones too.
+        """Judge a test.  `runs` provides the Runs and launches further ones on request.
 
-        Raises GroupFailure where the ranks of a Run did not finish.
+        Raises GroupFailure if the ranks of a Run did not finish.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FoundJudgement:
-    """A Judgement that is its findings: it fails if one does, and passes without any."""
+    """A Judgement computed from findings, with the worst of their verdicts; `pass` without any."""
 
     judge: str
     findings: Sequence[Finding] = ()
@@ -80,12 +80,12 @@ class FoundJudgement:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst verdict of a finding."""
+        """The worst verdict of the findings."""
         return worst(finding.verdict for finding in self.findings)
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """`fail` before `inconclusive` before `pass`."""
+    """The worst of the verdicts: `fail`, then `inconclusive`, then `pass`."""
     given = set(verdicts)
     if "fail" in given:
         return "fail"

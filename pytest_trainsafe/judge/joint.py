@@ -1,4 +1,4 @@
-"""One verdict of all judges.  Called by the assertions."""
+"""Combines the verdicts of all judges.  Called by the assertions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_trainsafe.sweep.point_summary import PointSummary
 
 @dataclass(frozen=True, slots=True)
 class JointJudgement:
-    """What all judges say of one test, in the order in which they judged."""
+    """The judgements of one test, in the order in which the judges ran."""
 
     judgements: Sequence[Judgement]
 
@@ -28,14 +28,14 @@ class JointJudgement:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Every finding: each judge's in its own order, failing judges first."""
+        """The findings of all judges, failing judges first; each judge's are in its own order."""
         order: list[Verdict] = ["fail", "inconclusive", "pass"]
         ranked = sorted(self.judgements, key=lambda each: order.index(each.verdict))
         return tuple(finding for each in ranked for finding in each.findings)
 
     @property
     def comparison(self) -> LadderJudgement | None:
-        """The comparison's part; None where it was not asked."""
+        """The compare judge's judgement; None if it did not run."""
         return next((j for j in self.judgements if isinstance(j, LadderJudgement)), None)
 
 
@@ -46,9 +46,9 @@ def judge_case(
     accept: Sequence[str] = (),
     expect: Sequence[Expectation] = (),
 ) -> JointJudgement:
-    """Ask every judge, and publish the Point's summary.
+    """Run every judge, and publish the Point's summary.
 
-    Raises GroupFailure where the ranks of a Run did not finish.
+    Raises GroupFailure if the ranks of a Run did not finish.
     """
     case = candidate.case
     asked = judges(case.settings.judges)
@@ -63,9 +63,9 @@ def judge_case(
 
 
 def _summary(joint: JointJudgement) -> PointSummary:
-    """The comparison's summary with the verdict, the notes and the first finding of all."""
+    """The comparison's summary with the joint verdict, all notes and the first finding."""
     compared = joint.comparison
-    assert compared is not None  # the registry always has it
+    assert compared is not None  # the registry always includes the compare judge
     summary = compared.summary
     others = [each for each in joint.judgements if each is not compared]
     summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]

@@ -1,6 +1,6 @@
-"""What the judges of a test found: each rung as judged, and what all of them say together.
+"""The results of judging a test: each rung, and all rungs together.
 
-Made by the ladder.  Data alone: `report` makes the text of it.
+Made by the ladder.  These are data only; `report` formats them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Declarations that are missing or wrong.  `written` says where a proposal was written to."""
+    """Missing or wrong annotations.  `written` is the file that a proposal was written to."""
 
     misaveraged: Misaveraged | None = None
     misdeclared: Misdeclared | None = None
@@ -32,13 +32,13 @@ class Advice:
 
 @dataclass(slots=True)
 class Judged:
-    """One rung as judged: its comparison, and what stays in doubt.
+    """One judged rung: its comparison and its doubts.
 
-    `rounding` is the dtype whose rounding was allowed, and `cast` says where the program
-    narrows to it ("float32 model.py:12") if that is not `dtype`.  `reference` names what the
-    candidate was compared with.  `hints` are doubts about how a failed run was set up,
-    `not_compared` what was not compared, `samples` counts the samples of noise that measured its
-    rounding.  `explained` says that `advice` on declarations explains all that failed.
+    `rounding` is the dtype whose rounding was allowed; if that is not `dtype`, `cast` is where the
+    program casts to it ("float32 model.py:12").  `reference` describes what the candidate was
+    compared with.  `hints` are doubts about the setup of a failed run, `not_compared` describes
+    what was not compared, and `samples` counts the noise samples that measured rounding.
+    `explained` is true if `advice` explains every failure.
     """
 
     dtype: str
@@ -56,7 +56,7 @@ class Judged:
 
     @property
     def failed(self) -> bool:
-        """Whether the rung is no pass."""
+        """Whether the rung does not pass."""
         return self.comparison.failed or bool(self.doubts)
 
 
@@ -65,8 +65,8 @@ class LadderJudgement:
     """The rungs of one test, from the widest down to the first that failed.
 
     `program` and `point` name the candidate; `case` is its test, None for traces without one.
-    `left_out` says why rungs are absent, `located` what a localisation found, and `summary` what
-    the terminal's summary has of the Point.
+    `left_out` says why rungs were skipped, `located` is the result of localisation, and `summary`
+    is the Point's entry in the terminal's summary.
     """
 
     program: str
@@ -80,25 +80,25 @@ class LadderJudgement:
 
     @property
     def verdict(self) -> Verdict:
-        """`fail` where a rung differs, `inconclusive` where one stays in doubt, else `pass`."""
+        """`fail` if a rung differs, `inconclusive` if one has doubts, else `pass`."""
         if any(rung.comparison.failed for rung in self.rungs):
             return "fail"
         return "inconclusive" if any(rung.doubts for rung in self.rungs) else "pass"
 
     @property
     def not_compared(self) -> tuple[str, ...]:
-        """What was not compared, rungs included, each once."""
+        """What was not compared, in all rungs, without duplicates."""
         not_compared = (text for rung in self.rungs for text in rung.not_compared)
         return tuple(dict.fromkeys((*self.left_out, *not_compared)))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, in the order of dataflow, and what stays in doubt."""
+        """The failures, in dataflow order, then the doubts."""
         wrong = (f for rung in self.rungs for f in rung.comparison.findings if f.verdict == "fail")
         return (*wrong, *(f for rung in self.rungs for f in (*rung.doubts, *rung.hints)))
 
 
 def lead_of(failing: Sequence[Finding]) -> Finding:
-    """The first wrong tensor in dataflow; of its findings, the one that explains most."""
+    """The finding on the first wrong tensor in dataflow; one with a pattern takes precedence."""
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))

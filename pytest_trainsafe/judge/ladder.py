@@ -1,7 +1,7 @@
 """The ladder: judges a test's Runs dtype by dtype, widest first.
 
-Logic is judged where rounding cannot hide it: in float64 every logic bug stands out at 1e-12.
-Called by the assertions, which import it when they are called.
+Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12.  The
+assertions import this module when they are called.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def climb(
 ) -> LadderJudgement:
     """Judge every rung of a test, down to the first that fails.
 
-    A rung that is inconclusive does not end the climb: a failure further down says more.
-    The ladder chosen by default leaves float64 out where the reference or the candidate cannot run
-    in it.  The candidate must raise the same exception there twice, and run in the next rung.
+    The ladder continues after an inconclusive rung, because a failure in a later one is more
+    informative.  The default ladder skips float64 if the reference or the candidate cannot run in
+    it.  The candidate must raise the same exception there twice, and run in the next rung.
     """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
     require_known(accepted)
     for dtype in case.rungs:
-        candidate.prefetch(dtype)  # first: whether the reference is filed takes a while to tell
+        candidate.prefetch(dtype)  # first, because the look-up of a cached reference takes time
         reference.prefetch(dtype)
     if "float64" not in case.program.traits.dtypes:
         reference.prefetch("float64")
@@ -83,14 +83,14 @@ def climb(
             break
     passes = not any(entry.failed for entry in ladder.judged)
     if broken is not None and passes and not candidate.fails_again("float64", broken):
-        raise broken  # by chance: what ends a Run now and then is no matter of dtype
+        raise broken  # not reproducible, so not caused by the dtype
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
     return replace(judgement, summary=ladder.summary(judgement))
 
 
 class _Ladder:
-    """The rungs of one test that were judged, from the widest down, and what that took."""
+    """The judged rungs of one test, from the widest down, with the seconds they took."""
 
     def __init__(
         self,
@@ -109,9 +109,10 @@ class _Ladder:
         self._rung: Rung | None = None
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Judge the next rung; whether it fails."""
+        """Judge the next rung.  Returns whether it fails."""
 
         def ahead() -> None:
+            """Launch the next test's Runs if this test's are all known."""
             if last or self.candidate.foreseen():
                 self.candidate.runs.look_ahead()
 
@@ -134,7 +135,7 @@ class _Ladder:
         return comparison.failed
 
     def explain(self, shadowed: bool) -> None:
-        """Look for annotations that a failed rung lacks or that are wrong, or the code at fault."""
+        """Find the missing or wrong annotations that explain a failed rung, or the faulty code."""
         failed, rung = self.judged[-1], self._rung
         assert rung is not None
         failed.explained = self._declarations(rung, failed, shadowed)
@@ -150,7 +151,7 @@ class _Ladder:
             self.located = _look_at(self.candidate, rung, failed.comparison)
 
     def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
-        """Advise on annotations that lack or are wrong; whether nothing else is left to explain."""
+        """Propose annotations for a failed rung.  Returns whether they explain every failure."""
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
         if not lacking and not unfit and not averaged:
@@ -176,18 +177,19 @@ class _Ladder:
         return declared or (proposal is not None and proposal.settles)
 
     def _again(self, dtype: str) -> Callable[[Rung, Comparison], tuple[Rung, Comparison]]:
-        """What measures rounding again for a comparison with other layouts, and judges by it."""
+        """A function that measures rounding again for a comparison with other layouts."""
         full = self.candidate.case.settings.record == "full"
         reference = self.reference if full else self.reference.in_full()
 
         def again(rung: Rung, comparison: Comparison) -> tuple[Rung, Comparison]:
+            """The rung with more samples of noise if the failure needs them, and its comparison."""
             judge = functools.partial(compare, loosen=self.loosen)
             return measured_again(rung, comparison, dtype, reference, judge)
 
         return again
 
     def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
-        """The rung with every tensor's values, where only sketches of most were kept."""
+        """The rung with the values of all tensors; None if they are already recorded."""
         if self.candidate.case.settings.record == "full":
             return None
         reference = self.reference.in_full()
@@ -196,7 +198,7 @@ class _Ladder:
         return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
 
     def summary(self, judgement: LadderJudgement) -> PointSummary:
-        """What the terminal's summary is told of this Point."""
+        """This Point's entry in the terminal's summary."""
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
         summary = _summary(judgement, seconds)
@@ -216,7 +218,7 @@ class _Ladder:
 
 
 def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
-    """Write a proposal to a file, if the user asks for that; where to, "" for nowhere."""
+    """Write a proposal to a file if the user requested it.  Returns the file, "" for none."""
     if proposal is None or not (case.settings.annotate and proposal.wanted):
         return ""
     written = write_annotations(
@@ -233,9 +235,9 @@ def make_rung(
     shadowed: bool,
     launched: Callable[[], None] | None = None,
 ) -> Rung:
-    """The traces of one rung, launched together where they are not there yet.
+    """The traces of one rung; those not yet recorded are launched together.
 
-    `launched` is called once all of them are, and the candidate's is the last to be waited for.
+    `launched` is called after all of them are launched, before the candidate's is awaited.
     """
     candidate.prefetch(dtype)
     for needed in (dtype, "float64") if shadowed else (dtype,):
@@ -260,7 +262,7 @@ def measured_again(
     reference: Traces,
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
-    """Take more samples of noise, and judge by them, while the failure may be due to too few."""
+    """Judge with more samples of noise as long as the failure may be due to too few."""
     for each in ROUNDS:
         if not needs_samples(comparison, each):
             return rung, comparison
@@ -271,9 +273,10 @@ def measured_again(
 
 
 def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
-    """The rung with rounding measured by so many samples of noise in all.
+    """The rung with rounding measured by `samples` samples of noise in total.
 
-    Samples in which the program cannot run are left out: noise on operations may be in its way.
+    Samples in which the program fails are skipped, because noise on operations may cause the
+    failure.
     """
     measured = reference.replaying(reference.decided(dtype))
     measured.prefetch_perturbed(dtype, range(1, samples))
@@ -301,11 +304,11 @@ def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | Non
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
-    """The rungs to judge, whether float64 can measure their rounding, and what was left out.
+    """The rungs to judge, whether float64 can measure their rounding, and what was skipped.
 
-    Many programs have kernels or constants of one dtype.  Rungs a user asked for are not left
-    out, and nor is the recipe's own: there a reference that cannot run is the test's failure.
-    Where only the candidate cannot be float64, the reference can, and measures.
+    Many programs have kernels or constants of one dtype.  Rungs that the user requested are never
+    skipped, nor is the recipe's own: if the reference cannot run in it, the test fails.  If only
+    the candidate cannot run in float64, the reference's float64 run still measures rounding.
     """
     rungs = list(case.rungs)
     alone = "float64" not in case.program.traits.dtypes
@@ -332,7 +335,7 @@ def judge_pair(
 ) -> LadderJudgement:
     """Judge two recorded Runs.
 
-    Raises TraceError for a trace that cannot be read, or whose dtype is not what its role takes.
+    Raises TraceError for a trace that cannot be read or has the wrong dtype for its role.
     """
     require_known(accept)
     opened = _opened(reference)
@@ -344,7 +347,7 @@ def judge_pair(
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
         shadow=_of_dtype(_opened(shadow), "float64", "the shadow") if shadow else None,
     )
-    # That only equal bits pass is what a caller without measurements asked for.
+    # A caller who gives no measuring runs accepts that only equal values pass.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
     if comparison.failed:
@@ -371,7 +374,7 @@ def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Tensors are small here, and threads of torch that wait for each other keep ranks waiting."""
+    """Run torch on one thread: tensors are small, and waiting threads would slow down the ranks."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -389,7 +392,7 @@ def _compare(
 
 
 def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> Judged:
-    # A failure is a verdict already; guards speak where there would be a pass.
+    # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = guard(rung, comparison)
     doubts = [] if comparison.failed else found
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts

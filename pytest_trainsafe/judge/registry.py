@@ -1,6 +1,6 @@
-"""The judges of a test, by import path: those of the package, and a project's own.
+"""Loads the judges of a test by import path: the package's, and those that a project adds.
 
-A project adds one by the hook `pytest_trainsafe_judges`.
+A project adds judges with the hook `pytest_trainsafe_judges`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.judge.contract import Judge
 
-#: In the order in which they judge: what costs least first, after the comparison that leads.
+#: In the order in which they run: the comparison leads, the others follow by cost.
 BUILT_IN = (
     "pytest_trainsafe.judge.compare_judge:CompareJudge",
     "pytest_trainsafe.judge.replay_judge:ReplayJudge",
@@ -20,10 +20,10 @@ BUILT_IN = (
 
 
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
-    """The judges that apply: the package's, then a project's `own`.
+    """The judges that apply: the package's, then the project's (`own`).
 
-    ValueError (a SweepError) for an import path that leads to no judge, and for two judges of one
-    name.
+    Raises SweepError (a ValueError) for an import path that leads to no judge, and for two judges
+    with the same name.
     """
     found = [load_judge(path) for path in (*BUILT_IN, *own)]
     names = [judge.name for judge in found]

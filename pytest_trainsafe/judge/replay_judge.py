@@ -1,4 +1,4 @@
-"""The replay judge, as the registry knows it: the RNG rules, on the first rung that ran."""
+"""The registered replay judge, which applies the RNG rules to the first rung that ran."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReplayJudge:
     name = "replay"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """None of its own: it reads the Runs that the comparison asks for."""
+        """None of its own: it reads the Runs that the comparison requests."""
         return []
 
     def judge(self, case: Case, runs: Runs, terms: Terms) -> FoundJudgement:

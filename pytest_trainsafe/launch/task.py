@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.launch import data
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 
 Device = Literal["cpu", "cuda"]
 

@@ -1,4 +1,4 @@
-"""The report of all judges of a test: the comparison's, and what each other judge found.
+"""The report of a test with several judges: the comparison and the Findings of each other judge.
 
 Called by `assert_trainsafe`.
 """
@@ -13,14 +13,15 @@ from pytest_trainsafe.judge.joint import JointJudgement
 from pytest_trainsafe.report.message import message_of, rerun
 from pytest_trainsafe.report.rows import head, row
 
-#: Findings of one judge that a report has in full.
+#: The number of Findings of one judge that a report prints in full.
 MAX_FINDINGS = 4
 
 
 def report_of(joint: JointJudgement) -> str:
     """The report of a test; "" for a pass.
 
-    The comparison leads if it fails, and other judges stand beside it; else the judge that fails.
+    If the comparison fails, its report comes first and the other judges' Findings follow;
+    otherwise the failing judge's report comes first.
     """
     if joint.verdict == "pass":
         return ""
@@ -45,7 +46,7 @@ def report_of(joint: JointJudgement) -> str:
 
 
 def findings_of(judgement: Judgement) -> list[str]:
-    """The rows of a judge's findings: the first in full, the number of the others."""
+    """The rows of a judge's Findings: the first few in full, then the number of the others."""
     lines: list[str] = []
     shown = judgement.findings[:MAX_FINDINGS]
     for number, finding in enumerate(shown):

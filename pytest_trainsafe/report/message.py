@@ -1,7 +1,7 @@
 """The failure message: what differs and where it starts, the likely cause, how to rerun.
 
-Plain text within 100 columns, for terminals and CI logs alike; only names that are longer by
-themselves go beyond.  Called by the assertions.
+Plain text of at most 100 columns, for terminals and CI logs; only a name that is itself longer
+exceeds the limit.  Called by the assertions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.report.rows import head, row
 MAX_THEN = 3
 MAX_ALSO = 4
 
-#: How the kinds are summed up in the line "not affected".
+#: The names of groups of kinds in the row "not affected".
 _GROUPS = {
     "initial parameters": ("param", "master_param"),
     "inputs of the model": ("input",),
@@ -52,7 +52,7 @@ def message_of(judgement: LadderJudgement) -> str:
 
 
 def _options(settings: Settings) -> str:
-    """What a command line must add to a node id for the same test to exist and do the same."""
+    """The options that, together with the node id, rerun the same test with the same settings."""
     default = Settings()
     words = []
     if settings.sweep and not settings.sweep_from_ini:
@@ -76,10 +76,10 @@ def failure_message(
     options: str = "",
     located: Located | None = None,
 ) -> str:
-    """The report of a test that failed, or could not say.
+    """The report of a failed or inconclusive test.
 
-    `left_out` tells of absent rungs; `options` belong to the command that runs the test again.
-    `located` is what a localisation found.
+    `left_out` describes the rungs that were not judged.  `options` are the command-line options of
+    the rerun command.  `located` is the result of the localisation.
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
@@ -99,7 +99,7 @@ def failure_message(
 
 
 def rerun(judgement: LadderJudgement) -> list[str]:
-    """The command that runs the test again."""
+    """The row with the command that reruns the test."""
     case = judgement.case
     return [] if case is None else _rerun(case.nodeid, _options(case.settings))
 
@@ -173,7 +173,7 @@ def _times(times: float) -> str:
 
 
 def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
-    """Other checks that broke at the same tensor."""
+    """The other checks that failed at the same tensor."""
     lines: list[str] = []
     here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
     for finding in here[:MAX_ALSO]:
@@ -186,7 +186,7 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
 
 
 def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
-    """The next wrong tensors in dataflow, each once; those of a common factor in one sentence."""
+    """The next wrong tensors in dataflow order, each once; one sentence for a common factor."""
     told = {None, lead.where}
     lines: list[str] = []
     reduced = lead.where is not None and lead.where.kind == "main_grad"

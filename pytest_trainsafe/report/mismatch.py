@@ -1,6 +1,6 @@
-"""The row `elements` of a report: how many elements of a wrong tensor differ, and which most.
+"""The row `elements` of a report: how many elements of a tensor differ, and the largest difference.
 
-In the manner of `torch.testing.assert_close`, whose messages name the same figures.
+`torch.testing.assert_close` reports the same figures.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def mismatch_text(mismatch: Mismatch) -> str:
 
 
 def _number(value: complex | float | int | bool) -> str:
-    """A value with the digits that show a difference in its last places."""
+    """A value with nine significant digits, enough to distinguish any two float32 values."""
     return str(value) if isinstance(value, int) else f"{value:.9g}"

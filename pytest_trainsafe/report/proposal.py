@@ -1,4 +1,4 @@
-"""Advice on declarations in the words of a report.  Called by `message`."""
+"""The rows of a report that advise on annotations.  Called by `message`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def advice_rows(advice: Advice) -> list[Row]:
 
 
 def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
-    """The rows of a proposal: label, text, and whether the text may be wrapped.
+    """The rows of a proposal.
 
-    `written` says where it was written to, "" for nowhere.
+    `written` says where the proposal was written to; "" if it was not written.
     """
     rows: list[Row] = []
     if proposal.wanted:
@@ -53,7 +53,7 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
 
 
 def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
-    """The rows on declarations that do not fit."""
+    """The rows on annotations that contradict the recorded tensors."""
     rows: list[Row] = [
         ("" if number else "declared", text, True) for number, text in enumerate(wrong.told)
     ]
@@ -66,7 +66,7 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
 
 
 def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
-    """The rows on means that are declared and do not fit, and those that do."""
+    """The row on declared means that contradict the recorded tensors, and the means that match."""
     where = os.path.relpath(wrong.file) if wrong.file else "annotations= of ctx.watch"
     pairs = (
         ("gradients", wrong.gradients, wrong.fitting_gradients),

@@ -1,6 +1,6 @@
 """The failure message of the RNG rules alone: each broken rule, its cause, what was not compared.
 
-Plain text within 100 columns, as the other reports.  Called by `assert_rng`.
+Plain text of at most 100 columns.  Called by `assert_rng`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def rng_message(judgement: RngJudgement, trace: Trace) -> str:
-    """The report of what the rules found in a trace."""
+    """The report of the RNG rules' Findings on a trace."""
     wrong = any(finding.verdict == "fail" for finding in judgement.findings)
     what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"
     head = f"trainsafe: {trace.manifest.program} at {trace.point}"

@@ -1,4 +1,4 @@
-"""The layout of reports: labelled rows of plain text within 100 columns."""
+"""The layout of reports: labelled rows of plain text of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def head(text: str) -> list[str]:
 
 
 def row(label: str, text: str, wrapped: bool = True) -> list[str]:
-    """A labelled row of a report; no lines where there is no text."""
+    """The lines of a labelled row; none if `text` is empty."""
     if not text:
         return []
     pieces = wrap(text, WIDTH - LABEL - 2) if wrapped else [text]
     pad = " " * (2 + LABEL)
-    if len(label) >= LABEL:  # a long label stands above its text
+    if len(label) >= LABEL:  # a long label gets a line of its own
         return [f"  {label}", *(pad + piece for piece in pieces)]
     return [f"  {label:<{LABEL}}{pieces[0]}", *(pad + piece for piece in pieces[1:])]
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """The lines of a text of at most `width` characters, where words allow."""
+    """Wraps a text to lines of at most `width` characters; longer words are not broken."""
     return textwrap.wrap(
         text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
     )

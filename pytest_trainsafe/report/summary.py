@@ -1,7 +1,7 @@
 """The terminal summary: one row per judged Point, from plain data on the tests' reports.
 
-A test's PointSummary travels as JSON in its report's `user_properties`: pytest-xdist carries
-it to the controller, and JUnit files keep it.
+A test's PointSummary is stored as JSON in its report's `user_properties`, which pytest-xdist sends
+to the controller and JUnit files include.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def collect_summaries(
 ) -> list[tuple[str, PointSummary]]:
     """Node id and PointSummary of every report that has one, each once, in order.
 
-    A test's reports repeat the properties of its earlier phases.
+    Duplicates arise because a test's reports repeat the properties of its earlier phases.
     """
     found: dict[tuple[str, str], PointSummary] = {}
     for report in reports:
@@ -36,11 +36,11 @@ def collect_summaries(
 
 
 def write_summary(reporter: pytest.TerminalReporter) -> None:
-    """Write the summary section; nothing where no test left a summary, or under `-q`."""
+    """Writes the summary section; nothing if no test has a PointSummary, or with `-q`."""
     stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
     summaries = collect_summaries(report for group in stats.values() for report in group)
     judged = [(nodeid, s) for nodeid, s in summaries if s["verdict"] != "skipped"]
-    # With pytest-xdist the workers collect, unseen, so that this is where skips are counted.
+    # With pytest-xdist the workers' collection output is not shown, so skips are reported here.
     counted_before = not reporter.config.pluginmanager.hasplugin("dsession")
     verbosity = reporter.config.get_verbosity()
     if verbosity < 0 or not (judged or (summaries and not counted_before)):
@@ -53,9 +53,9 @@ def write_summary(reporter: pytest.TerminalReporter) -> None:
 
 
 def table(judged: Sequence[tuple[str, PointSummary]], *, detailed: bool) -> list[str]:
-    """The lines of the table: what did not pass first, then the closest to what is allowed.
+    """The lines of the table: failures first, then by the largest error relative to its tolerance.
 
-    `detailed` shows every row, with the tests' whole ids and the tensors that came closest.
+    `detailed` shows every row, with full node ids and the tensor of the largest relative error.
     """
     if not judged:
         return []
@@ -101,9 +101,9 @@ def totals(summaries: Sequence[PointSummary]) -> list[str]:
 
 
 def _references(summaries: Sequence[PointSummary]) -> list[str]:
-    """`references: 3 reused, 1 run`; nothing where none was looked for in the cache.
+    """`references: 3 reused, 1 run`; nothing if no reference was looked up in the cache.
 
-    What one xdist worker ran and another took from it was run.
+    A reference that one xdist worker ran and another reused counts as run.
     """
     reused: dict[str, bool] = {}
     for summary in summaries:
@@ -127,7 +127,7 @@ def _row(nodeid: str, summary: PointSummary, detailed: bool) -> tuple[str, str, 
 
 
 def _worst(summary: PointSummary) -> tuple[float, str]:
-    """The largest error over all rungs as a multiple of what is allowed, and where it is."""
+    """The largest error over all rungs as a multiple of its tolerance, and its tensor and dtype."""
     rungs = [rung for rung in summary.get("rungs", []) if rung["tensors"]]
     if not rungs:
         return 0.0, ""

@@ -1,10 +1,10 @@
-"""Looks ahead: while one test is judged, the Runs of the next are trained.
+"""Look-ahead: the Runs of the next test train while the current test is judged.
 
 Called by the plugin before each test, and by the ladder once a test's own Runs are launched.
-A Run that is launched early must be what it would have been in its own test's time.  So nothing
-of the user's may come between: the next test has no fixtures that are set up for it alone, and
-the environment, the working directory and the search path (`LaunchEnvironment`) are noted when it
-is asked for, given to its ranks whenever they start, and compared when its own test asks for it.
+A Run that is launched early must equal the Run that its own test would launch.  Therefore a test
+is only launched ahead if it has no user fixture of its own, and the environment, the working
+directory and the search path (`LaunchEnvironment`) are saved when the Run is scheduled, passed to
+its ranks, and compared when its own test requests the Run.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case
 
-#: Fixtures that change nothing a program could notice: ours, and pytest's.
+#: Fixtures of this plugin and of pytest that cannot affect a program.
 HARMLESS = frozenset(
     {
         *(CELL_FIXTURE, "trainsafe", "candidate_trace", "reference_trace", "request"),
@@ -41,7 +41,7 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The next test's Case, and the environment of tests before any fixture of this one."""
+    """The next test's Case, and the environment before the current test's fixtures are set up."""
 
     case: Case
     launch_environment: LaunchEnvironment
@@ -51,7 +51,7 @@ NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
 
 
 def look(item: pytest.Item, following: pytest.Item | None) -> None:
-    """Note which test comes after `item`, if its Runs may be launched during `item`."""
+    """Stores the test after `item` in the stash if its Runs may be launched during `item`."""
     case = _case(item, following) if following is not None else None
     item.config.stash[NEXT] = Next(case, LaunchEnvironment.now()) if case is not None else None
 
@@ -72,13 +72,13 @@ def _case(item: pytest.Item, following: pytest.Item) -> Case | None:
 
 
 def _may_not_run(item: pytest.Item) -> bool:
-    """Whether a mark may keep the test from running; its conditions are pytest's to evaluate."""
+    """Whether a mark may prevent the test from running; conditions of marks are not evaluated."""
     skips = any(True for name in ("skip", "skipif") for _ in item.iter_markers(name))
     return skips or any(not mark.kwargs.get("run", True) for mark in item.iter_markers("xfail"))
 
 
 def _for_the_session(item: pytest.Item, name: str) -> bool:
-    """Whether a fixture is set up once for all tests."""
-    info = getattr(item, "_fixtureinfo", None)  # pytest offers no public way to ask
+    """Whether every definition of the fixture has session scope."""
+    info = getattr(item, "_fixtureinfo", None)  # pytest has no public API for this
     found = info.name2fixturedefs.get(name, ()) if info is not None else ()
     return bool(found) and all(each.scope == "session" for each in found)

@@ -1,6 +1,6 @@
-"""The Runs that one test asks for in one role.
+"""The Runs that one test requests in one role.
 
-Judges ask here, through `Traces`; the session launches, shares and caches.
+Judges request Runs here, through `Traces`; the session launches, shares and caches them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
-    `filed` is the key under which the Run was looked for in the cache, "" for none; `reused`
-    says that it was there.
+    `filed` is the cache key under which the Run was looked up, "" if it was not; `reused` says
+    whether the cache had it.
     """
 
     trace: Trace
@@ -33,11 +33,11 @@ class Run:
 
 
 class AskedRuns:
-    """What a test asked for in one role, and what is known of it.
+    """The Runs that a test requested in one role, and their status.
 
-    `specs` has every Run that was asked for.  `reused` says by cache key whether a Run that is
-    cached was there already.  `waited` says whether the test has waited for any of them.
-    `publish` is given the Point's summary once it is judged; None for a test without one.
+    `specs` has the spec of every requested Run.  `reused` says for each cache key whether the
+    cache already had the Run.  `waited` says whether the test has waited for any Run.
+    `publish` is called with the Point's summary once the Point is judged; None without a summary.
     """
 
     def __init__(self, session: Session) -> None:
@@ -49,14 +49,14 @@ class AskedRuns:
         self._seconds: dict[RunSpec, Mapping[str, float]] = {}
 
     def start(self, spec: RunSpec) -> Future[Run]:
-        """Have a Run made, unless it is there or under way."""
+        """Launches a Run unless it has finished or is in progress; a Future of the result."""
         self.specs.add(spec)
         return self.session.run(spec)
 
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
-        """A Run, once it has finished; its seconds count if it is `timed`.
+        """Waits for a Run and returns it; `timed` adds its seconds to `seconds`.
 
-        Raises GroupFailure when its ranks did not finish.
+        Raises GroupFailure if its ranks did not finish.
         """
         self.waited = True
         run = self.start(spec).result()
@@ -68,7 +68,7 @@ class AskedRuns:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage of the Runs that are timed, each Run's once."""
+        """Seconds by stage, summed over the timed Runs, each counted once."""
         total: dict[str, float] = {}
         for each in self._seconds.values():
             for stage, spent in each.items():
@@ -76,10 +76,10 @@ class AskedRuns:
         return total
 
     def look_ahead(self) -> None:
-        """Let the session launch the next test's Runs: all of this test's are launched."""
+        """Launches the next test's Runs; called when all Runs of this test are launched."""
         self.session.look_ahead()
 
     @property
     def notes(self) -> dict[str, None]:
-        """What the terminal's summary says once, for all tests of the process."""
+        """Notes that the terminal summary prints once for all tests of the process."""
         return self.session.notes

@@ -1,12 +1,12 @@
 """The reference cache: recorded references, shared by tests, xdist workers and later runs.
 
-The session asks it for each reference.  A folder below pytest's cache directory holds
+The session looks up each reference here.  A folder below pytest's cache directory contains
 
-    <digest>/trace        a recorded run, filed under the digest of its key
-    <digest>/entry.json   what was hashed into the key, and the hash of every file of the trace
-    <digest>/pin          locked by whoever reads the trace; its time says when it was last used
-    <digest>.lock         locked by whoever looks for the entry, records it or removes it
-    making-<digest>-*     an entry on its way in or out
+    <digest>/trace        a recorded Run; the digest is that of its key
+    <digest>/entry.json   the parts of the key, and the hash of every file of the trace
+    <digest>/pin          locked while a process reads the trace; its mtime is the time of last use
+    <digest>.lock         locked while a process looks up, records or removes the entry
+    making-<digest>-*     an entry that is being written or removed
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 FORMAT = "pytest-trainsafe reference 1"
 MAKING = "making-"
 
-#: Most bytes of an entry's manifest: a line for each source file and each file of the trace.
+#: The maximum size of `entry.json` in bytes; it grows with the number of source and trace files.
 MAX_ENTRY_MANIFEST = 2**26
 
 
 class EntryManifest(msgspec.Struct, frozen=True):
-    """What `entry.json` says.
+    """The content of `entry.json`.
 
     `files` has the size and hash of every file of the trace.  `loaded` has the hashes of the
-    project's files that the program imported without its source saying so.
+    project's files that the program imported although no import statement names them.
     """
 
     format: str
@@ -53,14 +53,14 @@ class EntryManifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A recorded reference: its trace, and whether it was there already."""
+    """A recorded reference: its trace, and whether the cache already had it."""
 
     trace: Trace
     reused: bool
 
 
 class ReferenceCache:
-    """References below `directory`, of at most `limit` bytes but for those in use."""
+    """References below `directory`, of at most `limit` bytes, not counting those in use."""
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
@@ -77,22 +77,23 @@ class ReferenceCache:
         own: Path,
         stop: threading.Event | None = None,
     ) -> Entry:
-        """The reference of a key: the one on file, if every byte of it is sound, or a new one.
+        """The reference of a key: the cached one if all its hashes match, or a new one.
 
-        `make` records the run into the folder it is given and returns the files of the project
-        that the program imported.  `current` tells the key as it is after that: a run whose
-        sources were written meanwhile serves its caller and nobody else, and is left in the
-        folder `own`; so is one that takes the place of an unsound entry which others still read,
-        and one for which there is no folder that can be written to.
-        Others that want the same reference wait.  The entry stays until `close`.  Raises what
-        `make` raises, and Stopped when `stop` is set while another makes it.
+        `make` records the Run into the given folder and returns the project's files that the
+        program imported.  `current` computes the key again after that.  The new Run is not cached
+        but left in the folder `own`, for this caller only, if the key has changed because sources
+        were written meanwhile, if another process still reads the damaged entry that it would
+        replace, or if the cache directory is not writable.
+        Other processes that request the same reference wait.  The entry is not removed before
+        `close`.  Raises what `make` raises, and Stopped if `stop` is set while another process
+        records the reference.
         """
         lock_file = self.directory / f"{key.digest}.lock"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             _make_way(lock_file)
             lock = wait_lock(lock_file, stop or threading.Event())
-        except OSError:  # a link that leads nowhere, a file, a disk that is full or read-only
+        except OSError:  # a broken link, a file instead of a folder, a full or read-only disk
             make(own)
             return Entry(Trace.open(own), False)
         with lock:
@@ -113,7 +114,7 @@ class ReferenceCache:
         return Entry(trace, reused)
 
     def close(self) -> None:
-        """Let the entries go that were handed out."""
+        """Releases the entries that `get` returned, so that they may be removed."""
         with self._guard:
             pins, self._pins = self._pins, {}
         for pin in pins.values():
@@ -129,8 +130,8 @@ class ReferenceCache:
         current: Callable[[], Key | None],
         own: Path,
     ) -> bool:
-        """Record the entry, and say so; a run that cannot be it is left in `own`."""
-        if _is_read(entry):  # an unsound one
+        """Records the entry and returns True; False if the Run was left in `own` instead."""
+        if _is_read(entry):  # a damaged entry
             make(own)
             return False
         self._clear(key.digest)
@@ -156,7 +157,7 @@ class ReferenceCache:
 
     def _pin(self, entry: Path) -> None:
         pin = try_lock(entry / "pin", shared=True)
-        assert pin is not None, entry  # who removes entries has the entry's lock first
+        assert pin is not None, entry  # removing an entry needs the digest's lock, which we hold
         os.utime(entry / "pin")
         with self._guard:
             before = self._pins.get(entry.name)
@@ -165,7 +166,7 @@ class ReferenceCache:
             before.release()
 
     def _clear(self, digest: str) -> None:
-        """Remove a digest's entry and what was left half made.  Under the digest's lock."""
+        """Removes a digest's entry and its partial entries.  The caller holds the digest's lock."""
         entry = self.directory / digest
         if os.path.lexists(entry):
             aside = Path(tempfile.mkdtemp(prefix=f"{MAKING}{digest}-", dir=self.directory))
@@ -174,7 +175,7 @@ class ReferenceCache:
             shutil.rmtree(left, ignore_errors=True)
 
     def _shrink(self) -> None:
-        """Remove what nobody uses, the least recently used first, down to the limit."""
+        """Removes unused entries, least recently used first, until the size is below the limit."""
         entries = []
         half_made = set()
         try:
@@ -198,7 +199,7 @@ class ReferenceCache:
                 self._remove(digest)
 
     def _remove(self, digest: str) -> bool:
-        """Remove an entry, and say so, unless it is in use."""
+        """Removes an entry unless it is in use; returns whether it was removed."""
         lock_file = self.directory / f"{digest}.lock"
         try:
             _make_way(lock_file)
@@ -217,7 +218,7 @@ class ReferenceCache:
 
 
 def _sound(entry: Path, key: Key) -> Trace | None:
-    """The entry's trace; None unless everything is there as it was written, and still true."""
+    """The entry's trace; None if its key or the hash of any of its files does not match."""
     try:
         below = entry.parent
         data = read_file(entry / "entry.json", below=below, max_bytes=MAX_ENTRY_MANIFEST)
@@ -240,14 +241,14 @@ def _encoded(parts: dict[str, Any]) -> bytes:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and hash of every file below a folder, by path."""
+    """Size and hash of every file below a folder, by relative path."""
     return {
         name: (path.lstat().st_size, _hash(path, folder)) for name, path in sorted(_walk(folder))
     }
 
 
 def _matches_manifest(folder: Path, below: Path, files: dict[str, tuple[int, str]]) -> bool:
-    """Whether a folder has just these files.  Sizes come first: only what fits is hashed."""
+    """Whether a folder has exactly these files.  Hashes are computed only if all sizes match."""
     left = dict(files)
     there = []
     for name, path in _walk(folder):
@@ -258,7 +259,7 @@ def _matches_manifest(folder: Path, below: Path, files: dict[str, tuple[int, str
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Every file below a folder, with its path in it; links are not followed."""
+    """Every file below a folder, with its relative path; links are not followed."""
     for root, _, names in os.walk(folder):
         for name in names:
             path = Path(root, name)
@@ -274,7 +275,7 @@ def _hash(path: Path, below: Path) -> str:
 
 
 def _is_pin(pin: Path) -> bool:
-    """Whether the pin is a file as it should be, or is yet to be made."""
+    """Whether the pin is a regular file or does not exist yet."""
     try:
         return stat.S_ISREG(pin.lstat().st_mode)
     except FileNotFoundError:
@@ -282,12 +283,12 @@ def _is_pin(pin: Path) -> bool:
 
 
 def _is_read(entry: Path) -> bool:
-    """Whether somebody reads the entry's trace.  Asked under its digest's lock."""
+    """Whether a process reads the entry's trace.  The caller holds the digest's lock."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     try:
         pin = try_lock(entry / "pin")
-    except BadFileError:  # nobody has locked what is no file
+    except BadFileError:  # only a regular file can be locked
         return False
     if pin is not None:
         pin.release()
@@ -295,7 +296,7 @@ def _is_read(entry: Path) -> bool:
 
 
 def _make_way(lock_file: Path) -> None:
-    """Remove what lies in a lock's place and is no regular file: nobody has locked that."""
+    """Removes the lock file if it is not a regular file, since nothing else can be locked."""
     with contextlib.suppress(FileNotFoundError):
         mode = lock_file.lstat().st_mode
         if stat.S_ISDIR(mode):
@@ -305,10 +306,10 @@ def _make_way(lock_file: Path) -> None:
 
 
 def _last_used(entry: Path) -> int:
-    """When an entry was last handed out, in ns since the epoch; 0 for one that never was."""
+    """When the entry was last used, in ns since the epoch; 0 if never."""
     try:
         return (entry / "pin").lstat().st_mtime_ns
-    except FileNotFoundError:  # its maker was killed
+    except FileNotFoundError:  # the process that recorded it was killed
         return 0
 
 

@@ -1,8 +1,8 @@
-"""The key of a reference run: a hash of all that determines what it records.
+"""The cache key of a reference Run: a hash of everything that determines what it records.
 
-Made by the session for each reference it needs; `cache` files the recorded runs under it.
-Not in the key, unless `trainsafe_cache_inputs` names them: files that a program reads when it
-runs, and environment variables other than those below.
+The session computes the key of each reference; `cache` stores the recorded Run under it.
+Files that a program reads at run time, and environment variables other than those below, are
+part of the key only if `trainsafe_cache_inputs` names them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
-#: OMP_NUM_THREADS is not one of them: launchers set it, to the same number always.
+#: OMP_NUM_THREADS is not included because launchers always set it to the same number.
 NUMERIC_VARIABLES = (
     *("ATEN_CPU_CAPABILITY", "MKL_*", "DNNL_*", "ONEDNN_*", "OPENBLAS_*", "VECLIB_*", "BLIS_*"),
     *("CUBLAS_*", "CUBLASLT_*", "CUDNN_*", "NVIDIA_TF32_OVERRIDE", "NVTE_*", "NCCL_ALGO"),
@@ -38,7 +38,7 @@ NUMERIC_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`digest` is the key; `parts` is what was hashed, kept beside what is filed under it."""
+    """A cache key: `digest` is the hash of `parts`, which is stored in the cache entry."""
 
     digest: str
     parts: dict[str, Any]
@@ -54,12 +54,12 @@ def make_key(
     search: Sequence[str] = (),
     inputs: Sequence[str] = (),
 ) -> Key | None:
-    """The key of a run on one device; None where not all that determines it can be known.
+    """The key of a Run on one device; None if something that determines the Run is unknown.
 
-    `run` says what is run, as plain data: program, arguments, Point, dtype, seed and so on.
-    `file` is where the program is defined, as the module `module`.  `inputs` holds patterns of
-    files, and environment variables as "$NAME".  `launch_environment` are those of the ranks, and
-    `search` is their module search path where it is another than they say.
+    `run` describes the Run as plain data: program, arguments, Point, dtype, seed and so on.
+    `file` defines the program, as the module `module`.  `inputs` contains file patterns and
+    environment variables written as "$NAME".  `launch_environment` is the ranks' environment;
+    `search`, if not empty, replaces its module search path.
     """
     hardware = _hardware(device)
     if not os.path.isfile(file) or hardware is None:
@@ -76,14 +76,14 @@ def make_key(
     return Key(hashlib.blake2b(data, digest_size=16).hexdigest(), parts)
 
 
-#: What `_code` found, by its arguments, with the state the files were in.
+#: Results of `_code` by its arguments, with the states of the files they depend on.
 _known: dict[object, tuple[dict[str, object], dict[str, Any]]] = {}
 
 
 def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
-    """What a program is made of.
+    """The hashes of a program's source files, and the versions of the packages it imports.
 
-    Found again where one of its files, or of the folders its imports lead to, was written since.
+    The result is cached until one of these files, or a folder that was searched, changes.
     """
     asked = (file, module, search)
     if asked in _known:
@@ -108,7 +108,7 @@ def _contents(files: Iterable[Path]) -> dict[str, str]:
 
 @cache
 def _own_files() -> tuple[Path, ...]:
-    """Our own files that shape a trace, where they are not of an installed release."""
+    """This package's files that affect a trace; empty if the package is an installed release."""
     if not is_project(PACKAGE):
         return ()
     files = [path for part in RANK_SIDE for path in (PACKAGE / part).rglob("*.py")]
@@ -140,7 +140,7 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 def _inputs(patterns: Sequence[str], around: LaunchEnvironment) -> dict[str, str]:
-    """What `trainsafe_cache_inputs` names: hashes of files, values of variables."""
+    """Hashes of the files and values of the variables that `trainsafe_cache_inputs` names."""
     found = {}
     for pattern in patterns:
         if pattern.startswith("$"):
@@ -163,9 +163,9 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def _hardware(device: str) -> str | None:
-    """What kind of device ranks compute on; None where that cannot be told.
+    """The kind of device that ranks compute on; None if it cannot be determined.
 
-    Asked of nvidia-smi, because asking CUDA itself would start it in this process.
+    Calls nvidia-smi, because a query through CUDA would initialise CUDA in this process.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The fixture `torchrun_group`: a group of ranks that a test runs functions in."""
+"""The object behind the fixture `torchrun_group`: it runs functions in a group of ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """A group of ranks of a test: `run(function, *args)` returns one value per rank."""
+    """Runs functions in groups of ranks: `run(function, *args)` returns one value per rank."""
 
     def __init__(self, session: Session, case: Case | None) -> None:
         self._session = session
@@ -22,10 +22,10 @@ class Group:
     def run(
         self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
     ) -> list[Any]:
-        """Run an importable function in fresh ranks; raise GroupFailure unless all return.
+        """Runs an importable function in new ranks and returns their results in rank order.
 
-        `world_size` is the Point's where the test has one.  Arguments and values are data:
-        numbers, strings, lists, dicts, tensors.
+        `world_size` defaults to that of the test's Point.  Arguments and results are plain data:
+        numbers, strings, lists, dicts and tensors.  Raises GroupFailure unless all ranks return.
         """
         if world_size is None:
             if self._case is None:

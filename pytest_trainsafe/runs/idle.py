@@ -1,7 +1,7 @@
-"""Warns of a marked test that passes without having looked at any Run.
+"""Warns if a marked test passes without having used any Run.
 
-Called by the plugin after each test that passed, and told by the fixtures of the Traces that
-they give it.  A green test must mean that something was compared.
+The plugin calls `warn_if_idle` after each test that passed; the fixtures call `note` with the
+Traces that a test receives.  A passing test must mean that something was compared.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _GIVEN: pytest.StashKey[list[Traces]] = pytest.StashKey()
 
 
 def note(item: pytest.Item, traces: Traces) -> None:
-    """A test is given these Traces."""
+    """Records that a test received these Traces."""
     item.stash.setdefault(_GIVEN, []).append(traces)
 
 
 def warn_if_idle(item: pytest.Item) -> None:
-    """Warn where a swept test asked for no Run, and so could not have failed."""
+    """Warns if a marked test waited for no Run and therefore compared nothing."""
     from pytest_trainsafe.sweep.product import CELL_FIXTURE
 
     callspec = getattr(item, "callspec", None)
@@ -32,7 +32,7 @@ def warn_if_idle(item: pytest.Item) -> None:
     if callspec is None or CELL_FIXTURE not in callspec.params or "torchrun_group" in names:
         return
     given = item.stash.get(_GIVEN, [])
-    # With its Point alone a test may do as it likes.
+    # A test that uses only the fixture `trainsafe` need not request a Run.
     if any(each.runs.waited for each in given) or (not given and "trainsafe" in names):
         return
     item.warn(

@@ -1,6 +1,6 @@
-"""By which dtype's rounding a rung is judged: its own, or that of what the program casts to.
+"""The dtype whose rounding error limits a rung: the rung's own, or one that the program casts to.
 
-Called by the session, which makes noise of that size, and by the ladder.
+Called by `Traces`, which adds noise of that size, and by the ladder.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def rounding_of(reference: Trace) -> str:
-    """The dtype whose rounding limits what the reference can be compared with; "float8" is FP8.
+    """The dtype whose rounding error limits comparisons with the reference; "float8" is FP8.
 
-    Casts to FP8 limit no run in float64: a value would have to lie within 1e-16 of the edge
-    between two codes for two correct runs to take different ones, so all take the same.  In
-    float32 one of a few thousand does not, and what follows differs by steps of FP8.
+    Casts to FP8 do not limit Runs in float64: two correct Runs would round a value to different
+    FP8 codes only if it lay within about 1e-16 of the boundary between them.  In float32, one value
+    in a few thousand rounds differently, and later values then differ by steps of FP8.
     """
     cast = deciding_cast(reference)
     return cast.split()[0] if cast else reference.manifest.dtype
 
 
 def deciding_cast(reference: Trace) -> str:
-    """The cast that decides, "dtype file:line"; "" where the program makes none that matters."""
+    """The cast that determines `rounding_of`, as "dtype file:line"; "" if there is none."""
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
         (cast for cast in casts if cast.dtype != "float8"),

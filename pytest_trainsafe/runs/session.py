@@ -1,7 +1,7 @@
-"""Joins the stages: makes the Runs that a test needs, and hands out their Traces.
+"""Launches the Runs that tests need and returns their Traces.
 
-One Session per pytest process.  Runs are launched ahead in threads, each under a lease of room
-for its ranks; a reference is run once for all the tests, processes and later runs that share it.
+There is one Session per pytest process.  It launches Runs ahead in threads; each Run leases slots
+for its ranks.  All tests, processes and later pytest runs share one Run of each reference.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
-from pytest_trainsafe.launch.environment import LaunchEnvironment
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
@@ -40,16 +40,16 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
-#: In the order in which their Runs are launched ahead.
+#: The roles, in the order in which their Runs are launched ahead.
 ROLES: tuple[Role, ...] = ("reference", "candidate")
 
 
 @dataclass(slots=True, eq=False)
 class _ScheduledRun:
-    """A Run that was asked for, in the environment of that moment, and the thread's promise of it.
+    """A requested Run, the environment at the time of the request, and the Future of its result.
 
-    `behind` is what it waits for before it may stand in the queue for room; `joined` tells that
-    it stands there, or needs no room.
+    The Run waits for the events in `behind` before it joins the queue for slots.  `joined` is set
+    when it is in the queue or needs no slots.
     """
 
     spec: RunSpec
@@ -63,9 +63,9 @@ class _ScheduledRun:
 class Session:
     """Runs programs for tests; `basetemp` holds traces and logs.
 
-    `cache_folder` is where references are kept for later runs; None keeps none.  `shared` and
-    `controller` are the folder and the process that all processes of this pytest run have in
-    common; by default this process is alone.
+    `cache_folder` holds the references for later pytest runs; None disables the cache.  `shared`
+    and `controller` are the folder and the process that all processes of this pytest run share; by
+    default there is only this process.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Session:
             if not pattern.startswith("$")
             and not any(glob.iglob(pattern, recursive=True, include_hidden=True))
         )
-        #: The programs that are known to make decisions.
+        #: The programs in which a Run has recorded decisions.
         self.deciding: set[tuple[str, str]] = set()
         self.launchers = Launchers(
             settings.launcher,
@@ -99,7 +99,7 @@ class Session:
         self.stop = threading.Event()
         self.next: Next | None = None
         self._scheduled: dict[RunSpec, _ScheduledRun] = {}
-        #: Those that no test has asked for yet, and those that the current test has asked for.
+        #: Runs that no test has requested yet, and Runs that the current test has requested.
         self._ahead: set[RunSpec] = set()
         self._asked: set[RunSpec] = set()
         self._last: tuple[threading.Event, ...] = ()
@@ -110,12 +110,12 @@ class Session:
         self._lock = threading.Lock()
 
     def reference(self, case: Case) -> Traces:
-        """The trusted Runs of a test."""
+        """The Traces of a test's trusted Runs."""
         self._asked.clear()
         return Traces(case, "reference", AskedRuns(self), case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
-        """The Runs under test."""
+        """The Traces of a test's Runs under test."""
         self._asked.clear()
         traces = Traces(case, "candidate", AskedRuns(self), case.settings.record)
         self._retired |= self._ahead
@@ -123,9 +123,9 @@ class Session:
         return traces
 
     def look_ahead(self) -> None:
-        """Launch the Runs of the next test, if it is known and nothing of this test's touches them.
+        """Launches the Runs of the next test, if it is known and independent of the current test.
 
-        They are dropped unless that test asks for them, in the current environment.
+        They are discarded unless that test requests them in the same environment.
         """
         following, self.next = self.next, None
         if following is None or following.launch_environment != LaunchEnvironment.now():
@@ -142,11 +142,11 @@ class Session:
                         self._schedule(spec, following.launch_environment, behind=own)
 
     def group(self, case: Case | None) -> Group:
-        """A group of ranks to run functions in."""
+        """A Group that runs functions at the Case's Point, if there is one."""
         return Group(self, case)
 
     def close(self) -> None:
-        """Stop what runs and wait for it."""
+        """Stops all Runs in progress and waits until they have ended."""
         self.stop.set()
         for order in list(self._scheduled.values()):
             order.stop.set()
@@ -158,10 +158,10 @@ class Session:
             self.cache.close()
 
     def run(self, spec: RunSpec) -> Future[Run]:
-        """The Run of a spec: the one launched in this environment, or a new one.
+        """The Run of a spec: reused if already launched in the current environment, else new.
 
-        A test that changes the environment gets Runs of that environment; what it has asked for
-        once stays as it is.
+        If a test changes the environment, its later requests start new Runs; a Run that it has
+        already requested is not repeated.
         """
         now = LaunchEnvironment.now()
         with self._lock:
@@ -178,20 +178,20 @@ class Session:
         self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event] = ()
     ) -> _ScheduledRun:
         if self._is_filed(spec) and (code := code_of(spec, around)) not in self._parsed:
-            # Here and not in a thread: pytest parses in this one, and Python until 3.13 cannot
-            # make syntax trees in two (`sources._parse`).  What is parsed is remembered.
+            # Parse in the main thread, as pytest does: before Python 3.13, building syntax trees
+            # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
         order = self._scheduled[spec] = _ScheduledRun(spec, around)
-        if not spec.trusted:  # a reference may be waited for by another process: it waits for none
-            # In the order in which they are judged: threads would overtake each other.
+        if not spec.trusted:  # other processes may wait for a reference, so it must not wait itself
+            # Queue Runs in the order in which they are judged; threads alone give no order.
             order.behind, self._last = (*self._last, *behind), (order.joined,)
         order.run = self._pool.submit(self._execute, order)
         order.run.add_done_callback(lambda _: order.joined.set())
         return order
 
     def _give_up(self, spec: RunSpec) -> None:
-        """Cancel a Run, or stop it, or delete what it wrote."""
+        """Cancels or stops a Run, or deletes its files if it has finished."""
         self._ahead.discard(spec)
         order = self._scheduled.pop(spec, None)
         if order is None:
@@ -208,14 +208,14 @@ class Session:
             shutil.rmtree(trace.parent, ignore_errors=True)
 
     def discard(self, traces: Traces) -> None:
-        """Give up a test's candidate Runs; the next test may still take them over.
+        """Releases a test's candidate Runs; the next test may still reuse them.
 
-        Tests that differ in the recipe's dtype alone share the upper rungs of their ladders.
+        Tests that differ only in the recipe's dtype share the upper rungs of their ladders.
         """
         self._retired |= traces.specs()
 
     def _drop_retired(self, keep: set[RunSpec]) -> None:
-        """End the given-up Runs that still wait or run, delete what the others wrote."""
+        """Stops released Runs that are not in `keep`, and deletes the files of finished ones."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
             drop = {spec for spec in self._retired - keep if not spec.trusted}
@@ -224,12 +224,12 @@ class Session:
                 self._give_up(spec)
 
     def directory(self, name: str) -> Path:
-        """A new directory for one Run's trace and logs."""
+        """Creates a new directory for one Run's trace and logs."""
         with self._lock:
             while True:
                 self._count += 1
                 path = self.root / f"{self._count:04d}-{name}"
-                with contextlib.suppress(FileExistsError):  # another worker's, or kept from before
+                with contextlib.suppress(FileExistsError):  # of another worker, or an earlier run
                     path.mkdir(parents=True)
                     return path
 
@@ -244,9 +244,10 @@ class Session:
         environ: Mapping[str, str] | None = None,
         joined: Callable[[], object] = lambda: None,
     ) -> GroupResult:
-        """Run a task when there is room for its ranks; it ends with `stop`, or the session.
+        """Runs a task once slots for its ranks are free, until `stop` is set or the session closes.
 
-        `environ` is as in `Launcher.run`; `joined` is called when it stands in the queue for room.
+        `environ` is as in `Launcher.run`; `joined` is called when the task is in the queue for
+        slots.
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
@@ -257,7 +258,7 @@ class Session:
             return preforked.run(lease.env, timeout, stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
-        """The device of a Run: a GPU for every rank, or the CPU."""
+        """The device of a Run: one GPU per rank, or the CPU."""
         if wanted == "auto":
             enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
             return "cuda" if enough else "cpu"
@@ -271,7 +272,7 @@ class Session:
         try:
             return self._make(order, device, workdir)
         except BaseException:
-            if order.stop.is_set() and not self.stop.is_set():  # nobody will look at it
+            if order.stop.is_set() and not self.stop.is_set():  # the Run was discarded
                 shutil.rmtree(workdir, ignore_errors=True)
             raise
 
@@ -300,11 +301,11 @@ class Session:
         return Run(trace, seconds, filed.digest, entry.reused)
 
     def _is_filed(self, spec: RunSpec) -> bool:
-        """Whether later pytest runs may find this Run."""
+        """Whether this Run is stored in the cache."""
         return self.cache is not None and not spec.keep and spec.trusted and not spec.repeat
 
     def _filing_key(self, order: _ScheduledRun, device: Device) -> Key | None:
-        """The key under which later pytest runs find this Run; None for what is no reference."""
+        """The cache key of this Run; None if it is not cached."""
         spec = order.spec
         if not self._is_filed(spec):
             return None
@@ -321,7 +322,7 @@ class Session:
         )
 
     def _replayed(self, spec: RunSpec) -> Path:
-        """The trace of a Run that has finished: its decisions were looked for before."""
+        """The directory of a finished Run's trace, whose decisions another Run replays."""
         order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 
@@ -361,7 +362,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is known of a Run beside its trace: seconds by stage, the files its program imported."""
+    """Data on a Run besides its trace: seconds by stage, and the files that were imported."""
 
     seconds: Mapping[str, float]
     loaded: list[str]

@@ -1,7 +1,7 @@
-"""The source files that a program is made of, found without running it.
+"""Finds the source files of a program without running it.
 
 `fingerprint` hashes them into the key of a reference.  Imports are followed through the files
-of the project under test; installed distributions and the standard library are not entered.
+of the project under test, but not into installed distributions and the standard library.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 class Sources:
     """What a program imports.
 
-    `files` are the project's; `installed` has the other top-level names with the file of one of
-    their modules; `missing` the names that lead nowhere now, and may later.  `states` has the
-    state of every file, before it was read, and of every folder, before modules were looked for
-    in it: while all are as they were, all would be found again.
+    `files` are the project's files.  `installed` maps every other top-level name to the file of
+    one of its modules.  `missing` has the names that cannot be found now but may exist later.
+    `states` has the state of every file before it was read, and of every folder before it was
+    searched: while none of them changes, the result is still valid.
     """
 
     files: set[Path] = field(default_factory=set)
@@ -54,9 +54,9 @@ class _Import:
 def sources(file: Path, module: str, search: Sequence[str] | None = None) -> Sources:
     """The source files that running `file` as the module `module` may import.
 
-    Follows `import` statements wherever they stand, and `import_module("name")` of a constant
-    name.  Names that are computed when the program runs are not seen.  `search` is a module
-    search path; by default it is this process's own.
+    Follows `import` statements anywhere in the source, and `import_module("name")` with a constant
+    name.  Names that are computed at run time are not found.  `search` is the module search path,
+    by default that of this process.
     """
     return _Walk(search).walk(file, module)
 
@@ -106,7 +106,7 @@ class _Walk:
                 self._module(f"{base}.{name}", required=False)
 
     def _module(self, name: str, required: bool = True) -> importlib.machinery.ModuleSpec | None:
-        """Note the module and what there is to read of it; None where there is none."""
+        """Adds the module, and its file to the files to read; None if it does not exist."""
         if name in self.specs:
             return self.specs[name]
         parent = name.rpartition(".")[0]
@@ -118,7 +118,7 @@ class _Walk:
             path = list(above.submodule_search_locations)
         for entry in sys.path if path is None else path:
             self._note(entry)
-            if os.path.isdir(below := _below(entry, name)):  # a file in it makes it a package
+            if os.path.isdir(below := _below(entry, name)):  # a new file can make it a package
                 self._note(below)
         spec = self.specs[name] = _find_spec(name, path)
         if spec is None:
@@ -134,7 +134,7 @@ class _Walk:
 
 
 def state_of(path: str) -> object:
-    """What changes when a file or a folder is written; () where there is none."""
+    """A value that changes when a file or a folder is written; () if it does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -143,12 +143,12 @@ def state_of(path: str) -> object:
 
 
 def _find_spec(name: str, path: list[str] | None) -> importlib.machinery.ModuleSpec | None:
-    """As the import system finds it, but without importing the packages above it."""
+    """`importlib.util.find_spec`, but without importing the parent packages."""
     for finder in sys.meta_path:
         try:
             spec = finder.find_spec(name, path, None)
         except (AttributeError, ImportError, KeyError, ValueError):
-            spec = None  # KeyError: a namespace package below one that is not imported
+            spec = None  # KeyError: a namespace package whose parent is not imported
         if spec is not None:
             return spec
     folders = [found for entry in path or () if os.path.isdir(found := _below(entry, name))]
@@ -164,13 +164,13 @@ def _below(folder: str, name: str) -> str:
 
 
 def _entered(spec: importlib.machinery.ModuleSpec) -> bool:
-    """Whether the package's own modules are of interest: those of installed ones are not."""
+    """Whether the package belongs to the project, so that its modules are followed."""
     where = [spec.origin] if spec.has_location and spec.origin else []
     return any(is_project(Path(path)) for path in where or spec.submodule_search_locations or ())
 
 
 def content_hash(path: Path) -> str:
-    """The hash of a file's content; "" where there is no such regular file to read."""
+    """The hash of a file's content; "" if it is not a readable regular file."""
     try:
         with os.fdopen(open_file(path, follow=True), "rb") as file:
             return hashlib.file_digest(file, _blake).hexdigest()
@@ -191,7 +191,7 @@ def _read(path: Path) -> bytes:
 
 @cache
 def _imports(source: bytes) -> tuple[_Import, ...]:
-    """The imports of a module's source; of none that does not compile."""
+    """The imports of a module's source; empty if the source does not compile."""
     try:
         tree = _parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -200,15 +200,15 @@ def _imports(source: bytes) -> tuple[_Import, ...]:
 
 
 def _parse(source: bytes) -> ast.AST:
-    """`ast.parse`, of one thread at a time.
+    """`ast.parse`, in one thread at a time.
 
-    Until Python 3.13 two threads that make syntax trees at once may upset each other's count of
-    depth, and both get a SystemError (python/cpython#106905).
+    Before Python 3.13, two threads that build syntax trees at once may corrupt the shared
+    recursion depth, which raises SystemError (python/cpython#106905).
     """
     with _PARSING:
         try:
             return ast.parse(source)
-        except SystemError:  # some other code parsed meanwhile
+        except SystemError:  # other code, which does not take the lock, parsed meanwhile
             return ast.parse(source)
 
 
@@ -221,7 +221,7 @@ def _of_tree(tree: ast.AST) -> Iterator[_Import]:
                 test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"),
                 orelse=otherwise,
             ):
-                pending.extend(otherwise)  # the rest is never run
+                pending.extend(otherwise)  # the body never runs
                 continue
             case ast.Import(names=names):
                 for alias in names:
@@ -238,6 +238,6 @@ def _of_tree(tree: ast.AST) -> Iterator[_Import]:
 
 
 def _parents(name: str) -> list[str]:
-    """Of "a.b.c": "a" and "a.b"."""
+    """The parent packages of a module name: "a" and "a.b" for "a.b.c"."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(1, len(parts))]

@@ -1,4 +1,4 @@
-"""The RunSpecs of a test: what its reference and its candidate run, and where their code is."""
+"""Makes the RunSpecs of a test's reference and candidate, and locates their code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, cast
 
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
 
@@ -18,13 +18,13 @@ Role = Literal["reference", "candidate"]
 
 
 def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
-    """The Run of a test in one role and dtype, as its settings have it recorded."""
+    """The RunSpec of a test in one role and dtype, with the test's recording settings."""
     program, settings = case.program, case.settings
     if role == "candidate":
         point, arguments = case.point.without("dtype"), case.candidate_arguments
     else:
         point, arguments = case.reference_point, case.arguments
-    # A candidate on a single device is a reference too, and need not run twice.
+    # A candidate on a single device equals the reference, so both share one Run.
     alike = not program.traits.candidate and point == point.without(*parallel_axes(point.mesh))
     trusted = role == "reference" or alike
     script = program.script
@@ -52,17 +52,17 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
 
 
 def adapter_files(spec: RunSpec) -> Iterator[str]:
-    """The files of the adapters that are a project's own, which shape what a trace holds."""
+    """The files of the project's own adapters, which affect what a trace contains."""
     for path in spec.adapters[len(BUILT_IN) :]:
         found = None
-        with contextlib.suppress(ImportError):  # ranks report what cannot be imported
+        with contextlib.suppress(ImportError):  # the ranks report import errors
             found = importlib.util.find_spec(path.partition(":")[0])
         if found is not None and found.origin:
             yield found.origin
 
 
 def code_of(spec: RunSpec, around: LaunchEnvironment) -> tuple[str, str, tuple[str, ...]]:
-    """The file of a Run's program, the module it is, and its ranks' module search path."""
+    """The file and module name of a Run's program, and the module search path of its ranks."""
     if spec.script:
         script = os.path.join(around.cwd, spec.script)
         return script, "__main__", (os.path.dirname(script), *around.sys_path)

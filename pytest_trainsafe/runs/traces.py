@@ -1,4 +1,4 @@
-"""The Traces of one test in one role, recorded when they are asked for."""
+"""The Traces of one test in one role, recorded on request."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 class Traces:
     """A test's Traces of one role at every rung.
 
-    `replaying`, `in_full` and `keeping` give the same Runs recorded in another way; what is asked
-    of any of them is noted in `runs`.
+    `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
+    differently; all copies share `runs`, which has every requested Run.
     """
 
     case: Case
@@ -45,7 +45,7 @@ class Traces:
     def at(self, dtype: str) -> Trace:
         """The Trace of the Run in `dtype`, one of DTYPES.
 
-        Raises GroupFailure when its ranks did not finish.
+        Waits for the Run.  Raises GroupFailure if its ranks did not finish.
         """
         if dtype not in DTYPES:
             raise ArgumentError(
@@ -54,7 +54,7 @@ class Traces:
         return self.runs.get(self.spec(dtype), timed=True).trace
 
     def spec(self, dtype: str) -> RunSpec:
-        """The Run in `dtype`."""
+        """The RunSpec of the Run in `dtype`."""
         return structs.replace(
             spec_of(self.case, self.role, dtype),
             record=self.record,
@@ -63,12 +63,12 @@ class Traces:
         )
 
     def ended_in(self, dtype: str, failure: BaseException) -> bool:
-        """Whether it is the Run in `dtype` that ended in this failure."""
+        """Whether the Run in `dtype` has ended with this failure."""
         run = self.runs.start(self.spec(dtype))
         return run.done() and run.exception() is failure
 
     def fails_again(self, dtype: str, failure: GroupFailure) -> bool:
-        """Whether the Run in `dtype`, made once more, raises what it raised before."""
+        """Whether a repetition of the Run in `dtype` raises the same error."""
         try:
             self.runs.start(structs.replace(self.spec(dtype), repeat=1)).result()
         except GroupFailure as other:
@@ -76,14 +76,14 @@ class Traces:
         return False
 
     def perturbed(self, dtype: str, sample: int = 0) -> Trace:
-        """The reference's response to noise of the size of rounding in `dtype`.
+        """The Trace of the reference with added noise of the size of rounding errors in `dtype`.
 
-        Every `sample` is a response to other noise of that size.
+        Each `sample` draws different noise.
         """
         return self.runs.get(self._noisy(dtype, sample)).trace
 
     def prefetch_perturbed(self, dtype: str, samples: Iterable[int]) -> None:
-        """Start what `perturbed` will wait for."""
+        """Starts the Runs that `perturbed` will wait for."""
         for sample in samples:
             self.runs.start(self._noisy(dtype, sample))
 
@@ -98,24 +98,24 @@ class Traces:
         )
 
     def rounding(self, dtype: str) -> str:
-        """The dtype whose rounding limits a rung: narrower than `dtype` where the program casts."""
+        """The dtype whose rounding error limits a rung: narrower than `dtype` after casts."""
         return rounding_of(self.at(dtype))
 
     def prefetch(self, dtype: str) -> None:
-        """Start what `at` and `perturbed` will wait for."""
+        """Starts the Runs that `at` and `perturbed` will wait for."""
         for spec in self.needed(dtype):
             self.runs.start(spec)
 
     def needed(self, dtype: str) -> list[RunSpec]:
-        """The Runs that `at` and `perturbed` will wait for, as far as is known before them."""
+        """The Runs that `at` and `perturbed` will wait for, as far as they can be predicted."""
         noisy = self.role == "reference" and dtype != "float64"
         if dtype != "float64" and self.replay is None and not self.foreseen():
-            # A Run that replays decisions is asked for when there are some.
+            # A Run that replays decisions is requested once the decisions are recorded.
             return [self.spec(dtype)] if self.role == "reference" else []
         return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
 
     def foreseen(self) -> bool:
-        """Whether `needed` has all Runs, as far as is known: none replays another's decisions."""
+        """Whether `needed` returns all Runs: True unless the program is known to make decisions."""
         return self._program not in self.runs.session.deciding
 
     def rewritten(
@@ -126,9 +126,9 @@ class Traces:
         noise: bool = False,
         point: Point | None = None,
     ) -> Future[Run]:
-        """The Run with what flows between modules rewritten as `rewrite` says.
+        """Starts the Run with tensors between modules rewritten as `rewrite` says.
 
-        `noise` perturbs it, `point` has it at another Point.
+        `noise` adds noise of the size of rounding errors; `point` replaces the Point.
         """
         spec = self._with_noise(dtype, self.rounding(dtype)) if noise else self.spec(dtype)
         spec = structs.replace(spec, rewrite=rewrite, watch_casts=False, record="full", keep=())
@@ -137,31 +137,31 @@ class Traces:
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:
-        """The Run in `dtype` if it made decisions that rounding may flip: others replay them."""
+        """The Run in `dtype` if it made decisions that rounding may flip, which others replay."""
         if not any(id.kind == "decision" for id in self.at(dtype).ids()):
             return None
         self.runs.session.deciding.add(self._program)
         return self.spec(dtype) if self.rounding(dtype) != "float64" else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:
-        """The same Runs with the decisions of another instead of their own."""
+        """The same Runs, replaying the decisions of the Run `decided`; unchanged if it is None."""
         return self if decided is None else replace(self, replay=decided)
 
     def in_full(self) -> Traces:
-        """The same Runs with every tensor's values."""
+        """The same Runs, recorded with every tensor's values."""
         return replace(self, record="full")
 
     def keeping(self, ids: tuple[TensorId, ...]) -> Traces:
-        """The same Runs with the values of these tensors."""
+        """The same Runs, recorded with the values of these tensors."""
         return replace(self, keep=ids)
 
     def specs(self) -> set[RunSpec]:
-        """The Runs at every rung, and all others that were asked for."""
+        """The Runs at every rung, and all others that the test requested."""
         return {self.spec(dtype) for dtype in self.case.rungs} | self.runs.specs
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage of the Runs that `at` returned, each Run's once."""
+        """Seconds by stage, summed over the Runs that `at` returned, each counted once."""
         return self.runs.seconds
 
     @property
@@ -177,10 +177,10 @@ class Runs:
     reference: Traces
 
     def start(self, specs: Iterable[RunSpec]) -> None:
-        """Have Runs launched, unless they are there or under way."""
+        """Launches the Runs that have not been launched yet."""
         for spec in specs:
             self.candidate.runs.start(spec)
 
     def get(self, spec: RunSpec) -> Run:
-        """A Run, once it has finished.  Raises GroupFailure when its ranks did not finish."""
+        """Waits for a Run and returns it.  Raises GroupFailure if its ranks did not finish."""
         return self.candidate.runs.get(spec)

@@ -1,6 +1,6 @@
-"""Declare: which parallel configurations a test covers.  Makes Points; imports no torch.
+"""Declares which parallel configurations a test covers.  Makes Points; does not import torch.
 
-A program's module takes `requires`, `divides`, `on_mesh` and `Mesh` from here.
+Program modules import `requires`, `divides`, `on_mesh` and `Mesh` from here.
 """
 
 from pytest_trainsafe.core.mesh import Mesh

@@ -1,4 +1,4 @@
-"""A Case: one test at one Point, with everything its two Runs need.  Made by the sweep."""
+"""A Case: one test at one Point, with all inputs of its reference and its candidate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytest_trainsafe.sweep.program import Program
 class Case:
     """One test at one Point.
 
-    `arguments` are what the reference gives the program, `candidate_arguments` what the candidate
-    gives it (all of them, not only the differences).  `reference_pp` is the number of pipeline
-    stages of the reference, 1 for a single device.  `settings` has the marker's `seed`,
-    `timeout` and `accept` in it.  `nodeid` names the test to rerun.
+    `arguments` are the program's arguments in the reference, `candidate_arguments` those in the
+    candidate (all of them, not only the differences).  `reference_pp` is the number of pipeline
+    stages of the reference, 1 for a single device.  `settings` includes those of the marker.
+    `nodeid` names the test to rerun.
     """
 
     point: Point
@@ -31,14 +31,14 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the recipe: the Point's, float32 where it names none."""
+        """The dtype of the recipe: the Point's, by default float32."""
         return str(self.point.get("dtype", "float32"))
 
     @property
     def reference_point(self) -> Point:
-        """The Point of the trusted Run: no axis but pp, and the program's own as they are.
+        """The Point of the trusted Run: without parallel axes, except `reference_pp` stages.
 
-        Of its own those that say how to train are left out, too.
+        The program's own axes are kept, except those that say how to train (`Traits.how`).
         """
         mesh = self.point.mesh
         point = self.point.without("dtype", *parallel_axes(mesh), *self.program.traits.how)
@@ -48,9 +48,10 @@ class Case:
 
     @property
     def rungs(self) -> tuple[str, ...]:
-        """The dtypes to judge in, in order: those asked for, or from float64 to the recipe's.
+        """The dtypes to judge in, in order: those of the settings, or from float64 to the recipe's.
 
-        By itself the ladder has only dtypes that the program can be a candidate in.
+        Unless the settings name them, dtypes in which the program cannot be a candidate are left
+        out.
         """
         if self.settings.dtypes:
             return self.settings.dtypes

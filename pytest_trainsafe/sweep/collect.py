@@ -1,7 +1,7 @@
-"""The sweep inside pytest's collection: one test per Point, and what is wrong said at its end.
+"""The sweep in pytest's collection: makes one test per Point and reports errors at the end.
 
-Called by `plugin`.  Everything here is a pure function of the options and the sources, so that
-every pytest-xdist worker collects the same tests.
+Called by `plugin`.  The result depends only on the options and the sources, so that every
+pytest-xdist worker collects the same tests.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ T = TypeVar("T")
 
 
 class MarkerError(TrainsafeError, pytest.Collector.CollectError):
-    """A marker is wrong, which fails the collection of its module; pytest prints the message alone.
+    """A marker is invalid.  The collection of its module fails, and pytest prints only the message.
 
-    Not pytest.UsageError, which would end the run at the first one and is a final class.
+    Not a pytest.UsageError, which is a final class and would end the run at the first error.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The Cells of one id, by the identity of the marker that each is of."""
+    """The Cells with the same id, by `id()` of the marker that declares each."""
 
     cells: Mapping[int, Cell]
     default: int
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Collect a marked test once per Point; invalid Points are skipped with their reason.
+    """Collects a marked test once per Point; invalid Points are skipped with their reason.
 
-    The marker of a parameter set, `pytest.param(..., marks=pytest.mark.trainsafe(...))`, goes
-    before that of the test: `choose` leaves each set the Points of its own.
-    MarkerError, with the test's node id, for a marker that cannot be meant.
+    The marker of a parameter set, `pytest.param(..., marks=pytest.mark.trainsafe(...))`, takes
+    precedence over that of the test: `choose` keeps for each set the Points of its own marker.
+    Raises MarkerError, with the test's node id, for an invalid marker.
     """
     definition = metafunc.definition
     if sum(own.name == MARKER for own in definition.own_markers) > 1:
@@ -70,7 +70,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def choose(items: list[T]) -> list[T]:
-    """Leave of a test's items those whose Point is of the marker of their parameter set."""
+    """The items of a test whose Point is declared by the marker of their parameter set."""
     kept = []
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -99,7 +99,7 @@ def choose(items: list[T]) -> list[T]:
 
 
 def _cells(metafunc: pytest.Metafunc, mark: pytest.Mark) -> list[Cell]:
-    """The places of a marker's sweep."""
+    """The Cells of a marker's sweep."""
     definition, config = metafunc.definition, metafunc.config
 
     def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
@@ -127,10 +127,10 @@ def _error(nodeid: str, message: str) -> MarkerError:
 
 
 def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
-    """Note the skipped Points for the summary, and fail the collection for a sweep of nothing.
+    """Records skipped Points for the summary, and fails the collection if the sweep is empty.
 
-    Raises UsageError for a torch that is too old.  Said even where modules failed to import,
-    since that may be why.
+    Raises UsageError if torch is too old, even if modules failed to import, because that may be
+    the cause.
     """
     refused = refused_torch()
     if refused and not hasattr(session.config, "workerinput"):
@@ -149,9 +149,10 @@ def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
 
 
 def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
-    """What is wrong with the command line, now that every test has been collected.
+    """The error in the command line's sweep, or None; called when all tests are collected.
 
-    The ini file's words hold for the whole suite, of which any part may be collected.
+    A sweep in the ini file is not checked: it applies to the whole suite, of which any part may be
+    collected.
     """
     if settings.sweep_from_ini:
         return None
@@ -173,8 +174,8 @@ def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
 
 
 def _fail_collection(session: pytest.Session, message: str) -> None:
-    # A failed report, not an exception: pytest-xdist carries it to the controller, where an
-    # exception in a worker would be an internal error.
+    # A failed report, not an exception: pytest-xdist sends reports to the controller, but shows
+    # an exception in a worker as an internal error.
     report = pytest.CollectReport(nodeid=OPTION, outcome="failed", longrepr=message, result=[])
     session.config.hook.pytest_collectreport(report=report)
 

@@ -1,4 +1,4 @@
-"""The marker `@pytest.mark.trainsafe(program, axis=[...], ...)`: its words, checked."""
+"""Reads and checks the arguments of `@pytest.mark.trainsafe(program, axis=[...], ...)`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 
-#: The parameter of a program that says how many optimizer steps it takes.
+#: The name of a program's parameter for the number of optimizer steps.
 STEPS = "steps"
 
 
@@ -30,8 +30,8 @@ STEPS = "steps"
 class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
-    The trusted run is a pipeline of `reference_pp` stages (1: a single device), and alone gets
-    `reference_args`.  `settings` holds what the marker sets for its test, by fields of Settings.
+    The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
+    `reference_args`.  `settings` has the marker's settings by their field of Settings.
     """
 
     program: Program
@@ -44,7 +44,7 @@ class Declaration:
 
 
 def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
-    """The Declaration in a marker's arguments; DeclarationError for anything it cannot mean."""
+    """The Declaration of a marker's arguments.  Raises DeclarationError if they are invalid."""
     if len(positional) != 1:
         got = f"{len(positional)} positional arguments" if positional else "no program"
         raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
@@ -71,7 +71,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
 
 
 def _placed(program: Program, mesh: object) -> Program:
-    """The program on the mesh of the marker, which a script has from nowhere else."""
+    """The program with the marker's mesh, which is the only way to give a script a mesh."""
     if mesh is None:
         return program
     if not isinstance(mesh, Mesh):
@@ -145,7 +145,7 @@ def _arguments(
 
 
 def _require(program: Program, args: Mapping[str, object], swept: Iterable[str]) -> None:
-    """Every parameter without a default has a value, in both Runs."""
+    """Raises SweepError unless every parameter without a default has a value in both Runs."""
     how = {*axes_over(program.traits.mesh)} - PROBLEM_AXES
     shared = {name for name in swept if name not in how}
     for parameter in program.parameters.values():
@@ -163,7 +163,7 @@ def _require(program: Program, args: Mapping[str, object], swept: Iterable[str])
 def _reference(
     program: Program, given: object, swept: Iterable[str]
 ) -> tuple[int, dict[str, object]]:
-    """The stages of the trusted run, and its own arguments."""
+    """The number of pipeline stages of the trusted Run, and the arguments that only it receives."""
     if not isinstance(given, Mapping):
         raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}
@@ -184,7 +184,7 @@ def _reference(
 
 
 def _settings(keywords: Mapping[str, object]) -> dict[str, object]:
-    """The settings that the marker has, by their fields; None leaves one to the run."""
+    """The marker's settings by their field of Settings; those that are None are left out."""
     return {
         option.field: option.marker(keywords[option.field])
         for option in OPTIONS

@@ -1,4 +1,4 @@
-"""What a marker may send to the ranks: plain values, of bounded size.  Called by `marker`."""
+"""Checks that a marker's arguments are plain values of bounded size, which ranks can receive."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 from pytest_trainsafe.core.usage import excerpt, shown
 
-#: The most values in all arguments together, their deepest nesting, and the most characters of
-#: text.  Arguments are printed in reports, and are part of the key of every kept reference.
+#: The maximum number of values in all arguments together, their maximum nesting depth, and the
+#: maximum length of their text.  Reports print arguments, and cache keys contain them.
 MAX_VALUES, MAX_DEPTH, MAX_TEXT = 100_000, 32, 1_000_000
-#: The most bits of an integer: msgpack and numpy end here.
+#: The maximum number of bits of an integer, in msgpack as in numpy.
 MAX_BITS = 64
 
 _SMALLER = "put large values into a file and give its path"
 
 
 def why_not_plain(arguments: Mapping[str, object]) -> str | None:
-    """Why arguments cannot be sent to the ranks, naming the one at fault; None where they can.
+    """Why arguments cannot be sent to the ranks, naming the invalid argument; None if they can.
 
-    A value that is in two places counts twice, because it is sent twice.
+    A value that occurs twice counts twice, because it is sent twice.
     """
     count = characters = 0
     for name, argument in arguments.items():
@@ -46,7 +46,7 @@ def why_not_plain(arguments: Mapping[str, object]) -> str | None:
 
 
 def _why_not(value: object, depth: int) -> str | None:
-    """Why one value, apart from what it holds, cannot be sent."""
+    """Why a value cannot be sent, not considering the values that it contains."""
     if isinstance(value, (list, tuple, dict)):
         if depth >= MAX_DEPTH:
             return f"it is nested more than {MAX_DEPTH} deep, or contains itself"

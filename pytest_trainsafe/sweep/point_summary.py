@@ -1,4 +1,4 @@
-"""What became of one test at one Point, as plain data on the report of the test."""
+"""The result of one test at one Point, as plain data on the test's report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROPERTY = "trainsafe"
 
 
 class RungSummary(TypedDict):
-    """One rung: `worst` is the largest error as a multiple of what is allowed, at `worst_name`."""
+    """One rung: `worst` is the largest error as a multiple of its tolerance, at `worst_name`."""
 
     dtype: str
     tensors: int
@@ -22,7 +22,7 @@ class RungSummary(TypedDict):
 
 
 class FirstSummary(TypedDict):
-    """The finding that leads a failure's report; `where` and `pattern` are "" for none."""
+    """The first Finding of a failure's report; `where` and `pattern` are "" if there is none."""
 
     judge: str
     check: str
@@ -31,13 +31,13 @@ class FirstSummary(TypedDict):
 
 
 class PointSummary(TypedDict, total=False):
-    """What became of one test at one Point.
+    """The result of one test at one Point.
 
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
-    skipped or is inconclusive.  `references` says, by the key of each reference it was judged
-    by, whether that was reused from an earlier run.  `first` leads a failure's report, and
-    `faults` has the phase and the module or parameter of each fault that was localised.  `notes`
-    are what the user should know whatever the verdict: a rung left out, ranks that were not forked.
+    skipped or is inconclusive.  `references` says, for the cache key of each reference, whether
+    it was reused from an earlier pytest run.  `first` is the first Finding of a failure's report;
+    `faults` has the phase and the module or parameter of each localised fault.  `notes` apply to
+    any verdict, for example that a rung was left out or that ranks were not forked.
     """
 
     point: Required[str]
@@ -52,7 +52,7 @@ class PointSummary(TypedDict, total=False):
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
-    """Leave a test's summary on its item, from where its report takes it."""
+    """Stores a test's summary in its item's `user_properties`, which its report includes."""
     node.user_properties.append((PROPERTY, json.dumps(summary)))
 
 

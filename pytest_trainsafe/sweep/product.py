@@ -1,4 +1,4 @@
-"""From a Declaration to its Cases: the product of the axes, judged by the validity rules."""
+"""Makes the Cases of a Declaration: the product of its axes, checked by the validity rules."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.validity import Rule, invalid
 
-#: The fixture that carries a test's Cell; no test names it.
+#: The internal fixture whose parameter is a test's Cell.
 CELL_FIXTURE = "_trainsafe_cell"
 
-#: How many invalid Points an error lists with their reasons.
+#: The number of invalid Points that an error lists with their reasons.
 MAX_REASONS = 20
 
 AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
@@ -28,7 +28,7 @@ AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One place in the sweep's table: a Case, its id, and why it cannot run (None if it can)."""
+    """One item of a sweep: a Case, its id, and why it cannot run (None if it can)."""
 
     case: Case
     id: str
@@ -36,7 +36,7 @@ class Cell:
 
 
 def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
-    """The axes with the values of `sweep` in place of their own; undeclared names are ignored."""
+    """The axes with their values replaced by those in `sweep`; undeclared names are ignored."""
     words = dict(sweep)
     return tuple(
         (axis, check_values(axis, [axis.parse(word) for word in words[axis.name]]))
@@ -47,9 +47,9 @@ def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
 
 
 def points(axes: AxisValues, mesh: Mesh = DEFAULT) -> list[Point]:
-    """The product of the axes in declared order, the last axis fastest, as Points of `mesh`.
+    """The product of the axes in declared order, the last varying fastest, as Points of `mesh`.
 
-    SweepError where these are more than MAX_POINTS, before any of them is made.
+    Raises SweepError if there are more than MAX_POINTS, before any Point is made.
     """
     count = math.prod(len(values) for _, values in axes)
     if count > MAX_POINTS:
@@ -68,10 +68,10 @@ def points(axes: AxisValues, mesh: Mesh = DEFAULT) -> list[Point]:
 
 
 def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> list[Cell]:
-    """The Cases of a test, in order.  `project_rule` is asked after the program's own rules.
+    """The Cells of a test, in order.  `project_rule` is applied after the program's own rules.
 
-    SweepError when none of the Points that the marker itself declares is valid; a sweep
-    narrowed from outside may leave a test without one.
+    Raises SweepError if none of the Points that the marker declares is valid.  A sweep that the
+    command line or the ini file narrows may leave a test without a valid Point.
     """
     axes = override(declaration.axes, settings.sweep)
     settings = _with_marker(settings, declaration)
@@ -91,7 +91,7 @@ def _cell(
     declaration: Declaration, point: Point, settings: Settings, rules: tuple[Rule, ...]
 ) -> Cell:
     program = declaration.program
-    # The dtype a program trains in is the rung's, `ctx.dtype`, not the recipe's.
+    # A program trains in the dtype of the rung, `ctx.dtype`, so the recipe's is not an argument.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
     how = AXES.keys() | point.mesh.names
     problem = {n: v for n, v in named.items() if n not in how or n in PROBLEM_AXES}
@@ -112,7 +112,7 @@ def _cell(
 
 
 def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
-    """The run's settings with the marker's in their place; names to accept are added."""
+    """The run's settings, overridden by the marker's; `accept` is the union of both."""
     given = dict(declaration.settings)
     accept = given.pop("accept", ())
     assert isinstance(accept, tuple)
@@ -121,7 +121,7 @@ def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
 
 
 def _distinct(made: list[Cell]) -> list[Cell]:
-    """Ids hold only letters and digits, so that values such as `a_b` and `ab` may meet."""
+    """Makes ids unique: they contain only letters and digits, so `a_b` and `ab` may collide."""
     seen: dict[str, int] = {}
     for cell in made:
         seen[cell.id] = seen.get(cell.id, 0) + 1

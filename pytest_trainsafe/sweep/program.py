@@ -1,9 +1,9 @@
-"""A Program as the sweep sees it: where it lives, its parameters, its validity rules.
+"""A Program as the sweep uses it: its location, parameters and validity rules.
 
-A function is named by import path, because the ranks import it themselves.  A program given
-as an import path string is imported here, at collection: its signature is needed to tell an
-axis from a typing error.  Such a path is identifiers on both sides of a colon, and what it names
-is a function written in Python; nothing else is imported or called.
+A function is identified by its import path, because the ranks import it themselves.  A program
+given as a string is imported at collection, because its signature is needed to distinguish an
+axis from a misspelt keyword.  Such a string consists of dotted identifiers on both sides of a
+colon and names a function written in Python; nothing else is imported or called.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _NO_DEFAULT = inspect.Parameter.empty
 _SWEPT_TYPES = (bool, int, str)
-#: The most characters of an import path, and of what an import that failed says.
+#: The maximum length of an import path, and of the quoted message of a failed import.
 _LONGEST_PATH, _LONGEST_CAUSE = 255, 500
-#: The most characters of a script's arguments: Linux takes 128 KiB in one of them.
+#: The maximum length of a script's arguments; Linux limits each argument to 128 KiB.
 MAX_SCRIPT_ARGUMENTS = 100_000
 
 
@@ -43,12 +43,13 @@ class Parameter:
 
     @property
     def required(self) -> bool:
+        """Whether the parameter has no default."""
         return self.default is _NO_DEFAULT
 
     def axis(self, values: tuple[object, ...]) -> Axis:
-        """This parameter as an axis: of its default's type, else its annotation's, else `values`'.
+        """This parameter as an axis of its default's type, else its annotation's, else `values`'.
 
-        An axis is an int, a bool or a str; SweepError for a parameter of another type.
+        Raises SweepError unless the type is int, bool or str.
         """
         if self.default is not _NO_DEFAULT and self.default is not None:
             kinds: tuple[type, ...] = (type(self.default),)
@@ -65,8 +66,8 @@ class Parameter:
 
 
 def _annotated(annotation: object) -> tuple[type, ...]:
-    # Under `from __future__ import annotations` an annotation is text, and stays text here:
-    # evaluating it could import what the program's module imports for type checkers only.
+    # With `from __future__ import annotations` an annotation is a string.  It is not evaluated,
+    # because its names may be imported for type checkers only.
     text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
     words = {word.strip() for word in text.split("|")} - {"None"}
     by_name = {kind.__name__: kind for kind in _SWEPT_TYPES}
@@ -75,11 +76,11 @@ def _annotated(annotation: object) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is trained: `path` is "package.module:function" and `file` where it is defined.
+    """What is trained: `path` is "package.module:function" and `file` is the file that defines it.
 
-    For a Script, `script` holds it and `path` is the script's own path.  `open_ended` says
-    that the function takes any keyword but `context`, the name of its first parameter ("" where
-    that has no name for callers).
+    For a Script, `script` is the Script and `path` is its path.  `open_ended` says that the
+    function accepts any keyword except `context`, the name of its first parameter ("" if that
+    parameter is positional-only).
     """
 
     path: str
@@ -93,12 +94,12 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The short name reports use: `gpt.train`."""
+        """The short name that reports use, such as `gpt.train`."""
         module, _, function = self.path.partition(":")
         return f"{module.rpartition('.')[2]}.{function}" if function else self.path
 
     def complete(self, arguments: Mapping[str, object]) -> dict[str, object]:
-        """`arguments` and the program's defaults for the rest: what its rules are asked about."""
+        """`arguments` completed with the program's defaults, as its rules receive them."""
         defaults = {p.name: p.default for p in self.parameters.values() if not p.required}
         return {**defaults, **arguments}
 
@@ -109,7 +110,7 @@ def resolve(target: object) -> Program:
         return _of_function(_import(target), target)
     if inspect.isfunction(target):
         return _of_function(target, f"{target.__module__}:{target.__qualname__}")
-    from pytest_trainsafe.launch import Script  # imports msgspec, as its user has already
+    from pytest_trainsafe.launch import Script  # imports msgspec, as users of Script do
 
     if isinstance(target, Script):
         return _of_script(target)
@@ -120,7 +121,7 @@ def resolve(target: object) -> Program:
 
 
 def _of_script(script: Script) -> Program:
-    # A Script does not check what it is made with: msgspec does so only where it decodes.
+    # msgspec checks the types of a Struct's fields only when it decodes one, so check them here.
     path: object = script.path
     args: object = script.args
     if not isinstance(path, (str, os.PathLike)) or not isinstance(os.fspath(path), str):
@@ -181,7 +182,7 @@ def _import(path: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
         for part in name.split("."):
-            # The default is not None: a module may have a None of that name.
+            # The default is not None, because None may be the attribute's value.
             found = getattr(found, part, _NO_DEFAULT)
             if found is _NO_DEFAULT:
                 raise InvalidProgramError(
@@ -189,7 +190,7 @@ def _import(path: str) -> Callable[..., Any]:
                 )
     except InvalidProgramError:
         raise
-    except (Exception, SystemExit) as error:  # the module's own code may raise anything
+    except (Exception, SystemExit) as error:  # the module's code may raise anything
         raise InvalidProgramError(
             f"program {path!r} cannot be imported: {_cause(error)}"
         ) from error
@@ -202,10 +203,10 @@ def _import(path: str) -> Callable[..., Any]:
 
 
 def _cause(error: BaseException) -> str:
-    """An error of an import in one line: an ImportError's own words, else its class and place."""
+    """One line on a failed import: an ImportError's message, or the class, message and place."""
     try:
         words = str(error)
-    except Exception:  # its class is not ours
+    except Exception:  # __str__ of a user's class may raise anything
         words = ""
     if isinstance(error, ImportError):
         return excerpt(words, _LONGEST_CAUSE)
@@ -215,7 +216,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _unwrapped(function: Any) -> Any:
-    """What decorators such as functools.cache have wrapped; the object itself where none has."""
+    """The function inside decorators such as functools.cache; the object itself if undecorated."""
     try:
         return inspect.unwrap(function)
     except Exception:  # a wrapper that wraps itself, or an object with attributes of its own

@@ -1,6 +1,6 @@
-"""The marker's name and signature, apart from its reader, and which parameter sets have it.
+"""The marker's name and signature, and the parameter sets that have the marker.
 
-pytest shows the signature in every run, and asks for every test whether it is marked.
+Separate from the code that reads the marker, because the plugin needs this module in every run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ParameterSet = type(pytest.param())
 def param_marks(definition: pytest.Item) -> list[pytest.Mark]:
     """The markers in `pytest.param(..., marks=...)` of a test's parameter sets, each once.
 
-    Values that are an iterator are left alone: reading them would take them from pytest.
+    `argvalues` that are an iterator are not read, because that would consume them before pytest.
     """
     found: dict[int, pytest.Mark] = {}
     for parametrize in definition.iter_markers("parametrize"):

@@ -1,7 +1,7 @@
-"""What a program tells of itself beside its signature.  Read by the sweep and the session.
+"""Options of a program that its signature does not express.  Read by the sweep and the session.
 
-Programs that are made for a framework have traits, and those with mesh axes of their own; any
-other function needs none.
+Programs for a framework and programs with mesh axes of their own have traits; other functions
+need none.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """`candidate` holds arguments that only a candidate is given, unless the test says otherwise.
+    """The options of a program.
 
-    `how` names the parameters that say how to train, not what: as axes, only a candidate follows
-    them.  `dtypes` are the rungs in which a candidate can be judged; the reference runs in all.
-    `inputs` are files that the program reads, part of the key of its references.  `unavailable`
-    is asked before a candidate runs why this machine cannot run it; "" if it can.  `mesh` has the
-    axes that multiply into the world size, in the order of ranks.
+    `candidate` has arguments that only a candidate receives, unless the test overrides them.
+    `how` names parameters that say how to train, not what; as axes, they apply to candidates only.
+    `dtypes` are the dtypes in which a candidate can be judged; the reference runs in all dtypes.
+    `inputs` are files that the program reads; they are part of the cache keys of its references.
+    `unavailable` is called before a candidate runs and returns why this machine cannot run it, or
+    "".  `mesh` has the mesh axes, whose product is the world size, in the order of ranks.
     """
 
     candidate: Mapping[str, object] = field(default_factory=dict)
@@ -41,15 +42,15 @@ class Traits:
 
 
 def give_traits(function: _Function, traits: Traits) -> _Function:
-    """Attach traits to a program."""
+    """Attaches traits to a program and returns it."""
     function.trainsafe_traits = traits  # type: ignore[attr-defined]
     return function
 
 
 def on_mesh(mesh: Mesh) -> Callable[[_Function], _Function]:
-    """Give a program mesh axes of its own: `@on_mesh(Mesh("pp", "dp", "tp"))`.
+    """Gives a program mesh axes of its own: `@on_mesh(Mesh("pp", "dp", "tp"))`.
 
-    The axes are then axes of its sweeps; see `Mesh`.
+    The program's sweeps can then use these axes; see `Mesh`.
     """
     if not isinstance(mesh, Mesh):
         raise SweepError(f"on_mesh takes a Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
@@ -61,6 +62,6 @@ def on_mesh(mesh: Mesh) -> Callable[[_Function], _Function]:
 
 
 def traits_of(function: Callable[..., Any]) -> Traits:
-    """A program's traits; plain ones where it has none."""
+    """A program's traits, or the defaults if it has none."""
     found: Traits = getattr(function, "trainsafe_traits", None) or Traits()
     return found

@@ -1,6 +1,6 @@
-"""Which Points make sense: rules that return a reason why not.  A rule never looks at the machine.
+"""Rules that decide which Points are valid; their results must not depend on the machine.
 
-A program brings its own rules with `requires`; a project adds some with the hook
+A program declares its own rules with `requires`; a project adds rules with the hook
 `pytest_trainsafe_valid_point`.
 """
 
@@ -15,18 +15,18 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
 
-#: Called with a Point and the program's arguments, defaults included; the reason the Point
-#: is invalid, or None.
+#: A function of a Point and the program's arguments, including defaults, that returns why the
+#: Point is invalid, or None.
 Rule = Callable[[Point, Mapping[str, object]], str | None]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def requires(*rules: Rule) -> Callable[[_Function], _Function]:
-    """Give a program rules about its Points: `@requires(divides("heads", "tp"))`.
+    """Adds rules about Points to a program: `@requires(divides("heads", "tp"))`.
 
     A rule is called with a Point and the program's arguments, and returns why the Point is invalid,
-    or None.  ArgumentError for what is no rule.
+    or None.  Raises ArgumentError for an argument that is not callable.
     """
     given: tuple[object, ...] = rules
     if not rules or not all(map(callable, given)):
@@ -45,9 +45,9 @@ def requires(*rules: Rule) -> Callable[[_Function], _Function]:
 
 
 def divides(parameter: str, *axes: str) -> Rule:
-    """The product of `axes` must divide the program's `parameter`.
+    """A rule: the product of `axes` must divide the program's `parameter`.
 
-    `divides("layers", "pp", "vpp")` gives "layers=4 is not divisible by pp*vpp=6".
+    `divides("layers", "pp", "vpp")` reports, for example, "layers=4 is not divisible by pp*vpp=6".
     """
     if not axes:
         raise ArgumentError(
@@ -140,7 +140,7 @@ def _ep(point: Point, _arguments: Mapping[str, object]) -> str | None:
 
 
 def _overlaps(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """An axis that a mesh declares over others divides the number of their ranks."""
+    """A mesh axis declared over other axes must divide the product of their sizes."""
     for entry in point.mesh.entries:
         ranks = math.prod(point.size(axis) for axis in entry.over)
         if entry.over and ranks % point.size(entry.name):

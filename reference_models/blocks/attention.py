@@ -54,11 +54,11 @@ class CoreAttention(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: Tensor) -> Tensor:
-    """Each query's causal mixture of the values; `positions` [queries] says where they stand.
+    """Causal attention; `positions` [queries] are the queries' positions in the sequence.
 
-    Keys and values are whole and in order: key j stands at position j.  Where they have fewer
-    heads, each serves several heads of queries.  The softmax is computed in float32, or in
-    float64 where the inputs are.
+    Keys and values are complete and in order: key j has position j.  If they have fewer heads than
+    the queries, each serves several query heads.  The softmax is computed in float32, or in
+    float64 for float64 inputs.
     """
     query, key, value = heads_of(query, key, value, head_dim)
     wide = torch.promote_types(query.dtype, torch.float32)

@@ -10,7 +10,7 @@ from torch import nn
 
 
 class Routed(MoE):  # type: ignore[misc]
-    """Each token to the one expert that its gate chooses, none dropped and none drawn."""
+    """Top-1 routing without token dropping or random token selection."""
 
     def __init__(self, hidden: int, expert: nn.Module, experts: int, ranks: int) -> None:
         super().__init__(

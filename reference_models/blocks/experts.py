@@ -1,4 +1,4 @@
-"""The experts of a layer: one MLP each, for the tokens that were sent to it."""
+"""The experts of a layer: one MLP each, applied to the tokens routed to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_trainsafe.reference_models.config import MoEConfig
 
 
 class Experts(nn.ModuleDict):
-    """Hidden states, choices and weights to the weighted sum of what the chosen experts say.
+    """Hidden states, choices and weights to the weighted sum of the chosen experts' outputs.
 
     Hidden is [batch, sequence, hidden], the others [batch, sequence, top_k].  An expert's key is
     its number; a choice of a number that no expert has adds nothing.  An expert without tokens is

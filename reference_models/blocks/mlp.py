@@ -1,4 +1,4 @@
-"""The feed-forward half of a layer: widen, bend, narrow again."""
+"""The feed-forward half of a layer: two linear layers with an activation function between them."""
 
 from __future__ import annotations
 

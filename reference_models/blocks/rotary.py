@@ -1,6 +1,6 @@
-"""Rotary positions: a query and a key are turned by angles that grow with where they stand.
+"""Rotary positions: queries and keys are rotated by angles proportional to their positions.
 
-Then their product depends on their distance alone (Su et al. 2021, "RoFormer").
+Their product then depends only on their distance (Su et al. 2021, "RoFormer").
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RotaryTables(nn.Module):
 
 
 class RotaryAttention(SelfAttention):
-    """Self-attention whose queries and keys are turned before they meet."""
+    """Self-attention with rotated queries and keys."""
 
     def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
         cosine, sine = tables

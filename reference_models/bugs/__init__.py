@@ -1,8 +1,8 @@
 """The bugs that can be planted in the parallel models: real ones, each by its real mechanism.
 
-`gpt.train(..., bug=name)` plants one, or the program that the entry names.  An entry says where it
-is seen first, so that a test of a detector can ask whether the detector points there.  One file
-an axis; nothing here imports torch.
+`gpt.train(..., bug=name)`, or the program that the entry names, plants one.  An entry names the
+first wrong tensor, so that tests can check that a detector reports it.  There is one file per axis;
+nothing here imports torch.
 
 The numbers are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking and
 Diagnosis for Distributed Training").

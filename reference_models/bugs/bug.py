@@ -1,4 +1,4 @@
-"""What the catalogue says of one planted bug.  Knows nothing of torch."""
+"""The catalogue's entry of one planted bug.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Bug:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     def localised(self, found: Iterable[Sequence[str]]) -> bool:
-        """Whether the (phase, target) pairs of a localisation are those of this bug, and any."""
+        """Whether a localisation's (phase, target) pairs all match this bug; False if empty."""
         pairs = [(phase, target) for phase, target in found]
         return bool(pairs) and all(
             phase == self.phase and any(fnmatchcase(target, each) for each in self.faults)

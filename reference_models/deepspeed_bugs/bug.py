@@ -42,5 +42,5 @@ class DeepSpeedBug:
 
     @property
     def link(self) -> str:
-        """Where it is told upstream; GitHub finds pull requests among the issues."""
+        """The URL of the upstream issue; GitHub redirects it for pull requests."""
         return f"https://github.com/deepspeedai/DeepSpeed/issues/{self.number}"

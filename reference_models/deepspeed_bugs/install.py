@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def reachable() -> str:
-    """Why no release can be had from the package index; "" if they can."""
+    """Why releases cannot be downloaded from the package index; "" if they can."""
     command = [sys.executable, "-m", "pip", "index", "versions", "deepspeed"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     return done.stderr.strip().splitlines()[-1] if done.returncode else ""

@@ -19,9 +19,9 @@ def plant(name: str) -> None:
 
 
 def clip_on_one_tp_rank() -> None:
-    """The gradients that are clipped are those whose norms a rank adds (before #1801 was merged).
+    """A rank clips only the gradients that it includes in the norm (before #1801 was merged).
 
-    Of parameters that tp replicates, only tp rank 0 adds the norm.
+    Only tp rank 0 includes the parameters that tp replicates.
     """
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 

@@ -1,4 +1,4 @@
-"""Where this rank stands on the parallel axes, and which bug is planted.  Every module asks."""
+"""This rank's position on the parallel axes, and the planted bug.  Used by every module."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ABSENT: dict[str, tuple[object, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of ranks: how many, which of them this one is, and the group to talk over.
+    """One axis of ranks: its size, this rank's index, and the process group.
 
-    An axis of one rank needs no group: nothing is ever said on it.
+    An axis of one rank has no group, because it never communicates.
     """
 
     size: int = 1
@@ -107,7 +107,7 @@ class Axes:
             return Axis(size, ctx.coordinates[name], ctx.group(name)) if size > 1 else Axis()
 
         dp, tp, cp = axis("dp"), axis("tp"), axis("cp")
-        # Without tensor parallelism there is nobody to share a sequence with.
+        # Sequence parallelism shards over the tp ranks, so it needs tensor parallelism.
         sp = bool(ctx.point.get("sp", False)) and tp.size > 1
         recompute = recompute_of(ctx.point.get("recompute", "none"))
         compile = bool(ctx.point.get("compile", False))

@@ -1,7 +1,7 @@
 """Collectives along one dimension of a tensor, without derivatives.  See `regions.py` for those.
 
-torch's single-tensor collectives join and cut the first dimension only; here, any.
-Every one leaves its argument alone, and does nothing on an axis of one rank.
+torch's single-tensor collectives support only the first dimension; these support any.
+None modifies its argument, and on an axis of one rank none communicates.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def split(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """This rank's part of `tensor` along `dim`; says nothing to anybody."""
+    """This rank's part of `tensor` along `dim`, without communication."""
     return tensor.chunk(axis.size, dim)[axis.rank].contiguous()
 
 
 def all_to_all(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
-    """Rows to each rank, `send[r]` to rank r in order, and those that came, `receive[r]` from r."""
+    """Sends `send[r]` rows to each rank r, in order; returns the `receive[r]` rows from each r."""
     if axis.size == 1:
         return tensor
     rows = tensor.contiguous()
@@ -57,7 +57,7 @@ def all_to_all(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) 
 
 
 def pass_on(tensor: Tensor, axis: Axis) -> Tensor:
-    """What the rank before this one on the axis passes on, which is a ring."""
+    """Sends `tensor` to the next rank on the axis as a ring; returns the previous rank's tensor."""
     if axis.size == 1:
         return tensor
     assert axis.group is not None

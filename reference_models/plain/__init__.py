@@ -1,4 +1,4 @@
-"""Independent second implementations: what they compute shares no code with the parallel models.
+"""Independent second implementations, which share no code with the parallel models.
 
 update      loss scale, gradient norm, clipping and update of a single device
 fp8         FP8 linear layers of a single device

@@ -19,14 +19,14 @@ def is_narrow(parameter: Tensor) -> bool:
 
 
 def main_gradient(parameter: nn.Parameter) -> Tensor:
-    """The tensor in which a parameter's gradient for the whole step stands, to change in place."""
+    """The tensor of a parameter's gradient for the whole step; it may be changed in place."""
     gradient = getattr(parameter, "main_grad", parameter.grad)
     assert isinstance(gradient, Tensor), "no backward has reached this parameter"
     return gradient
 
 
 def own_gradient(parameter: nn.Parameter) -> Tensor:
-    """What this rank's optimizer uses of a main gradient: all of it, or with ZeRO a run."""
+    """The main gradient, or with ZeRO this rank's shard of it, as the optimizer uses it."""
     run = getattr(parameter, "main_param_range", None)
     gradient = main_gradient(parameter)
     return gradient if run is None else gradient.view(-1)[slice(*run)]
@@ -47,7 +47,7 @@ def accumulate(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def clear(parameters: Iterable[nn.Parameter]) -> None:
-    """Forget the step's gradients."""
+    """Clears the step's gradients."""
     for parameter in parameters:
         parameter.grad = None
         if hasattr(parameter, "main_grad"):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.launch.environment import LaunchEnvironment
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs import fingerprint
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.session import Session

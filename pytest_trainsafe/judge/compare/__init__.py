@@ -1,16 +1,16 @@
-"""The compare judge: a candidate's Trace against its reference's, in one dtype.
+"""The compare judge compares a candidate's Trace with its reference's, in one dtype.
 
-judge         goes through the reference's tensors in the order of dataflow
-parameters    how parameters start, and what each step adds to them
-results       the findings of one comparison so far
-comparison    what it found; read by the guards and the report
+judge         compares the reference's tensors in dataflow order
+parameters    compares initial parameters and each step's updates
+results       collects the findings of one comparison
+comparison    the result, read by the guards and the report
 rung          the traces that are judged together
-tensor        one logical tensor against another, by `errors`
-values        the logical tensors of a trace, and how long they are kept
+tensor        compares two logical tensors, by `errors`
+values        loads the logical tensors of a trace and keeps them as long as needed
 decisions, buffers, model_inputs   kinds with rules of their own
-tolerance/    how far rounding may take a tensor
-sketch/       tensors of which only random projections were kept
-patterns/     what a wrong value is; `explain/` has the evidence
-guards/       checks that could not have failed, and what was not compared
-declarations/ layouts and means that are missing or wrong
+tolerance/    how large an error rounding explains
+sketch/       tensors recorded as random projections only
+patterns/     known relations of a wrong value to its reference; `explain/` has the evidence
+guards/       detect checks that could not have failed, and list what was not compared
+declarations/ detect missing and wrong annotations of layouts and means
 """

@@ -1,12 +1,13 @@
-"""Which of a candidate's buffers must be the reference's, and on which ranks.
+"""Decides which of a candidate's buffers must equal the reference's, and on which ranks.
 
-A buffer that no forward changes (a table, a mask, an average that is updated once a step) is owed
-by every rank.  A running state, such as the statistics of batch normalisation, depends on the
-micro-batches that a rank has seen, in order.  The reference sees all of a step's; a dp rank sees
-its own, and ranks of cp and sp see parts of each.  So a rank owes the reference's value only as
-long as it has seen the same micro-batches: everywhere at dp=1, and at dp=2 where the first dp rank
-is in the first step.  Buffers that start otherwise depend on the rank (a table of the rank's own
-positions), unless their layout is declared.  Called by the compare judge.
+A buffer that no forward changes (a table, a mask, an average that is updated once a step) must
+equal the reference's on every rank.  A running state, such as the statistics of batch
+normalisation, depends on the micro-batches that a rank has processed, in order.  The reference
+processes all of a step's; a dp rank processes its own, and cp and sp ranks process parts of each.
+So a rank's running state is compared only as long as the rank has processed the same micro-batches
+as the reference: everywhere at dp=1, and at dp=2 on the first dp rank during the first step.  A
+buffer whose initial value differs depends on the rank (a table of the rank's own positions) and is
+compared only if its layout is declared.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from pytest_trainsafe.judge.compare.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: Why a running state is not compared where ranks see other data than the reference.
+#: Why a running state is not compared where ranks process other data than the reference.
 OWN_DATA = "each rank keeps the state of the data that it has seen itself"
 
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """The ranks on which a buffer must be the reference's.
+    """The ranks on which a buffer is compared with the reference.
 
-    `otherwise` is empty where it must be so; else it says why it may be another value, and only
-    equality means anything.
+    `otherwise` is empty where the values must agree.  Otherwise it says why they may differ; then
+    equal values pass and different values prove nothing.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -45,7 +46,10 @@ class Owed:
 
 
 class Buffers:
-    """The buffers of one rung.  `apart` says of those that are not compared why, by their paths."""
+    """The buffers of one rung.
+
+    `apart` maps the paths of buffers that are not compared to the reason.
+    """
 
     def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
         self.rung = rung
@@ -60,7 +64,7 @@ class Buffers:
         self._histories = {rank.rank: _history(rank) for rank in rung.candidate.ranks}
 
     def owed(self, id: TensorId) -> Owed | None:
-        """What the candidate owes of a buffer of the reference; None for nothing."""
+        """The ranks whose copy of a reference buffer must agree; None if none must."""
         name = id.module, id.name
         initial = TensorId(INITIAL, None, "buffer", *name)
         holders = self.rung.candidate.holders(initial)
@@ -84,11 +88,11 @@ class Buffers:
         return Owed(alike, self._otherwise(id))
 
     def leave(self, id: TensorId, why: str) -> None:
-        """Note that a buffer is not compared, or not everywhere."""
+        """Record that a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
     def merged(self, id: TensorId, owed: Owed, shape: Sequence[int]) -> Merged | None:
-        """The logical tensor of the ranks that owe it; None where they do not have it."""
+        """The logical tensor of the ranks in `owed`; None if one of them did not record it."""
         own = {rank.rank for rank in owed.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
         if len(parts) < len(own):
@@ -97,16 +101,17 @@ class Buffers:
         return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
 
     def unchanged(self, id: TensorId, owed: Owed) -> bool:
-        """Whether a running state is the same after a step as before it, on ranks that owe it."""
+        """Whether a running state is the same before and after a step, on the ranks in `owed`."""
         after = msgspec.structs.replace(id, microbatch=None, call=0)
         before = msgspec.structs.replace(after, step=id.step - 1)
         both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in owed.ranks]
         return all(old and new and old.hash == new.hash for old, new in both)
 
     def reduced(self, id: TensorId) -> bool:
-        """Whether dp ranks have equal states after as many micro-batches: the program makes them.
+        """Whether dp ranks have equal states after equally many micro-batches.
 
-        What ranks have seen differs, so states that nothing reduces over dp do too.
+        Then the program reduces the states over dp: dp ranks process different data, so states that
+        are not reduced differ.
         """
         at = id.step, id.microbatch
         if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
@@ -124,7 +129,7 @@ class Buffers:
         return len(hashes) > 1 and len(set().union(*hashes.values())) == 1
 
     def _start(self, id: TensorId, holders: Sequence[tuple[RankTrace, TensorEvent]]) -> str:
-        """How a buffer starts otherwise than the reference's; "" where it starts alike."""
+        """How a buffer's initial value differs from the reference's; "" if it does not."""
         there = self.rung.reference.holders(id)
         if not there:
             return "the reference has no such buffer"
@@ -144,7 +149,7 @@ class Buffers:
         return f"its values on rank {odd[0][0].rank} are others from the start"
 
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
-        """Whether a buffer's values differ by rounding, as those of a table may."""
+        """Whether a buffer's values differ only by rounding, as those of a computed table may."""
         if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
             return False
         reference = logical_tensor(self.rung.reference, id).tensor
@@ -161,14 +166,14 @@ class Buffers:
         return judge_tensor(own, wide, [wide], self.rung.dtype).passed
 
     def _same_history(self, rank: RankTrace, id: TensorId) -> bool:
-        """Whether a rank has seen what the reference has, up to this point."""
+        """Whether a rank has processed the reference's micro-batches, up to this value."""
         own = self._histories[rank.rank]
         if not own and not self._seen:
-            return self.rung.candidate.sizes["dp"] == 1  # no call of the model was seen
+            return self.rung.candidate.sizes["dp"] == 1  # no call of the model was recorded
         return _until(own, id) == _until(self._seen, id) != []
 
     def _otherwise(self, id: TensorId) -> str:
-        """Why a running state may be another value though its micro-batches are the same."""
+        """Why a running state may differ after the same micro-batches; "" if it must not."""
         sizes, point = self.rung.candidate.sizes, self.rung.candidate.point
         sp = bool(point.get("sp", False)) and sizes["tp"] > 1
         if sizes["cp"] > 1 or sp or int(point.get("ep", 1)) > 1:
@@ -178,7 +183,7 @@ class Buffers:
         return ""
 
     def _beside_shards(self, module: str) -> bool:
-        """Whether a module, or the one that it is a part of, works on shards over tp."""
+        """Whether a module, or its parent, works on shards over tp."""
         around = {module, module.rpartition(".")[0]} - {""}
         role = self.rung.candidate.sizes.mesh.role
         return any(
@@ -198,12 +203,12 @@ def _declared(event: TensorEvent) -> bool:
 
 
 def _history(rank: RankTrace) -> list[tuple[int, int]]:
-    """The micro-batches that a rank's part of the model was given, in order."""
+    """The (step, micro-batch) pairs that reached a rank's part of the model, in order."""
     return list(dict.fromkeys((event.step, event.microbatch) for event in rank.inputs))
 
 
 def _until(history: Sequence[tuple[int, int]], id: TensorId) -> list[tuple[int, int]]:
-    """What of a history comes before a buffer's value, or makes it."""
+    """The part of a history up to the micro-batch that produced a buffer's value."""
     if id.microbatch is None:
         return [each for each in history if each[0] <= id.step]
     now = id.step, id.microbatch

@@ -1,4 +1,4 @@
-"""What comparing one rung found.  Made by the judge; read by the guards and the report."""
+"""The result of comparing one rung.  Made by the judge; read by the guards and the report."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 
 @dataclass(slots=True)
 class Comparison:
-    """What comparing one rung found.
+    """The result of comparing one rung.
 
-    `compared` counts the tensors that were judged, by kind; `uncovered` those of the reference
-    that have no counterpart, `undetermined` the updates of which rounding decides every element,
-    `local` the tensors that are known to have none at this Point, and `compiled` those of modules
-    that the candidate ran inside a compiled region.
-    `flipped` of all `choices` of decisions are others than the reference's, within rounding.
-    `worst` is the largest error over its allowance of all tensors, at `worst_id`.
-    `insensitive` lists the tensors whose allowance is as large as themselves, `zero` counts
-    those of the reference that are zero throughout, by kind,
-    `moved` counts the parameter updates that are not zero in the reference, and `loosened` lists
-    the tensors judged with a user's factor.  `suspects` lists the tensors whose values were not
-    kept and whose sketches differ by more than rounding surely explains: nothing is decided.
-    `flipped_in` is the first step in which an update went the other way where rounding decides.
-    `given` lists the model's inputs that differ from the reference's, with their places in dataflow
-    and what they are; `unclear` those whose layout is not known.  `apart` says of the buffers
-    that were not compared, or not on every rank, why.
-    `factor` is what all main gradients of the failing step share, None where they share nothing.
+    Counts by kind: `compared`, the tensors that were judged; `uncovered`, the reference's tensors
+    without a counterpart; `local`, those declared to have no counterpart at this Point; `compiled`,
+    those of modules that the candidate ran inside a compiled region; `zero`, the reference's
+    tensors that are zero everywhere.
+
+    `undetermined` counts the updates in which rounding decides the sign of every element, and
+    `moved` the updates that are not zero in the reference.  `choices` counts the choices of all
+    decisions, and `flipped` those that differ from the reference's within rounding.  `flipped_in`
+    is the first step in which an update had the opposite sign because of rounding.
+
+    `worst` is the largest ratio of error to allowance, at the tensor `worst_id`.  `insensitive`
+    lists the tensors whose allowance is as large as their norm.  `loosened` lists the tensors
+    judged with a user's factor.  `suspects` lists the tensors that were recorded as sketches only,
+    and whose sketches differ by more than rounding is certain to explain: they are undecided.
+
+    `given` lists the model inputs that differ from the reference's, with their positions in
+    dataflow and the difference; `unclear` lists those of unknown layout.  `apart` maps the buffers
+    that were not compared, or not on every rank, to the reason.  `factor` is the factor that all
+    main gradients of the failing step share; None if they share none.
     """
 
     dtype: str
@@ -60,17 +63,18 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
+        """Whether any finding has the verdict "fail"."""
         return any(finding.verdict == "fail" for finding in self.findings)
 
     @property
     def wrong(self) -> Counter[str]:
-        """How many tensors have a failing finding, by kind; those not comparable included."""
+        """By kind, the number of tensors with a failing finding, comparable or not."""
         ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
         return Counter(id.kind for id in {_as_judged(id) for id in ids})
 
 
 def _as_judged(id: TensorId) -> TensorId:
-    """Parameters are judged by their updates, whatever of them is wrong."""
+    """The id under which a tensor is judged: for a parameter after a step, that of its update."""
     if id.kind in ("param", "master_param") and id.step != INITIAL:
         return msgspec.structs.replace(id, kind="update")
     return id

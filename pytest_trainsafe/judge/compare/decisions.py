@@ -1,7 +1,7 @@
-"""Judges a decision: another choice than the reference's is right where rounding may turn it.
+"""Judges a decision: a choice may differ from the reference's where rounding can flip it.
 
-A choice is flipped by rounding where the reference scored what it chose and what the candidate
-chose nearly alike.  Called by the compare judge.
+Rounding can flip a choice where the reference's scores of the two options are nearly equal.  Called
+by the compare judge.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from pytest_trainsafe.core.precision import precision
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was found of one decision, over `total` choices (each of the best few of a row).
+    """The judgement of one decision over `total` choices, each of the top k options of a row.
 
-    `differ` of them are others than the reference's, `wrong` by more than rounding explains.
-    `margin` is the largest difference of the reference's scores that a differing choice went
-    over, `allowed` the largest that rounding explains.  `blind` says that no choice could have
-    been wrong.  `message` is empty where all is well.
+    `differ` counts the choices that differ from the reference's, and `wrong` those that differ by
+    more than rounding explains.  `margin` is the largest difference between the reference's scores
+    of the two options over all differing choices, and `allowed` the largest that rounding explains.
+    `blind` is true if rounding explains every possible choice.  `message` is empty if the decision
+    passes.
     """
 
     total: int
@@ -40,10 +41,10 @@ def judge_decision(
     others: Sequence[torch.Tensor],
     dtype: str,
 ) -> Decided:
-    """Judge `chosen` [..., few] by the reference's choice and scores [..., options].
+    """Judge `chosen` [..., k] by the reference's choice [..., k] and scores [..., options].
 
-    `others` are the scores of the runs that measure rounding.  The order of the chosen within a
-    row does not count.
+    `others` are the scores of the runs that measure rounding.  The order of the options within a
+    row does not matter.
     """
     options, total = scores.shape[-1], expected[..., 0].numel()
     if chosen.shape != expected.shape:
@@ -56,11 +57,11 @@ def judge_decision(
     flipped = [
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
     ]
-    # Two scores take part in a margin, and each may be off.
+    # A margin is the difference of two scores, each of which has a rounding error.
     allowed = 2 * precision(dtype).safety * max(flipped, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
-    # Who chooses one option twice leaves another out, for none.
+    # A duplicated choice displaces another option, so it is never accepted.
     margins = margins.masked_fill(mine.sum(dim=-1) != theirs.sum(dim=-1), float("inf"))
     wrong = differ & ~(margins <= allowed)
     count, bad = int(differ.sum()), int(wrong.sum())
@@ -77,13 +78,13 @@ def judge_decision(
 
 
 def _marked(chosen: torch.Tensor, options: int) -> torch.Tensor:
-    """Which options are chosen, bool [..., options]."""
+    """A mask of the options that are chosen, bool [..., options]."""
     marked = torch.zeros(*chosen.shape[:-1], options, dtype=torch.bool)
     return marked.scatter(-1, chosen, value=True)
 
 
 def _margins(scores: torch.Tensor, ours: torch.Tensor, others: torch.Tensor) -> torch.Tensor:
-    """By how much the worst score of `others` is below the best of `ours`, in each row."""
+    """The best score of `ours` minus the worst score of `others`, in each row."""
     inf = float("inf")
     best = scores.masked_fill(~ours, -inf).amax(dim=-1)
     worst = scores.masked_fill(~others, inf).amin(dim=-1)

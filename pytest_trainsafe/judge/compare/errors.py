@@ -1,8 +1,8 @@
-"""How far a tensor is from another: as a whole, slice by slice, and along it.
+"""Measures the difference of two tensors: in total, per slice, and along the reference.
 
-All inputs are float64 (or complex128) arrays of one shape; all results are absolute norms, so
-that tensors whose true value is rounding noise are judged like any other.  NumPy rather than
-torch, whose threads would wait for cores that the ranks are using.
+All inputs are float64 (or complex128) arrays of one shape.  All results are absolute norms, so that
+tensors whose true value is rounding noise need no special case.  NumPy is used instead of torch,
+whose threads would compete with the ranks for cores.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 Wide = npt.NDArray[np.float64] | npt.NDArray[np.complex128]
 Norms = npt.NDArray[np.float64]
 
-#: Elements worked on at a time: large tensors are read from memory once, and need no copy.
+#: Elements processed at a time: large tensors are read from memory once and not copied.
 BLOCK = 2**16
 
-#: Elements of a vector for which BLAS starts no threads, those of OpenBLAS above 10,000.
+#: Vectors of up to this many elements start no BLAS threads; OpenBLAS starts them above 10,000.
 UNTHREADED = 2**13
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The difference of one tensor from a reference.
+    """The difference of a tensor from its reference.
 
     norm: Frobenius norm of the difference.
-    slices: for each dimension, the norm of the difference within every index (1-D arrays).
+    slices: for each dimension, the norm of the difference at every index (1-D arrays).
     along: <difference, reference> / <reference, reference>: 0.01 is a value 1 % too large.
     """
 
@@ -41,13 +41,13 @@ class Errors:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How a tensor's magnitude is distributed.
+    """The distribution of a tensor's magnitude.
 
     power: the sum of the squared magnitudes.
-    slices: for each dimension, the norm within every index.
-    few: 1 over the square root of the number of elements that carry the power (participation
-    ratio): 1 for a single element, near 0 for many of equal size.
-    slices_few: the same within every index of each dimension; 1 where all is zero.
+    slices: for each dimension, the norm at every index.
+    few: 1 over the square root of the participation ratio, the number of elements that carry
+        the power: 1 for a single element, near 0 for many of equal size.
+    slices_few: the same at every index of each dimension; 1 for a slice of zeros.
     """
 
     power: float
@@ -74,7 +74,7 @@ def spread(array: Wide) -> Spread:
     """The distribution of a wide array's magnitude."""
     matrix = _matrix(array)
     second, fourth = _Sums(array.shape), _Sums(array.shape)
-    with np.errstate(over="ignore", invalid="ignore"):  # of what is not finite, or nearly
+    with np.errstate(over="ignore", invalid="ignore"):  # values may be infinite or overflow
         for block in _blocks(*matrix.shape):
             squared = squares(matrix[block])
             second.add(block, squared)
@@ -102,7 +102,7 @@ def finite(array: npt.NDArray[np.generic]) -> bool:
     if array.dtype.kind not in "fc":
         return True
     with np.errstate(over="ignore", invalid="ignore"):
-        total = array.sum()  # much faster than asking each, and finite only if all are
+        total = array.sum()  # fast; a finite sum implies finite elements
     return bool(np.isfinite(total)) or bool(np.isfinite(array).all())
 
 
@@ -114,7 +114,7 @@ def squares(array: Wide) -> Norms:
 
 
 class _Sums:
-    """Adds up squared magnitudes over a tensor seen as a matrix of its last dimension's rows."""
+    """Sums squared magnitudes by row and column of a tensor as a [-1, last dim] matrix."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -122,16 +122,18 @@ class _Sums:
         self.columns = np.zeros(shape[-1] if shape else 1)
 
     def add(self, block: tuple[slice, slice], squared: Norms) -> None:
-        # einsum beats sum() on short rows, and starts no threads as BLAS would.
+        """Add the squared magnitudes of one block."""
+        # einsum is faster than sum() on short rows and, unlike BLAS, starts no threads.
         self.rows[block[0]] += np.einsum("ij->i", squared)
         self.columns[block[1]] += np.einsum("ij->j", squared)
 
     @property
     def total(self) -> float:
+        """The sum over all elements."""
         return float(self.rows.sum())
 
     def slices(self) -> tuple[Norms, ...]:
-        """Along each dimension, the norm within every index."""
+        """For each dimension, the norm at every index."""
         if not self.shape:
             return ()
         leading = self.rows.reshape(self.shape[:-1])

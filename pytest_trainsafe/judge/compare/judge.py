@@ -1,8 +1,7 @@
-"""The compare judge: a candidate's Trace against its reference's, tensor by tensor, in one dtype.
+"""The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
 
-Streams over the reference's tensors in the order of dataflow; in memory is one logical tensor
-with its counterparts at a time, and what `values` and `yardstick` keep, up to a fixed size.
-Called by the ladder.
+It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
+counterparts at a time, and the bounded caches of `values` and `yardstick`.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -37,24 +36,25 @@ from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Comparison", "compare"]
 
-#: Kinds that exist once for every parameter: where a candidate records the kind at all, a
-#: missing tensor is a finding.
+#: Kinds that exist once per parameter.  If a candidate records any tensor of the kind, a missing
+#: one is a finding.
 PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 
-#: What the forward of a micro-batch makes.
+#: The kinds that the forward of a micro-batch produces.
 FORWARD = ("activation", "decision", "loss")
 
-#: What merge found that leaves a tensor with values that nobody recorded.
+#: The merge findings that leave elements of a tensor without a recorded value.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
 def compare(
     rung: Rung, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
 ) -> Comparison:
-    """Compare a rung's candidate with its reference; findings are in the order of dataflow.
+    """Compare a rung's candidate with its reference; findings are in dataflow order.
 
-    Tensors whose values were not kept are screened by their sketches, which leaves suspects.
-    With those recorded again, `screened` is what was found before: only its suspects are judged.
+    Tensors without recorded values are screened by their sketches, which yields suspects.  After a
+    second recording that keeps the suspects' values, `screened` is the first result, and only its
+    suspects are judged.
     """
     mismatch = _different_steps(rung)
     if mismatch is not None:
@@ -68,7 +68,7 @@ def compare(
     else:
         judge.take_over(screened)
     for order, id in enumerate(in_dataflow(rung.reference)):
-        # What a wrong step leaves behind is wrong afterwards, and tells nothing new.
+        # Later steps start from wrong values, so their errors prove nothing new.
         if judge.failed_step is not None and id.step > judge.failed_step:
             break
         if screened is None or id in judge.wanted:
@@ -111,7 +111,7 @@ class _Judge(Parameters):
         self.buffers = Buffers(rung, self.result.apart)
 
     def take_over(self, screened: Comparison) -> None:
-        """Go on from a comparison that left suspects."""
+        """Continue a comparison that left suspects."""
         self.result = copy.deepcopy(screened)
         self.buffers = Buffers(self.rung, self.result.apart)
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
@@ -119,7 +119,7 @@ class _Judge(Parameters):
         self.result.suspects = []
 
     def annotations(self) -> None:
-        """An annotation that matches nothing on any rank is a mistake, not a choice."""
+        """Fail for each annotation that matches nothing on any rank."""
         ranks = self.rung.candidate.ranks
         unmatched = set.intersection(*(set(rank.note("unmatched_annotation")) for rank in ranks))
         for pattern in sorted(unmatched):
@@ -131,7 +131,7 @@ class _Judge(Parameters):
             self.add(-1, finding)
 
     def tensor(self, order: int, id: TensorId) -> None:
-        """Judge one tensor of the reference, or the update it completes."""
+        """Judge one tensor of the reference, or the update that it completes."""
         if id.kind == "buffer":
             self.buffer(order, id)
             return
@@ -177,6 +177,7 @@ class _Judge(Parameters):
             self.add(order, finding, pattern if finding.check == "replicas" else None)
 
     def absent(self, order: int, id: TensorId) -> None:
+        """Record a tensor that the candidate lacks: as a finding, or in a count."""
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
@@ -200,7 +201,7 @@ class _Judge(Parameters):
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:
-        """Judge what a module chose; the scores it went by are another module's output."""
+        """Judge a module's choice by the scores it was made from, which are recorded beside it."""
         place, _, number = id.name.partition(".")
         if place != "output":
             return
@@ -228,7 +229,7 @@ class _Judge(Parameters):
             self.result.insensitive.append(id)
 
     def given(self, order: int, id: TensorId) -> None:
-        """Compare an input of the model; one that differs waits for what the model makes of it."""
+        """Compare a model input.  A difference is a finding only if the forward is wrong too."""
         found = Given("agrees") if self.equal(id) else self.inputs.judge(id)
         if found.verdict == "unclear":
             self.result.unclear.append(id)
@@ -238,7 +239,7 @@ class _Judge(Parameters):
             self.result.given.append((order, id, found))
 
     def blame_inputs(self) -> None:
-        """Report the inputs that differ where the forward does, too: they come before it."""
+        """Report the inputs that differ in micro-batches whose forward is wrong."""
         failed = (f.where for f in self.result.findings if f.verdict == "fail")
         wrong = [id for id in failed if id is not None and id.step == self.failed_step]
         forward = {id.microbatch for id in wrong if id.kind in FORWARD}
@@ -250,9 +251,9 @@ class _Judge(Parameters):
                 self.fail(order, id, "data", "", pattern=found.pattern)
 
     def passed_the_clip(self, id: TensorId) -> bool:
-        """Whether the reference's clip left a gradient as it was: then what it left is judged.
+        """Whether the reference's clip left a gradient unchanged; the main gradient is judged then.
 
-        A program may take a norm, or clip by a large one, before its gradients are complete.
+        A program may compute a norm, or clip by a large one, before its gradients are complete.
         """
         after = self.rung.reference.holders(msgspec.structs.replace(id, kind="main_grad"))
         hashes = {rank.rank: event.hash for rank, event in after}
@@ -260,7 +261,7 @@ class _Judge(Parameters):
         return all(hashes.get(rank.rank) == event.hash for rank, event in before)
 
     def buffer(self, order: int, id: TensorId) -> None:
-        """Judge a buffer on the ranks that owe the reference's value (`buffers.py`)."""
+        """Judge a buffer on the ranks that must have the reference's value (`buffers.py`)."""
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
@@ -309,7 +310,7 @@ class _Judge(Parameters):
             self.fail_judged(order, id, merged, reference, judged, allowed)
 
     def equal(self, id: TensorId) -> bool:
-        """Whether every rank holds the reference's own bits of a tensor, by its hash."""
+        """Whether every rank's hash of a tensor equals the reference's."""
         reference, candidate = self.reference.trace, self.candidate.trace
         its, ours = reference.holders(id), candidate.holders(id)
         if not (its and ours) or its[0][1].hash != ours[0][1].hash:
@@ -318,7 +319,7 @@ class _Judge(Parameters):
         return known is not None and known == whole_hash(candidate, id)
 
     def pass_unseen(self, id: TensorId) -> bool:
-        """Pass a tensor that is equal, without loading it; False where it must be looked at."""
+        """Pass an equal tensor without loading it; False if it must be loaded."""
         if id.kind not in ("param", "master_param"):
             return self.pass_equal(id, self.yardstick.mark(id, self.factor(id)))
         if id.step == INITIAL:
@@ -339,7 +340,7 @@ class _Judge(Parameters):
         return True
 
     def pass_equal(self, id: TensorId, mark: Mark, measured: bool = True) -> bool:
-        """Note that a tensor equals its reference, unless something of that is in doubt."""
+        """Record that a tensor equals its reference; False if a doubt requires its values."""
         if not mark.finite or (measured and mark.unmeasured) or not mark.elements:
             return False
         if measured:
@@ -350,10 +351,10 @@ class _Judge(Parameters):
 
 
 def compiled_modules(trace: Trace) -> frozenset[str]:
-    """The modules that ran inside what torch.compile compiled, on any rank: no hook saw them."""
+    """The modules that ran inside a compiled region on any rank, where hooks do not run."""
     return frozenset(name for rank in trace.ranks for name in rank.note("compiled"))
 
 
 def is_compiled(id: TensorId, compiled: Collection[str]) -> bool:
-    """Whether a tensor is what flows between modules inside a compiled region."""
+    """Whether a tensor is passed between modules inside a compiled region."""
     return id.kind in ("activation", "activation_grad", "decision") and id.module in compiled

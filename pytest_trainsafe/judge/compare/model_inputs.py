@@ -1,10 +1,10 @@
-"""Whether what the program gives its model is what the reference's is given.
+"""Compares the inputs that the program passes to its model with the reference's.
 
-Nobody declares how inputs lie: a rank may be given all of a micro-batch, or its part of the
-sequences, or numbers of its own (positions, offsets).  So an input that fits the reference under
-some layout agrees, and one that fits under none proves nothing by itself: what the model makes of
-it may be right.  It is a finding only where the forward of the same micro-batch is wrong too, and
-then the first one.  Called by the compare judge.
+The layout of inputs is not declared: a rank may receive a whole micro-batch, its part of the
+sequences, or values of its own (positions, offsets).  So an input that matches the reference in
+some layout agrees.  An input that matches in no layout is not a finding by itself, because the
+model's output may be correct.  It is the first finding if the forward of the same micro-batch is
+wrong.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import Trace
 
-#: What reports give as the cause of a wrong input.
+#: The cause that reports give for a wrong input.
 CAUSE = (
     "the program gives its model other data: look at the batches, the sampler, or how a batch is "
     "cut for the ranks, not at the model"
@@ -39,10 +39,10 @@ CAUSE = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What was found of one input of the model.
+    """The result for one input of the model.
 
-    "agrees" with the reference's under some layout; "differs" under all; or "unclear", where no
-    layout could be expected to fit: ranks have values of their own, or other arguments.
+    "agrees" with the reference's in some layout; "differs" in all; or "unclear" if no layout can be
+    expected to match: ranks have values of their own, or other arguments.
     """
 
     verdict: Literal["agrees", "differs", "unclear"]
@@ -50,13 +50,13 @@ class Given:
 
 
 class ModelInputs:
-    """The inputs of one rung's model."""
+    """The model inputs of one rung."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
 
     def judge(self, id: TensorId) -> Given:
-        """Compare what the candidate's ranks are given with what the reference is given."""
+        """Compare an input on the candidate's ranks with the reference's."""
         stages = self._stages(id)
         expected = _first(self.rung.reference, id)
         if expected is None or not stages:
@@ -69,17 +69,17 @@ class ModelInputs:
         return Given("unclear")
 
     def _stages(self, id: TensorId) -> list[list[Part]]:
-        """The ranks' parts, those of each stage of a pipeline by themselves."""
+        """The ranks' parts, grouped by pipeline stage."""
         trace = self.rung.candidate
         if not is_whole(trace, id):
-            return []  # large floating-point inputs of which there are only sketches
+            return []  # only sketches of large floating-point inputs are recorded
         stages: dict[int, list[Part]] = {}
         for part in parts_of(trace, id):
             stages.setdefault(part.coordinates["pp"], []).append(part)
         return list(stages.values())
 
     def _part(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
-        """What one stage's ranks are given."""
+        """Compare the input of one stage's ranks."""
         first = parts[0].tensor
         if _family(first) != _family(expected) or first.ndim != expected.ndim:
             return Given("unclear")
@@ -89,7 +89,7 @@ class ModelInputs:
             self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
             for there, other in self._beside(id)
         ):
-            return Given("unclear")  # arguments in another order
+            return Given("unclear")  # the arguments are in another order
         if any(part.tensor.shape != first.shape for part in parts):
             return Given("unclear")
         equal = [torch.equal(part.tensor, first) for part in parts]
@@ -105,7 +105,7 @@ class ModelInputs:
         return self._other(id, parts[:1], expected)
 
     def _cut(self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool) -> Given:
-        """What parts of a sequence are that fit under no layout."""
+        """Compare parts of a sequence that match in no layout."""
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
             return Given("unclear")
@@ -113,11 +113,11 @@ class ModelInputs:
         if merged is None or torch.equal(
             merged.flatten().sort().values, expected.flatten().long().sort().values
         ):
-            return Given("unclear")  # the same values, in an order that is not known here
+            return Given("unclear")  # the same values in an unknown order
         return self._other(id, parts, expected)
 
     def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
-        """An input that differs, and what else of the reference's it is."""
+        """The result for an input that differs, with the micro-batch that it matches, if any."""
         for there in self._same_place(id):
             other = _first(self.rung.reference, there)
             if other is None or torch.equal(other, expected):
@@ -136,7 +136,7 @@ class ModelInputs:
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
     ) -> bool:
-        """Whether parts make up `expected` under some layout."""
+        """Whether parts merge into `expected` in some layout."""
         if _family(parts[0].tensor) != _family(expected):
             return False
         sizes = self._sizes()
@@ -167,7 +167,7 @@ class ModelInputs:
                     yield wide
 
     def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
-        """Whether ranks of the same stage are given an input of the reference in its own place."""
+        """Whether ranks of the same stage receive a reference input at its own position."""
         stage = like.coordinates["pp"]
         if not is_whole(self.rung.candidate, there):
             return False
@@ -202,7 +202,7 @@ def _differs(text: str) -> Given:
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:
-    """What a reference is given; the first stage's, where it has several."""
+    """An input of a reference; the first stage's if it has several."""
     holders = trace.holders(id)
     if not holders or not holders[0][1].key:
         return None
@@ -229,7 +229,7 @@ def _merged(
 def _layouts(
     local: tuple[int, ...], whole: tuple[int, ...], sizes: dict[str, int]
 ) -> Iterator[Layout]:
-    """The layouts under which parts of this size make a tensor of shape `whole`."""
+    """The layouts in which parts of shape `local` make a tensor of shape `whole`."""
     if len(local) != len(whole):
         return
     choices: list[list[Layout]] = []

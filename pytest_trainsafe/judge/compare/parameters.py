@@ -1,4 +1,4 @@
-"""Judges parameters and their master copies: how they start, and what each step adds to them."""
+"""Judges the initial values of parameters and master copies, and each step's updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_trainsafe.judge.compare.tolerance.yardstick import (
 )
 from pytest_trainsafe.judge.compare.values import Values
 
-#: An undetermined element is flipped when its update is off by this share of the largest.
+#: An undetermined element is flipped if its update is off by this share of the largest update.
 TURNED_SHARE = 0.1
 
 
@@ -27,7 +27,7 @@ class Parameters(Screening):
     """A comparison of parameters."""
 
     def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
-        """Parameters start equal, and are judged by their updates afterwards; whether it passed."""
+        """Judge a parameter's initial value or its update.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_number(reference) or merged.tensor.shape != reference.shape:
             return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
@@ -38,6 +38,7 @@ class Parameters(Screening):
         return self.update(order, id)
 
     def initial(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
+        """Judge an initial value, which must equal the reference's.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_finite(reference):
             self.doubt(order, id, "reference-finite", not_finite(reference))
@@ -64,13 +65,13 @@ class Parameters(Screening):
         if self.may_explain():
             pattern = explain_tensor(self.rung, id, merged, reference, judged)
         if pattern is not None and pattern.name.startswith("zero"):
-            pattern = None  # memory that nobody filled has zeros here and there
+            pattern = None  # uninitialised memory contains zeros by chance
         mismatch = mismatch_of(merged.tensor, reference, 0.0)
         self.fail(order, id, judged.check, message, error, 0.0, pattern, mismatch)
         return False
 
     def starts_alike(self, id: TensorId) -> bool:
-        """Whether the parameter of a master copy is the reference's before the first step."""
+        """Whether the parameter of a master copy has the reference's initial value."""
         parameter = msgspec.structs.replace(id, kind="param")
         its, ours = self.reference.tensor(parameter), self.candidate.tensor(parameter)
         if its is None or ours is None:
@@ -78,9 +79,9 @@ class Parameters(Screening):
         return its.shape == ours.shape and torch.equal(its, ours)
 
     def model_copy(self, order: int, id: TensorId) -> bool:
-        """A parameter with a master copy is that copy, rounded; the copy's update is judged."""
+        """Judge whether a parameter is its rounded master copy, whose update is judged itself."""
         if not _rounds(self.reference, id):
-            return True  # the reference keeps some other relation between the two
+            return True  # the reference does not satisfy this relation
         if _rounds(self.candidate, id):
             return True
         message = (
@@ -91,6 +92,10 @@ class Parameters(Screening):
         return False
 
     def update(self, order: int, id: TensorId) -> bool:
+        """Judge a step's update, without elements of undetermined sign.
+
+        Returns whether it passed.
+        """
         candidate = self.candidate.update(id)
         expected = self.reference.update(id)
         if candidate is None or expected is None or candidate.shape != expected.shape:
@@ -116,7 +121,7 @@ class Parameters(Screening):
         expected: torch.Tensor,
         undetermined: Undetermined,
     ) -> None:
-        """Note the first step in which undetermined elements moved another way."""
+        """Record the first step in which undetermined elements moved differently."""
         if self.result.flipped_in is not None or not expected.numel():
             return
         apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)
@@ -125,7 +130,7 @@ class Parameters(Screening):
 
 
 def _rounds(values: Values, id: TensorId) -> bool:
-    """Whether a parameter is its master copy, rounded to the parameter's dtype."""
+    """Whether a parameter equals its master copy rounded to the parameter's dtype."""
     value = values.tensor(id)
     master = values.tensor(msgspec.structs.replace(id, kind="master_param"))
     if value is None or master is None or master.shape != value.shape:

@@ -1,4 +1,4 @@
-"""Collects what one comparison finds: findings with their module, counts, the largest error."""
+"""Collects the results of one comparison: findings with modules, counts, the largest error."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from pytest_trainsafe.judge.compare.tolerance.yardstick import (
 from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: Explaining costs a few comparisons; the tensors after these repeat the first one's story.
+#: Explaining is as expensive as several comparisons, and later tensors repeat the first faults.
 MAX_EXPLAINED = 12
 
 
 class Results:
-    """The findings of one comparison so far, and what is kept from tensor to tensor."""
+    """The findings of one comparison so far, and the state kept between tensors."""
 
     def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
         self.rung = rung
@@ -58,7 +58,7 @@ class Results:
         reference: torch.Tensor,
         mark: Mark,
     ) -> bool:
-        """Judge values by the measured rounding; whether they passed."""
+        """Judge values by the measured rounding.  Returns whether they passed."""
         assert merged.tensor is not None
         if not mark.finite:
             self.doubt(order, id, "reference-finite", not_finite(reference))
@@ -74,7 +74,7 @@ class Results:
             mark.allowed,
             mark.size,
             self.rung.dtype,
-            # One flipped element is more than a slice of an update is allowed.
+            # One flipped element exceeds the allowance of a slice of an update.
             whole=id.kind == "update" and precision(self.rung.dtype).low,
         )
         self.note(id, mark, judged, merged.tensor)
@@ -87,7 +87,7 @@ class Results:
     def precision(
         self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
     ) -> None:
-        """Doubt a tensor that passes, but with less precision than it is stored with."""
+        """Doubt a passing tensor that has less precision than its dtype."""
         dtype = narrowed(self.rung, id, value, reference)
         if dtype is not None:
             event = self.event(id)
@@ -106,7 +106,7 @@ class Results:
         judged: TensorJudgement,
         candidate: torch.Tensor | None = None,
     ) -> None:
-        """Take a judgement into the result; `candidate` is None where it equals its reference."""
+        """Add a judgement to the result; `candidate` is None if it equals its reference."""
         loosened = self.loosening(id)
         if loosened is not None:
             self.result.loosened.append((id, loosened))
@@ -122,24 +122,28 @@ class Results:
             self.result.insensitive.append(id)
 
     def loosening(self, id: TensorId) -> Loosen | None:
+        """The user's loosened tolerance for a tensor; None if there is none."""
         return next((entry for entry in self.loosen if entry.matches(id)), None)
 
     def factor(self, id: TensorId) -> float:
+        """The factor of the user's loosened tolerance for a tensor; 1.0 if there is none."""
         loosened = self.loosening(id)
         return loosened.factor if loosened is not None else 1.0
 
     def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
-        """What the odd replicas of a tensor are whose first replica is right."""
+        """The pattern of the replicas that differ from a correct first replica."""
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not is_number(reference) or not self.may_explain():
             return None
         return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
 
     def may_explain(self) -> bool:
+        """Count one more explanation.  Returns whether it is within the limit."""
         self._explained += 1
         return self._explained <= MAX_EXPLAINED
 
     def unmeasured(self, order: int, id: TensorId) -> None:
+        """Doubt a tensor for which no rounding was measured."""
         message = (
             "no rounding was measured for this tensor: the runs that measure it did not record "
             "it, or gave values that are not finite"
@@ -147,6 +151,7 @@ class Results:
         self.doubt(order, id, "measured", message)
 
     def doubt(self, order: int, id: TensorId, check: str, message: str) -> None:
+        """Add an inconclusive finding on a tensor."""
         finding = Finding(
             verdict="inconclusive", judge="compare", check=check, message=message, where=id
         )
@@ -161,6 +166,7 @@ class Results:
         judged: TensorJudgement,
         allowed: Allowance | None,
     ) -> None:
+        """Add a failing finding for a judged tensor, with its pattern and mismatch."""
         pattern = None
         if judged.check != "shape" and self.may_explain():
             pattern = explain_tensor(self.rung, id, merged, reference, judged)
@@ -185,6 +191,7 @@ class Results:
         pattern: Pattern | None = None,
         mismatch: Mismatch | None = None,
     ) -> None:
+        """Add a failing finding on a tensor."""
         finding = Finding(
             verdict="fail",
             judge="compare",
@@ -198,7 +205,7 @@ class Results:
         self.add(order, finding, pattern)
 
     def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
-        """Keep a finding, with its place in dataflow and its module as the candidate has it."""
+        """Add a finding, with its position in dataflow and the candidate's module."""
         where = finding.where
         module = self.module(where) if where is not None else ("", "")
         if finding.verdict == "fail" and where is not None:
@@ -214,26 +221,29 @@ class Results:
         self.result.findings.append(placed)
 
     def module(self, id: TensorId) -> tuple[str, str]:
-        """The class and source of a tensor's module, or of the nearest around it."""
+        """The class and source of a tensor's module, or of its nearest parent with known code."""
         codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
         return next((code for code in codes if code[1]), ("", ""))
 
     def event(self, id: TensorId) -> TensorEvent | None:
+        """The candidate's event of a tensor, from its first holder; None if it has none."""
         holders = self.rung.candidate.holders(id)
         return holders[0][1] if holders else None
 
     def count(self, id: TensorId) -> None:
+        """Count a tensor as compared, once."""
         if id not in self.counted:
             self.result.compared[id.kind] += 1
 
     def has_master(self, id: TensorId) -> bool:
+        """Whether both sides recorded a master copy of a parameter."""
         master = msgspec.structs.replace(id, kind="master_param")
         traces = (self.rung.candidate, self.rung.reference)
         return all(trace.holders(master) for trace in traces)
 
 
 def is_number(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds measured values, and not counts or truths."""
+    """Whether a tensor is floating-point or complex, not integer or bool."""
     return tensor.is_floating_point() or tensor.is_complex()
 
 
@@ -243,7 +253,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def not_finite(reference: torch.Tensor) -> str:
-    """Which values of a reference are not finite, in words."""
+    """The message about the values of a reference that are not finite."""
     wrong = ~torch.isfinite(reference)
     first = [int(i) for i in wrong.nonzero()[0]]
     return (

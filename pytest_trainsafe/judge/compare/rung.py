@@ -10,21 +10,22 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.sketch.screen import same
 from pytest_trainsafe.trace.reader import Trace
 
-#: Flaws of a shadow.  Master copies, of which float64 has none, are another start too.
+#: Flaws of a float64 reference.  OTHER_START also covers master copies, which float64 does not
+#: have.
 OTHER_START = "starts from other parameters"
 OTHER_DRAWS = "draws other random numbers"
 
-#: What is wrong with a shadow of a reference, by their serials: every candidate asks.
+#: The flaws of float64 references, by serial numbers; every candidate needs them.
 _flaws: dict[tuple[int, int], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One candidate and what it is judged by.
+    """One candidate and the traces it is judged by.
 
-    `perturbed` is the reference under noise of the size of rounding, `resampled` the same with
-    other samples of the noise, and `shadow` the reference in float64.  Without any of them, only
-    equal bits are known to be right.
+    `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other
+    samples of the noise, and `shadow` the reference in float64.  Without any of them, only bitwise
+    equality passes.
     """
 
     dtype: str
@@ -35,21 +36,21 @@ class Rung:
     resampled: tuple[Trace, ...] = ()
 
     def measures(self) -> list[Trace]:
-        """The traces that measure rounding: each sample of noise, and a usable shadow."""
+        """The traces that measure rounding: samples of noise, and a usable float64 reference."""
         traces = (self.perturbed, *self.resampled, self.usable_shadow())
         return [trace for trace in traces if trace is not None]
 
     def usable_shadow(self) -> Trace | None:
-        """The shadow, if it had the reference's own parameters and random numbers.
+        """The float64 reference, if its parameters and random numbers are the reference's.
 
-        A program that draws its parameters in the working dtype starts elsewhere in float64, and
-        one that draws anything of which float64 takes more numbers has other dropout from then
-        on; its shadow's distance would measure that, not the rounding.
+        A program that draws its parameters in the working dtype starts from other values in
+        float64.  If an operator consumes more random numbers in float64, all later dropout differs.
+        The distance from such a float64 reference would not measure rounding.
         """
         return None if self.shadow_flaw() else self.shadow
 
     def shadow_flaw(self) -> str:
-        """Why there is a shadow that is of no use; "" for none."""
+        """Why the float64 reference is not usable; "" if it is, or there is none."""
         if self.shadow is None:
             return ""
         pair = self.reference.serial, self.shadow.serial
@@ -71,7 +72,7 @@ class Rung:
         return True
 
     def _draws_alike(self, shadow: Trace) -> bool:
-        """Whether the random numbers of every step that draws some were the shadow's too."""
+        """Whether every step that draws random numbers draws the same in float64."""
         for ours, theirs in zip(self.reference.ranks, shadow.ranks, strict=False):
             for step, other in zip(ours.steps, theirs.steps, strict=False):
                 if step.rng_before != step.rng_after and step.rng_after != other.rng_after:

@@ -1,4 +1,4 @@
-"""Judges one logical tensor of a candidate against its reference.  Called by the compare judge."""
+"""Compares one logical tensor of a candidate with its reference.  Called by the compare judge."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance, allowa
 
 @dataclass(frozen=True, slots=True)
 class TensorJudgement:
-    """What was found of one tensor.
+    """The judgement of one tensor.
 
     `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
-    "exact", or "" when all passed.  `error` and `allowed` are those of that check, relative to
-    the reference's norm where that is not zero.  `ratio` is the worst error over its allowance
-    of all checks.  `rounding` is the absolute norm that rounding explains of the whole tensor,
-    `slices` the same of every index of each dimension.
+    "exact", or "" if all passed.  `error` and `allowed` are those of that check, relative to the
+    reference's norm unless that is zero.  `ratio` is the largest error divided by its allowance
+    over all checks.  `rounding` is the absolute norm of the error that rounding explains in the
+    whole tensor, `slices` the same for every index of each dimension.
     """
 
     check: str
@@ -34,6 +34,7 @@ class TensorJudgement:
 
     @property
     def passed(self) -> bool:
+        """Whether no check failed."""
         return not self.check
 
 
@@ -47,11 +48,11 @@ def judge_tensor(
     least: float = 0.0,
     whole: bool = False,
 ) -> TensorJudgement:
-    """Judge wide arrays; `others` are the perturbed reference and its float64 shadow.
+    """Judge wide arrays; `others` are the perturbed and float64 runs of the reference.
 
-    Integers and booleans are compared exactly, and so is everything without `others`.
-    `reference` and `others` must be finite and of one shape.  `loosened` and `least` are those
-    of `allowance`; `whole` leaves out the slices.
+    Integers and booleans are compared exactly, and so is everything without `others`.  `reference`
+    and `others` must be finite and of one shape.  `loosened` and `least` are those of `allowance`;
+    `whole` skips the checks of slices.
     """
     allowed = None
     if others and candidate.shape == reference.shape and reference.dtype.kind in "fc":
@@ -62,7 +63,7 @@ def judge_tensor(
 def allowance_by(
     reference: Wide, others: Sequence[Wide], dtype: str, *, loosened: float, least: float
 ) -> Allowance:
-    """What rounding may do to a tensor, measured by `others`; see `allowance`."""
+    """The error that rounding explains in a tensor, measured by `others`; see `allowance`."""
     with np.errstate(over="ignore", invalid="ignore"):
         responses = [measure(other, reference) for other in others]
         return allowance(reference, responses, dtype, loosened=loosened, least=least)
@@ -77,7 +78,7 @@ def judge_allowed(
     *,
     whole: bool = False,
 ) -> TensorJudgement:
-    """Judge by what is allowed; `size` is the reference's norm, and the rest as `judge_tensor`."""
+    """Judge by an allowance; `size` is the reference's norm.  The rest is as in `judge_tensor`."""
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc":
@@ -94,7 +95,7 @@ def judge_allowed(
 
 
 def judge_equal(allowed: Allowance | None, size: float) -> TensorJudgement:
-    """What judging gives for a candidate of the same bits as its reference, which is finite."""
+    """The judgement of a candidate that equals its finite reference bit by bit."""
     if allowed is None:
         return TensorJudgement("", "", 0.0, 0.0, 0.0)
     bound = allowed.norm / (size or 1.0)
@@ -133,7 +134,7 @@ def _slice_message(dim: int, worst: int, wrong: int, length: int) -> str:
 
 
 def _over(error: float, allowed: float) -> float:
-    """How many times too large; an allowance of zero is exceeded by any error, and met by none."""
+    """The error divided by its allowance; 0 for no error, infinite if the allowance is zero."""
     if error == 0:
         return 0.0
     over = error / allowed if allowed else math.inf
@@ -142,7 +143,7 @@ def _over(error: float, allowed: float) -> float:
 
 def _over_each(errors: Norms, allowed: Norms) -> Norms:
     over = np.where(errors == 0, 0.0, errors / allowed)
-    # Squares overflow above 1e154: what cannot be measured is not passed.
+    # Squares overflow above 1e154; an error that cannot be measured fails.
     return np.where(np.isnan(over), np.inf, over)
 
 
@@ -167,7 +168,7 @@ def _non_finite(candidate: Wide) -> TensorJudgement:
 
 
 def _bitwise(candidate: Wide, reference: Wide) -> TensorJudgement:
-    """Without a measured response nothing but equality is known to be right."""
+    """Without a measured response, only equal values pass."""
     if np.array_equal(candidate, reference):
         return TensorJudgement("", "", 0.0, 0.0, 0.0)
     error = norm(candidate - reference) / (norm(reference) or 1.0)

@@ -1,6 +1,6 @@
-"""The logical tensors of one trace as the judge asks for them.
+"""Caches the logical tensors of one trace for the judge.
 
-It asks for most of them once, for some twice at once, and for parameters again a step later.
+Most are needed once, some twice in succession, and parameters again a step later.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 
-#: Parameters kept from one step to the next, in bytes: small ones, which cost more to put together
-#: than to read.  With more, comparing takes memory that grows with the number of layers.
+#: The size limit of parameters kept between steps, in bytes.  It suffices for small parameters,
+#: which are slower to merge than to read; a larger limit would let memory grow with the number of
+#: layers.
 KEPT = 2 * 2**20
 
 _LASTING = frozenset({"param", "master_param"})
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 
 class ByteLRU(Generic[T]):
-    """Values by key, of at most `limit` bytes together, by what `size` says of each."""
+    """A least-recently-used cache of at most `limit` bytes; `size` returns a value's bytes."""
 
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
         self.limit = limit
@@ -37,7 +38,7 @@ class ByteLRU(Generic[T]):
         self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
 
     def get(self, key: Hashable) -> T | None:
-        """What is kept under a key."""
+        """The value of a key; None if it is not cached."""
         found = self._values.get(key)
         if found is None:
             return None
@@ -45,7 +46,7 @@ class ByteLRU(Generic[T]):
         return found[0]
 
     def keep(self, key: Hashable, value: T) -> None:
-        """Keep a value; what was used longest ago goes where there is no room."""
+        """Cache a value and evict the least recently used ones beyond the limit."""
         self.forget(key)
         size = self._size(value)
         if size > self.limit:
@@ -57,14 +58,14 @@ class ByteLRU(Generic[T]):
             self.used -= gone
 
     def forget(self, key: Hashable) -> None:
-        """Drop a key."""
+        """Remove a key, if it is cached."""
         found = self._values.pop(key, None)
         if found is not None:
             self.used -= found[1]
 
 
 class Values:
-    """Logical tensors of `trace`; the last one is kept, and parameters until their update."""
+    """Logical tensors of `trace`; caches the last one, and parameters until their update."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -72,7 +73,7 @@ class Values:
         self._kept = ByteLRU[Merged](KEPT, _bytes)
 
     def merged(self, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
-        """The logical tensor of `id`, and what was wrong on the way; `shape` as in `merge`."""
+        """The logical tensor of `id` with the findings of its merge; `shape` as in `merge`."""
         if self._last is not None and self._last[0] == id:
             return self._last[1]
         found = self._kept.get(id) if id.kind in _LASTING else None
@@ -88,7 +89,7 @@ class Values:
         return self.merged(id).tensor
 
     def update(self, id: TensorId) -> torch.Tensor | None:
-        """The parameter (or master copy) `id` after its step minus before it, if it has both."""
+        """The parameter (or master copy) `id` after its step minus before; None without both."""
         both = ends(self.trace, id)
         if both is None:
             return None

@@ -1,18 +1,18 @@
-"""Says which module, reduction or step is at fault, by a second look in which errors stay put.
+"""Finds the module, reduction or step at fault with a second Run in which errors do not propagate.
 
-After a failure the ladder calls `search.localize`: candidate and reference run again, with what
-flows between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`), and what still
-differs then is where the fault is.
+After a failure the ladder calls `search.localize`.  Candidate and reference run again, with the
+tensors that pass between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`).  The
+tensors that still differ show the fault.
 
-    scales   what to rewrite each tensor with
-    inputs   whether a module's inputs agree, whose layout nobody declared
-    blame    from the tensors that differ to the code that made them
-    stages   the two ends of what a pipeline cuts, and what stages hand on
-    initial  what is wrong before anything flows
-    compared what was compared, so that only that is said to agree
-    places   the line to look at for a fault outside of the modules
-    budget   how long it may take, and failures that begin alike
-    whole_steps  what whole steps tell, where nothing flows that was recorded
-    search   the runs, the axis; the way through the house
-    words    how the report says it
+    scales      the values with which each tensor is rewritten
+    inputs      compares a module's inputs, whose layout is not declared
+    blame       finds the code that produced the tensors that differ
+    stages      the first inputs and last outputs of modules cut into pipeline stages
+    initial     faults that need no second Run
+    places      the source line of a fault outside the modules
+    conditions  the mode of a module, and changes of its parameters within a step
+    budget      the time limit, and failures with a common cause
+    axes        finds the axis that a fault needs
+    search      runs the above
+    words       the text of the report
 """

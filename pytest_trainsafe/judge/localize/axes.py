@@ -1,4 +1,4 @@
-"""Which axis a fault needs: Points with one axis less, tried one after the other.
+"""Finds the axis that a fault needs, by trying Points without one axis.
 
 Called by `judge.localize.search`.
 """
@@ -11,18 +11,18 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.validity import invalid
 
-#: Axes that mean nothing without another.
+#: Axes that require another axis.
 NEEDS = {"sp": "tp", "vpp": "pp"}
 
 
 def parallel(point: Point, names: frozenset[str]) -> list[str]:
-    """The axes of a Point that are in effect; those that need another come before it."""
+    """The axes of a Point that are in effect; those that require another come first."""
     found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
     return sorted(found, key=lambda axis: axis not in NEEDS)
 
 
 def trivial(axis: str, value: AxisValue) -> AxisValue:
-    """The value of an axis, like this one, that leaves training alone."""
+    """The value, of the same type as `value`, at which an axis has no effect."""
     if axis == "zero":
         return 0
     if isinstance(value, bool):
@@ -31,7 +31,7 @@ def trivial(axis: str, value: AxisValue) -> AxisValue:
 
 
 def without(case: Case, axis: str) -> Point | None:
-    """The case's Point without an axis and those that need it; None where that makes no sense."""
+    """The case's Point without an axis and those that require it; None if that is not valid."""
     role = case.point.mesh.role(axis)
     alone = case.point.mesh.members(role) == (axis,)
     dependent = [name for name, other in NEEDS.items() if other == role and alone]
@@ -44,9 +44,9 @@ def without(case: Case, axis: str) -> Point | None:
 def needed(
     case: Case, axes: list[str], persists: Callable[[Point], bool | None]
 ) -> tuple[str, str]:
-    """The axis that the fault needs ("" for none alone), and a sentence of what was tried.
+    """The axis that the fault needs ("" if no single one), and a sentence on what was tried.
 
-    `persists(point)` says whether the fault is there at a Point, None where that is unknown.
+    `persists(point)` returns whether the fault occurs at a Point, None if that is unknown.
     """
     values: Mapping[str, AxisValue] = dict(case.point)
     gone: list[str] = []
@@ -54,13 +54,14 @@ def needed(
     for axis in axes:
         role = case.point.mesh.role(axis)
         if any(NEEDS.get(name) == role for name in gone):
-            continue  # without this axis, that one would be gone too
+            continue  # without this axis, the other one would be removed too
         point = without(case, axis)
         there = None if point is None else persists(point)
         if there is not None:
             (stays if there else gone).append(axis)
 
     def at(axis: str) -> str:
+        """The axis at its value of no effect, in words."""
         return f"{axis}={trivial(axis, values[axis])}"
 
     if not gone:

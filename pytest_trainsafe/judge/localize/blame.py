@@ -1,9 +1,9 @@
-"""From the tensors that differ in a rewritten Run to the code that made them.
+"""Finds the code that produced the tensors that differ in a rewritten Run.
 
-A wrong output is its module's fault if the inputs agree, else that of the code between modules,
-which belongs to the module that ran it.  A wrong gradient that reaches an output came from those
-that were given the output: a module from whose inputs wrong gradients leave, or else the code
-that ran them.  What one fault explains is not told again.  Called by `judge.localize.search`.
+If a wrong output's inputs agree, its module is at fault; otherwise the code between modules, which
+belongs to the module that calls them.  If the gradient of an output is wrong, a consumer of the
+output is at fault: a module whose input gradients are wrong, or else the code that calls the
+consumers.  Effects of a reported fault are omitted.  Called by `judge.localize.search`.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ Phase = Literal[
     "optimizer",
 ]
 
-#: The program's own code, outside of its model.
+#: The program's own code, outside its model.
 PROGRAM = "<program>"
 
-#: The kinds that an optimizer's step makes.
+#: The kinds that an optimizer's step produces.
 _STEPPED = frozenset({"param", "master_param", "optimizer_state", "update"})
 
 
-#: How the names of dtypes begin that are computed with.
+#: The prefixes of the dtypes that modules compute with.
 _NUMBERS = ("float", "bfloat", "complex")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is at fault: a phase, and a module's path or PROGRAM, or a parameter's path.
+    """A fault: a phase, and a module's path, PROGRAM, or a parameter's path.
 
-    `between` says that it is the module's own code, between the modules that it runs.
-    `handed` is the pp rank that PROGRAM hands something wrong from another stage.  `not_compared`
-    says of a forward that its inputs were not all compared, so that they may be at fault instead.
-    `uncalled` says that the module is called less often than in the reference, or never, and
-    `condition` what its forward is run with that the reference's is not.
+    `between` is true if the fault is in the module's own code, between the modules that it calls.
+    `handed` is the pp rank that receives a wrong tensor from another stage through PROGRAM.
+    `not_compared` is true if not all inputs of a forward were compared, so that they may be at
+    fault instead.  `uncalled` is set if the module is called less often than in the reference, or
+    never, and `condition` if its forward runs under a condition that the reference's does not.
     """
 
     phase: Phase
@@ -73,9 +73,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A candidate with all that its stages recorded, and the containers that are `cut` over them.
+    """A candidate with all tensors of its stages, and the modules that are `cut` into stages.
 
-    The rung beside it has the two ends of these (`judge/localize/stages.py`).
+    The rung passed with it has only the first inputs and last outputs of these modules
+    (`judge/localize/stages.py`).
     """
 
     candidate: Trace
@@ -85,9 +86,9 @@ class Stages:
 def blame(
     rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
 ) -> list[Fault]:
-    """The faults that explain what differs, those earlier in dataflow first."""
+    """The faults that explain the differences, in dataflow order."""
     found = list(dict.fromkeys(_Blame(rung, comparison, rewrite, stages).faults()))
-    # A container's stages may be written otherwise than the whole: blamed where nothing else is.
+    # Stages may differ in code from the whole module: blame them only if nothing else is wrong.
     return [fault for fault in found if fault.target not in stages.cut] or found
 
 
@@ -112,6 +113,7 @@ class _Blame:
                 self.input_ids.setdefault(key, []).append(id)
 
     def faults(self) -> Iterator[Fault]:
+        """The faults in dataflow order, with duplicates."""
         if self.of("input"):
             yield Fault("data", PROGRAM)
         outputs = self.of("activation")
@@ -130,9 +132,9 @@ class _Blame:
         yield from self.after_the_backward()
 
     def after_the_backward(self) -> Iterator[Fault]:
-        """Faults of reductions, of the norm and of the optimizer.
+        """The faults of reductions, of the norm and of the optimizer.
 
-        A norm of wrong gradients, where gradients are clipped by it, makes all of them wrong.
+        If gradients are clipped by a norm, one wrong gradient makes all of them wrong.
         """
         wrong = {id.path for id in self.of("param_grad")}
         norm, given, unclipped = map(self.of, ("grad_norm", "main_grad", "unclipped_grad"))
@@ -143,7 +145,7 @@ class _Blame:
         if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
             late += [id for id in self.lacking("main_grad") if id.path not in wrong]
         if given and not unclipped and self.comparison.compared["unclipped_grad"]:
-            # Right before they were clipped, and wrong afterwards.
+            # Correct before clipping, wrong after it.
             yield Fault("norm", PROGRAM)
         else:
             if clipped or not (norm and wrong):
@@ -152,14 +154,14 @@ class _Blame:
                 yield Fault("norm", PROGRAM)
         wrong |= {id.path for id in (*reduced, *late)}
         stepped = [id for id in self.wrong if id.kind in _STEPPED and not (_paths(id) & wrong)]
-        # What a factor on all gradients explains follows from what is wrong before it.
+        # A common factor on all gradients is an effect of the fault before it.
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
         for id in stepped:
             if _parameter(id) not in follow:
                 yield Fault("optimizer", _parameter(id))
 
     def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
-        """The parameters whose steps are wrong by a factor on all gradients alone."""
+        """The parameters whose steps are wrong only by a common factor on all gradients."""
         paths = {_parameter(id) for id in stepped}
         step = self.wrong[-1].step
         given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
@@ -168,20 +170,21 @@ class _Blame:
         )
 
     def lacking(self, kind: str) -> list[TensorId]:
-        """The tensors that the candidate lacks, in the first step in which anything is wrong."""
+        """The tensors that the candidate lacks, in the first step with a wrong tensor."""
         step = min(id.step for id in self.wrong)
         candidate, reference = self.rung.candidate, self.rung.reference
         if any(id.kind == kind and id.step == step for id in candidate.ids()):
-            return []  # no single cause took all of them away
+            return []  # some are present, so no single cause removed them
         return [id for id in reference.ids() if id.kind == kind and id.step == step]
 
     def of(self, kind: str) -> list[TensorId]:
+        """The wrong tensors of a kind."""
         return [id for id in self.wrong if id.kind == kind]
 
     # Forward.
 
     def forward(self, id: TensorId) -> Iterator[Fault]:
-        """The module whose code made a wrong output: its own, or the nearest whose inputs agree."""
+        """The module that produced a wrong output: its own, or the nearest with correct inputs."""
         if not self.rung.candidate.holders(id):
             yield from self.uncalled(id)
             return
@@ -202,7 +205,7 @@ class _Blame:
             target, between = caller, True
             wrong = self.wrong_inputs_of(target, id)
         if between and self.wrong_outputs_of(target, below=id.module):
-            return  # an output that was not rewritten carried the error on
+            return  # the error comes from an output that was not rewritten
         condition = self.conditions.of(target, id)
         if condition:
             yield Fault("forward", target, condition=condition)
@@ -214,7 +217,7 @@ class _Blame:
             yield Fault("forward", target, not_compared=not_compared)
 
     def uncalled(self, id: TensorId) -> Iterator[Fault]:
-        """The module that made no output of a name, unless what calls it was not called either."""
+        """The module that lacks an output, unless its caller was not called either."""
         if self.is_missing(self.callers.get(id.module), id):
             return
         calls = {
@@ -228,7 +231,7 @@ class _Blame:
             yield Fault("forward", id.module, uncalled="less" if calls else "never")
 
     def is_missing(self, module: str | None, at: TensorId) -> bool:
-        """Whether a module lacks an output of a step and micro-batch."""
+        """Whether a module lacks an output in a tensor's step and micro-batch."""
         return any(
             id.module == module and not self.rung.candidate.holders(id)
             for id in self.of("activation")
@@ -236,12 +239,12 @@ class _Blame:
         )
 
     def only_counts(self, ids: Iterable[TensorId]) -> bool:
-        """Whether inputs are integers all: tokens, labels, masks, which no module computes."""
+        """Whether all inputs are integers: tokens, labels or masks, which no module computes."""
         events = [self.rung.reference.holders(id)[0][1] for id in ids]
         return all(not event.dtype.startswith(_NUMBERS) for event in events)
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
-        """The code between the modules that `target` runs, or what hands it on between stages."""
+        """The code between the modules that `target` calls, or the transfer between its stages."""
         handed, caller = None, target
         while caller in self.stages.cut:
             handed = handed_wrong(self.stages.candidate, caller, phase)
@@ -253,12 +256,12 @@ class _Blame:
         return Fault(phase, caller, between=True)
 
     def source_is_wrong(self, id: TensorId) -> bool:
-        """Whether an input is a module's output, which is wrong itself and was told."""
+        """Whether an input is the output of a module that is reported as wrong."""
         module = self.inputs.source(id).removeprefix("output of ")
         return any(wrong.module == module for wrong in self.of("activation"))
 
     def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
-        """Wrong outputs, not rewritten, of the modules that `caller` runs, but for `below`."""
+        """Wrong outputs, not rewritten, of the modules that `caller` calls, except `below`."""
         return [
             id
             for id in self.of("activation")
@@ -268,30 +271,31 @@ class _Blame:
         ]
 
     def parts_run(self, at: TensorId) -> list[str]:
-        """The modules that the program itself ran beside a tensor's, on its stage, in order."""
+        """The modules that the program itself calls on a tensor's stage, in order."""
         rank, _ = self.rung.candidate.holders(at)[0]
         when = at.step, at.microbatch, "activation"
         ran = (id for id in rank.tensors if (id.step, id.microbatch, id.kind) == when)
         return list(dict.fromkeys(id.module for id in ran if id.module not in self.callers))
 
     def input_ids_of(self, id: TensorId) -> list[TensorId]:
-        """The inputs of the call that made an output."""
+        """The inputs of the call that produced an output."""
         ids = self.input_ids.get((id.step, id.microbatch, "activation", id.module), [])
         return [i for i in ids if i.call == id.call]
 
     def wrong_inputs(self, module: str) -> bool:
-        """Whether any call of a module was given wrong values."""
+        """Whether any call of a module received wrong inputs."""
         keys = [key for key in self.input_ids if key[2:] == ("activation", module)]
         return any(self.inputs.differs(i) for key in keys for i in self.input_ids[key])
 
     def wrong_inputs_of(self, module: str, at: TensorId) -> list[TensorId]:
+        """The wrong inputs of a module in a tensor's step and micro-batch."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation", module), [])
         return [i for i in ids if self.inputs.differs(i)]
 
     # Backward.
 
     def backward(self, id: TensorId) -> Iterator[Fault]:
-        """The module whose backward made the wrong gradient that reached an output."""
+        """The module whose backward produced the wrong gradient of an output."""
         caller = self.callers.get(id.module)
         if caller is None:
             stage = stage_of(self.rung.candidate, id)
@@ -308,7 +312,7 @@ class _Blame:
             yield from self.innermost(user, id)
 
     def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
-        """The modules within `module`, or it itself, from which the wrong gradients come."""
+        """The innermost modules within `module` whose backward is wrong, or `module` itself."""
         if self.wrong_forward(module, at) or self.arrives_unrewritten(module, at):
             return
         inner = [child for child in self.run_by(module) if self.leaves_wrong(child, at)]
@@ -320,20 +324,21 @@ class _Blame:
             yield Fault("backward", module, self.has_children(module))
 
     def run_by(self, module: str) -> list[str]:
+        """The modules that a module calls."""
         return [child for child, caller in self.callers.items() if caller == module]
 
     def leaves_wrong(self, module: str, at: TensorId) -> bool:
-        """Whether a wrong gradient leaves a module through an input."""
+        """Whether the gradient of one of a module's inputs is wrong."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
         return any(self.inputs.differs(id) for id in ids)
 
     def wrong_forward(self, module: str, at: TensorId) -> bool:
-        """Whether the module computed from wrong values, or wrong values."""
+        """Whether the module's inputs or outputs are wrong."""
         outputs = any(id.module == module for id in self.of("activation"))
         return outputs or bool(self.wrong_inputs_of(module, at))
 
     def arrives_unrewritten(self, module: str, at: TensorId) -> bool:
-        """Whether the module was given wrong gradients, which nothing had replaced."""
+        """Whether the module received a wrong gradient that was not rewritten."""
         return any(
             id.module == module and rewrite_key(id) not in self.rewrite
             for id in self.of("activation_grad")
@@ -342,28 +347,29 @@ class _Blame:
     # Parameters.
 
     def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
-        """Whether a wrong parameter gradient follows from what its module was given, or did."""
+        """Whether a wrong parameter gradient is an effect of its module's inputs or faults."""
         return any(_within(id.module, module) for module in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
 
     def has_children(self, module: str) -> bool:
+        """Whether a module calls other modules."""
         return module in self.callers.values()
 
 
 def _within(module: str, outer: str) -> bool:
-    """Whether a module is another, or a part of it."""
+    """Whether a module is `outer` or a part of it."""
     return not outer or module == outer or module.startswith(f"{outer}.")
 
 
 def _parameter(id: TensorId) -> str:
-    """The path of the parameter that a tensor belongs to: without a state's name."""
+    """The path of the parameter that a tensor belongs to, without the name of a state."""
     name = id.name.split(".")[0] if id.kind == "optimizer_state" else id.name
     return msgspec.structs.replace(id, name=name).path
 
 
 def _callers(trace: Trace) -> dict[str, str]:
-    """The module that first runs each module."""
+    """The first caller of each module."""
     found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
     return {fact.module: fact.by for fact in reversed(found)}
 
@@ -373,7 +379,7 @@ def _paths(id: TensorId) -> set[str]:
 
 
 class Compared:
-    """The tensors that a candidate and its reference both have."""
+    """The tensors that both the candidate and its reference recorded."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
@@ -389,7 +395,7 @@ class Compared:
 
     @cached_property
     def parameters(self) -> int:
-        """How many parameters were compared."""
+        """The number of parameters that were compared."""
         return len({id.path for id in self._both if id.kind == "param"})
 
     def inputs(self, module: str) -> bool:
@@ -399,7 +405,10 @@ class Compared:
         )
 
     def modules(self, *kinds: Literal["activation", "activation_grad"]) -> str:
-        """`every module`, or those whose tensors of all kinds were compared; "" for none."""
+        """The compared modules in words; "" if none was compared.
+
+        `every module`, or those whose tensors of all kinds were compared.
+        """
         owed: dict[str, None] = {}
         lacking: dict[str, None] = {}
         for kind in kinds:
@@ -416,7 +425,7 @@ class Compared:
         return f"the {len(owed) - len(lacking)} modules that were compared (not {named}{more})"
 
     def caller(self, module: str) -> str | None:
-        """The module that runs another in the reference, None for the program itself."""
+        """The caller of a module in the reference; None if that is the program itself."""
         return _callers(self.rung.reference).get(module)
 
     def _having(self, kind: str, ids: Iterable[TensorId]) -> dict[str, None]:

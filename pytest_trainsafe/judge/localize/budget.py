@@ -1,6 +1,6 @@
-"""How long localisations may take, and which failures need none of their own.
+"""Limits the time of localisations, and reuses the results of failures with a common cause.
 
-One Budget per pytest process.  Called by `judge.localize.search`.
+One Budget per session.  Called by `judge.localize.search`.
 """
 
 from __future__ import annotations
@@ -14,48 +14,48 @@ from pytest_trainsafe.core.finding import Located
 if TYPE_CHECKING:
     from pytest_trainsafe.runs.session import Session
 
-#: A process may spend as much on localisation as this many tests may.
+#: A session may spend as much on localisation as this many tests may.
 TESTS = 10
 
-#: What determines a family of failures: the program with its arguments, the rung, and what is
-#: wrong first.
+#: What identifies a family of failures: the program with its arguments, the rung, and the first
+#: wrong tensor.
 Family = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a localisation found, and the test that failed."""
+    """The result of a localisation, and the test that failed."""
 
     nodeid: str
     located: Located
 
 
 class Budget:
-    """The seconds that localisations took in this process, and what they found, by family."""
+    """The seconds spent on localisations in this process, and their results by family."""
 
     def __init__(self) -> None:
         self.spent = 0.0
         self._known: dict[Family, Known] = {}
 
     def allows(self, seconds: float) -> float:
-        """The seconds for one more localisation, of which a test may take `seconds`."""
+        """The seconds that one more localisation may take; `seconds` is the limit of one test."""
         return max(0.0, min(seconds, TESTS * seconds - self.spent))
 
     def take(self, seconds: float) -> None:
-        """Count the seconds of a localisation."""
+        """Add the seconds of a localisation."""
         self.spent += seconds
 
     def keep(self, family: Family, nodeid: str, located: Located) -> None:
-        """Remember what was found of a failure, for others of its family."""
+        """Store the result for other failures of the family, if it names faults."""
         if located.faults:
             self._known.setdefault(family, Known(nodeid, located))
 
     def known(self, family: Family) -> Known | None:
-        """What was found of an earlier failure of the family."""
+        """The result for an earlier failure of the family; None if there is none."""
         return self._known.get(family)
 
 
-#: One budget for each session: a process has one session, and a test may make another.
+#: One budget per session: a test may create a second session in the same process.
 _BUDGETS: WeakKeyDictionary[Session, Budget] = WeakKeyDictionary()
 
 
@@ -65,5 +65,5 @@ def budget_of(session: Session) -> Budget:
 
 
 def replace_budget(session: Session, budget: Budget) -> None:
-    """Give a session another budget: tests and benchmarks measure with one of their own."""
+    """Replace a session's budget, for tests and benchmarks."""
     _BUDGETS[session] = budget

@@ -1,6 +1,6 @@
-"""Conditions under which a module of the candidate runs, and the reference's does not.
+"""Finds conditions under which a candidate's module runs and the reference's does not.
 
-Reads what `record/training/conditions.py` notes.  Called by `judge.localize.blame`.
+Reads the events of `record/training/conditions.py`.  Called by `judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
 
-#: Its parameters have changed since the step began, or it is in evaluation or in training mode.
+#: The module's parameters changed since the step began, or it runs in evaluation or training mode.
 Condition = Literal["", "altered", "evaluated", "trained"]
 
 
@@ -26,7 +26,7 @@ class Conditions:
         self._trained = expected.keys() - evaluated.keys()
 
     def of(self, module: str, at: TensorId) -> Condition:
-        """The condition under which a module runs in the micro-batch of a tensor."""
+        """The condition under which a module runs in the micro-batch of a tensor; "" for none."""
         if (at.step, at.microbatch, module) in self._altered:
             return "altered"
         if module in self._evaluated:
@@ -35,7 +35,7 @@ class Conditions:
 
 
 def evaluations(trace: Trace) -> dict[str, Site]:
-    """The modules that ran in evaluation mode on some rank, with the lines that put them there."""
+    """The modules that ran in evaluation mode on some rank, with the line that set the mode."""
     sites = dict.fromkeys(site for rank in trace.ranks for site in rank.events_of(Site))
     return {site.name: site for site in sites if site.what == "mode"}
 

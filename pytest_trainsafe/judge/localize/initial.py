@@ -1,7 +1,7 @@
-"""Faults that are named without another Run: before the first step, or of whole steps only.
+"""Names faults that need no second Run: before the first step, or in programs of whole steps.
 
-Before the first step nothing flows between modules, and of a program that marks no micro-batch no
-module is recorded: nothing could be rewritten.  Called by `search`.
+Before the first step no tensor passes between modules, and if a program marks no micro-batch, no
+module is recorded: there is nothing to rewrite.  Called by `search`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.words import told_names
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds that an optimizer's step makes, of tensors named after a parameter.
+#: The kinds that an optimizer's step produces, named after parameters.
 _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
 
 def initial(failed: Comparison, candidate: Trace) -> Located:
-    """The report's row on parameters that nobody has, or that start from other values."""
+    """The report's row on missing parameters, or on wrong initial values."""
     findings = [
         (f.where, f.check)
         for f in failed.findings
@@ -55,7 +55,7 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
 
 
 def _held(candidate: Trace) -> set[str]:
-    """The modules that some rank has, or has a part of: a container may be watched in parts."""
+    """The modules that some rank has, and their parents: only parts of those may be watched."""
     held: set[str] = set()
     for rank in candidate.ranks:
         for name in (*rank.modules, *(id.module for id in rank.tensors if id.kind == "param")):
@@ -76,7 +76,7 @@ def _outermost(id: TensorId, held: set[str]) -> str:
 
 
 def _division(name: str, candidate: Trace) -> str:
-    """Which of a module's siblings each stage holds: `of decoder.layers, rank 0 of pp has 0, 1`."""
+    """The siblings of a module by stage: `of decoder.layers, rank 0 of pp has 0, 1`."""
     parent, _, _ = name.rpartition(".")
     inside = f"{parent}." if parent else ""
     stages: dict[int, dict[str, None]] = {}
@@ -94,7 +94,7 @@ def _division(name: str, candidate: Trace) -> str:
 
 
 def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
-    """`, on rank 1 of pp,` where only some stages hold what is wrong."""
+    """`, on rank 1 of pp,` if only some stages hold the wrong tensors; else ""."""
     stages = {rank.coordinates["pp"] for id in wrong for rank, _ in candidate.holders(id)}
     if not stages or len(stages) == candidate.sizes["pp"]:
         return ""

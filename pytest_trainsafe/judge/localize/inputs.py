@@ -1,7 +1,7 @@
-"""Whether a module's inputs, and the gradients that leave through them, agree with the reference.
+"""Compares a module's inputs, and their gradients, with the reference's.
 
-An input is laid out as the output that it is; what code between two modules made of outputs has
-a layout that nobody declared.  Its parts then agree if they fit the reference under *some* layout
+An input that is another module's output has that output's layout.  The layout of an input computed
+between two modules is not declared: its parts agree if they match the reference in *some* layout
 that the Point allows.  Called by `judge.localize.blame`, after the comparison.
 """
 
@@ -25,7 +25,7 @@ from pytest_trainsafe.record.inject.rewrite import UNKNOWN
 
 
 class Inputs:
-    """The inputs of one rung's modules, each judged once."""
+    """The inputs of one rung's modules, each compared once."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
@@ -38,15 +38,15 @@ class Inputs:
         )
         self._declared = list(dict.fromkeys(layouts))
         placed = (placement for layout in self._declared for placement in layout)
-        #: What gradients are besides, before a reduction that averages.
+        #: The declared scaling of gradients before a reduction that averages.
         self._scaled: Layout = tuple({p: None for p in placed if isinstance(p, Scaled)})
 
     def agrees(self, id: TensorId) -> bool:
-        """Whether the candidate's tensor is known to be the reference's."""
+        """Whether the candidate's tensor is known to match the reference's."""
         return self._known(id) is True
 
     def differs(self, id: TensorId) -> bool:
-        """Whether the candidate's tensor is known not to be the reference's."""
+        """Whether the candidate's tensor is known to differ from the reference's."""
         return self._known(id) is False
 
     def _known(self, id: TensorId) -> bool | None:
@@ -55,12 +55,12 @@ class Inputs:
         return self._agrees[id]
 
     def source(self, id: TensorId) -> str:
-        """`output of NAME` where the input is a module's output, else UNKNOWN."""
+        """`output of NAME` if the input is a module's output, else UNKNOWN."""
         holders = self.rung.candidate.holders(id)
         return holders[0][1].layout_source if holders else UNKNOWN
 
     def _judge(self, id: TensorId) -> bool | None:
-        """True or False where it can be told whether both are the same, else None."""
+        """Whether both tensors are equal up to rounding; None if unknown."""
         if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
             return None
         reference = logical_tensor(self.rung.reference, id).tensor
@@ -78,7 +78,7 @@ class Inputs:
             try:
                 merged = merge(laid, sizes, shape=shape, free_axes=("pp", "dp"), where=id)
             except (LayoutError, IndexError):
-                continue  # a layout of tensors with more dimensions
+                continue  # a layout for tensors with more dimensions
             if merged.tensor is None or merged.findings:
                 continue
             if others and reference.is_floating_point():
@@ -92,20 +92,21 @@ class Inputs:
         return False
 
     def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
-        """Whether integers ought to be the reference's, though no layout was declared of them.
+        """Whether integers without a declared layout must equal the reference's.
 
-        Ranks may number what is their own (rows of a shard, positions of a part of the sequence):
-        then each has other values of the whole shape, or all have the same ones of a part.
+        Ranks may number their own data (rows of a shard, positions in a part of the sequence).
+        Then values of the whole shape differ between ranks, or values of a part are equal on all
+        ranks.
         """
         first = parts[0].tensor
         equal = all(torch.equal(part.tensor, first) for part in parts)
         return equal == (first.shape == reference.shape)
 
     def _layouts(self, id: TensorId, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
-        """Layouts under which parts of this size can make a tensor of `shape`, likely ones first.
+        """The layouts in which parts of this size make a tensor of `shape`, likely ones first.
 
-        Sums over ranks are not among them, unless declared of some tensor: most sums that fit
-        are those that somebody forgot.
+        Partial sums are tried only if declared for some tensor: most others that fit are missing
+        reductions.
         """
         local = tuple(parts[0].tensor.shape)
         if len(local) != len(shape):
@@ -120,7 +121,7 @@ class Inputs:
                 yield layout
 
     def _cuts(self, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """Every way to cut dimensions over cp and tp, cp outermost."""
+        """Every way to shard dimensions over cp and tp, cp outermost."""
         choices: list[list[Layout]] = []
         for axis in ("cp", "tp"):
             cuts: list[Layout] = [()]

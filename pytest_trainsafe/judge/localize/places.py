@@ -1,7 +1,7 @@
-"""The line to look at for a fault outside of the modules: of a reduction, a step, a batch.
+"""Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder noted.  Called by `judge.localize.words`, and by the ladder where
-nothing was localised.
+Reads the lines that the recorder stored.  Called by `judge.localize.words`, and by the ladder if
+localisation found nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace
 
-#: A line, and what is there: "file:line" and a phrase; both "" for none.
+#: A source line and its description: "file:line" and a phrase; both "" for none.
 Place = tuple[str, str]
 NOWHERE: Place = ("", "")
 
-#: What makes a tensor of a kind that no module makes.
+#: The phase that produces tensors of a kind that no module produces.
 _MADE_BY: dict[str, Phase] = {
     "loss": "loss",
     "grad_norm": "norm",
@@ -34,7 +34,7 @@ _MADE_BY: dict[str, Phase] = {
     "optimizer_state": "optimizer",
 }
 
-#: What a line does, for "look at".
+#: What a line does, for the report's "look at" row.
 _DOES: dict[What, str] = {
     "model": "calls the model",
     "loss": "reports the loss",
@@ -45,15 +45,15 @@ _DOES: dict[What, str] = {
     "mode": "switches to evaluation mode",
 }
 
-#: Operations that scale a gradient in place.
+#: In-place operations that scale a gradient.
 _SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
 
-#: Reductions that add up; any other is odd for gradients.
+#: Reductions that sum; gradients rarely need any other.
 _SUMS = ("(SUM)", "(AVG)")
 
 
 class Places:
-    """The lines that a candidate's trace knows of its program."""
+    """The recorded source lines of a candidate's program."""
 
     def __init__(self, candidate: Trace, program: Program) -> None:
         self.candidate = candidate
@@ -93,7 +93,7 @@ class Places:
         return site.user or site.at, f"{_DOES['mode']}{_through(site)}"
 
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
-        """The line of what makes a wrong tensor, where that is no module."""
+        """The line that produces a wrong tensor, if no module does."""
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
@@ -110,7 +110,7 @@ class Places:
         return self._of(made) if made else NOWHERE
 
     def led_there(self) -> str:
-        """The user's own line that calls the model, for code of installed packages."""
+        """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
 
@@ -133,9 +133,9 @@ class Places:
         return NOWHERE
 
     def _norm(self, comparison: Comparison) -> Place:
-        """The line that sums the gradient norm over ranks, or that scales gradients by it."""
+        """The line that reduces the gradient norm, or that scales gradients by it."""
         factor = comparison.factor
-        # A factor that is the size of an axis is the gradients', where clipping hides it from them.
+        # A factor that is the size of an axis comes from the gradients, where clipping hides it.
         named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
         role = self.candidate.sizes.mesh.role
         axes = {axis for axis in named if role(axis) in ("dp", "cp")}
@@ -148,17 +148,17 @@ class Places:
         return clip if clip[0] else self._does("norm", "step")
 
     def _writes(self, operations: Collection[str] = ()) -> Place:
-        """The first line that changes gradients in place, by one of some operations."""
+        """The first line that changes gradients in place, by one of `operations` if given."""
         for site in self.sites:
             if site.what == "write" and (not operations or site.name in operations):
                 return site.user or site.at, f"changes gradients by {site.name}{_through(site)}"
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
-        """The line that reduces some gradients, or else that wraps the model to have them reduced.
+        """The line that reduces some gradients, or that applies a wrapper which reduces them.
 
-        Of what is missing there is no line: then the one that reduces the same gradients over
-        another axis, or any gradient, is where it would be.
+        A missing reduction has no line.  Then this is the line that reduces the same gradients over
+        another axis, or else any gradient.
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
@@ -180,9 +180,10 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions of tensors as large as these parameters are on some rank.
+        """The reductions of tensors that have the size of these parameters on some rank.
 
-        What is as large as no parameter is a bucket of several, and may hold any.
+        If no parameter has the size of a reduction, it reduces a bucket of several parameters and
+        may contain any.
         """
         paths = {*targets}
         every: set[int] = set()
@@ -200,7 +201,7 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
-        """The line of the first reduction, or the user's own that calls a function for it."""
+        """The line of the first reduction, or the user's line that calls a function for it."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)
@@ -229,7 +230,7 @@ def _adds_up(made: Reduction) -> bool:
 
 
 def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
-    """Each line once, whatever the sizes that it reduces."""
+    """The reductions without those that differ only in size."""
     found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
     return list(found.values())
 
@@ -239,12 +240,12 @@ def _own(line: str) -> bool:
 
 
 def _through(site: Site) -> str:
-    """Where a line of the user's own goes through an installed package."""
+    """The line in an installed package that a user's line calls, as a suffix; else ""."""
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
 
 
 def _line_of(program: Program) -> str:
-    """file:line of a program's function, the file of a script."""
+    """The "file:line" of a program's function, or the file of a script."""
     if not program.file:
         return program.path if program.script is not None else ""
     function = program.path.rpartition(":")[2].rpartition(".")[2]

@@ -1,6 +1,6 @@
-"""What to rewrite each tensor with: values like those that the reference recorded.
+"""Chooses the values with which tensors are rewritten: similar to those of the reference.
 
-Random values of any other size would lead somewhere else: saturate a softmax, or hide a bias.
+Random values of another magnitude would change the behaviour: saturate a softmax, or hide a bias.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from pytest_trainsafe.record.inject.rewrite import rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
-#: An output with a larger share of exact zeros than this has a meaning in them (a mask, dropout,
-#: a choice of experts), and stays as it is.
+#: If more than this share of an output is exactly zero, the zeros have a meaning (a mask, dropout,
+#: a choice of experts), and it is not rewritten.
 MAX_ZEROS = 0.1
 
-#: Gradients of a mean are all equal, and equal gradients hide what is in the wrong place.
+#: Gradients of a mean are all equal, and equal gradients hide misplaced ones.
 LEAST_SPREAD = 0.25
 
-#: The digits that a scale keeps: reruns of a reference that differ in rounding ask for one Run.
+#: The digits of a scale: reruns of a reference that differ in rounding then share one Run.
 DIGITS = 3
 
 
 def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     """How to rewrite the outputs and the gradients that both Runs recorded.
 
-    What only one of them has (a fused module's parts) stays as it is in both, or they would not
-    compute the same; so does what several pipeline stages hand on under one name, and what a rank
-    knows under another name or number than the whole does.  Taken from the first step and
-    micro-batch that has the tensor.
+    Tensors that only one of them has (of a fused module's parts) are not rewritten, so that both
+    compute the same.  Nor are those that several pipeline stages pass on under one name, or that a
+    rank knows under another name or number than the whole does.  Scales come from the first step
+    and micro-batch with the tensor.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)
     both = {
@@ -52,9 +52,9 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
 
 
 def _other_stand_ins(candidate: Trace) -> set[str]:
-    """The modules that a stage stands in for by something else than `nn.Identity`.
+    """The modules that a stage replaces by something other than `nn.Identity`.
 
-    Of that, the ranks know that it passes on what it is given.
+    A rank only knows of these that they return their input.
     """
     absent = candidate.stand_ins()
     return {
@@ -88,7 +88,7 @@ def _round(value: float) -> float:
 
 
 def _below(value: float) -> float:
-    """The next power of two that is no larger, or its negative: every dtype holds it exactly."""
+    """The next power of two below, or its negative: every dtype represents it exactly."""
     fraction, power = math.frexp(value)
     if value > 0 or fraction == -0.5:
         power -= 1

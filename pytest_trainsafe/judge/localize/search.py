@@ -1,7 +1,7 @@
-"""Runs candidate and reference with everything between modules rewritten, and says who differs.
+"""Runs candidate and reference with rewritten tensors between modules, and finds what differs.
 
 Called by the ladder after a rung failed.  Costs one Run of the candidate, two or three of the
-reference (which are kept, as every reference is), and one of the candidate for each axis tried.
+reference (which are cached like every reference), and one of the candidate for each axis tried.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
 ) -> Located | None:
-    """Where the fault of a failed rung is; None where there is nothing to look for.
+    """Localise the fault of a failed rung; None if the first failure is not of a tensor.
 
-    Rows say how long the search took, and why nothing was found, where it was not.  A test may
-    take `settings.localize` seconds, all tests of a process together what `budget` allows; a
-    failure of a family that was localised before refers to that.
+    Rows give the duration of the search, or the reason why nothing was found.  A test may take
+    `settings.localize` seconds, and all tests of a process together what `budget` allows.  If a
+    failure of the same family was localised before, the result refers to it.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None:
@@ -87,13 +87,13 @@ def localize(
 
 
 def look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
-    """The line that makes the first wrong tensor, where no module does; without any search."""
+    """The line that produces the first wrong tensor, if no module does; without a search."""
     found = _looking_at(candidate, rung, failed)
     return found if found.source else None
 
 
 def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
-    """The reasons why nothing was localised, and the line that makes what is wrong first."""
+    """The reasons why nothing was localised, and the line that produces the first wrong tensor."""
     first = next(f for f in failed.findings if f.verdict == "fail")
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
     if first.where is None:
@@ -103,7 +103,7 @@ def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) ->
 
 
 def family_of(case: Case, rung: Rung, first: Finding) -> Family:
-    """What failures have in common that most likely have one cause."""
+    """What failures with a probable common cause have in common."""
     assert first.where is not None
     where, pattern = first.where, first.pattern
     program = case.program.path, case.program.file
@@ -121,7 +121,7 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
 
 
 def _as_known(known: Known) -> Located:
-    """What was found of another failure of the same family; nothing was run for this one."""
+    """The result for another failure of the same family; nothing runs for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
     told = f"not again: {test} starts at the same tensor, and was localised: {text}"
@@ -142,7 +142,7 @@ def _not_located(why: str) -> Located:
 
 @dataclass
 class Search:
-    """One localisation of what differs in `rung`, within `seconds`.
+    """One localisation of the differences in `rung`, within `seconds`.
 
     Raises TimeoutError, GroupFailure for a program that does not run with rewritten values, and
     TraceError for traces without values.
@@ -161,7 +161,7 @@ class Search:
         self.rewrites = tuple(sorted(self.rewrite.items()))
 
     def run(self) -> Located:
-        """The report's rows."""
+        """Search, and return the report's rows."""
         if not self.rewrite:
             return _not_located("no activations were recorded that could be rewritten")
         rung = self.rewritten()
@@ -175,7 +175,7 @@ class Search:
         return located(faults, comparison, rung, program, self.axis(faults, rung))
 
     def rewritten(self) -> Rung:
-        """The rung again, with what flows between modules rewritten."""
+        """The rung recorded again, with the tensors between modules rewritten."""
         runs = [
             self.candidate.rewritten(self.dtype, self.rewrites),
             self.reference.rewritten(self.dtype, self.rewrites),
@@ -193,7 +193,7 @@ class Search:
         )
 
     def judge(self, rung: Rung) -> tuple[Comparison, list[Fault]]:
-        """What differs in a rewritten rung, and whose fault it is."""
+        """The comparison of a rewritten rung, and the faults that explain it."""
         cut = cut_modules(rung.candidate) | cut_modules(rung.reference)
         stages = Stages(rung.candidate, frozenset(cut))
         rung = _with_ends(rung, cut)
@@ -204,11 +204,12 @@ class Search:
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
     def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
-        """Which axis the first fault needs, as far as there is time to try."""
+        """A sentence on the axis that the first fault needs, as far as time allows."""
         case = self.candidate.case
         late = False
 
         def persists(point: Point) -> bool | None:
+            """Whether the first fault occurs at a Point; None if that is unknown."""
             nonlocal late
             if time.monotonic() >= self.until:
                 late = True
@@ -239,7 +240,7 @@ class Search:
 
 
 def _with_ends(rung: Rung, cut: set[str]) -> Rung:
-    """The rung with the two ends of the containers that lie on several stages."""
+    """The rung with the first inputs and last outputs of modules that are cut into stages."""
     measures = [trace for trace in (rung.perturbed, rung.shadow) if trace is not None]
     candidate, reference, *folded = ends(cut, rung.candidate, rung.reference, *measures)
     others = iter(folded)
@@ -253,7 +254,7 @@ def _with_ends(rung: Rung, cut: set[str]) -> Rung:
 
 
 def _outputs(trace: Trace) -> Trace:
-    """A trace without modules' inputs, which the judge knows nothing of."""
+    """A trace without modules' inputs, which the compare judge does not support."""
     ranks = [
         replace(rank, tensors={id: e for id, e in rank.tensors.items() if not is_input(id)})
         for rank in trace.ranks

@@ -1,9 +1,9 @@
-"""Containers that lie on several stages of a pipeline, and what stages hand on.
+"""Handles modules that are cut into pipeline stages, and transfers between stages.
 
-A container of layers (the decoder, the model itself) is called on each of its stages, with other
-contents.  Of the whole model's call there are two ends: what the first stage is given, and what
-the last one yields.  Between two stages the program hands on what the one yields, and a stage
-must be given that, bit for bit.  Called by `judge.localize.search` and `judge.localize.blame`.
+A container of layers (the decoder, the model itself) is called on each of its stages, with
+different contents.  The call of the whole container corresponds to the input of the first stage and
+the output of the last.  Between two stages the program transfers the output of one, and the next
+must receive it bit for bit.  Called by `judge.localize.search` and `judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: A container's call on one stage: with several chunks a rank the later chunks are later calls.
+#: A container's call on one stage; if ranks have several chunks, later calls are later chunks.
 _Place = tuple[int, int]
 _Call = tuple[int, int | None, str]
 
@@ -30,21 +30,21 @@ _FLOWS: tuple[Kind, ...] = ("activation", "activation_grad")
 
 
 def is_input(id: TensorId) -> bool:
-    """Whether a recorded tensor is a module's input, or the gradient that left through one."""
+    """Whether a recorded tensor is a module's input, or the gradient of one."""
     return id.kind in _FLOWS and id.name.split(".")[0] == "input"
 
 
 def cut_modules(trace: Trace) -> set[str]:
-    """The containers that lie on several stages, with contents of their own on each."""
+    """The modules that are cut into several stages with different contents."""
     outputs = {id.module: id for id in trace.ids() if id.kind == "activation" and not is_input(id)}
     return {module for module, id in outputs.items() if is_cut_over_stages(trace, id)}
 
 
 def ends(cut: set[str], *traces: Trace) -> list[Trace]:
-    """The traces with the two ends of each container in `cut`, as one call of the whole.
+    """The traces with each container in `cut` as one call, from first input to last output.
 
-    What the first two of them (candidate and reference) do not both have, in one shape, is left
-    out of all: stages may return other things than the whole does.
+    Tensors that the first two traces (candidate and reference) do not both have in one shape are
+    removed from all: a stage may return something other than the whole does.
     """
     if not cut:
         return list(traces)
@@ -67,7 +67,7 @@ def _folded(trace: Trace, cut: set[str]) -> Trace:
         tensors = {}
         for id, event in rank.tensors.items():
             if id.module in cut and id.kind in _FLOWS:
-                # Without stages, several calls are calls of the whole: none is an end.
+                # Without stages, several calls are separate calls of the whole container.
                 several = trace.sizes["pp"] == 1 and len(places[_call(id)]) > 1
                 end = (min if is_input(id) else max)(places[_call(id)], default=None)
                 if several or end != (id.call, rank.coordinates["pp"]):
@@ -79,7 +79,7 @@ def _folded(trace: Trace, cut: set[str]) -> Trace:
 
 
 def _alike(candidate: Trace, reference: Trace, id: TensorId) -> bool:
-    """Whether both have an output of one shape; inputs may have any layout."""
+    """Whether both outputs have the same shape; True for inputs, which may have any layout."""
     if is_input(id):
         return True
     expected = logical_tensor(reference, id).tensor
@@ -98,16 +98,16 @@ def _without(trace: Trace, odd: set[TensorId]) -> Trace:
 
 
 def stage_of(trace: Trace, id: TensorId) -> int:
-    """The coordinate in pp of the first rank that recorded a tensor."""
+    """The pp coordinate of the first rank that recorded a tensor."""
     return trace.holders(id)[0][0].coordinates["pp"]
 
 
 def handed_wrong(trace: Trace, module: str, phase: Literal["forward", "backward"]) -> int | None:
-    """The pp rank that a container's neighbouring stage handed something wrong; None for none.
+    """The pp rank that received a wrong tensor from a neighbouring stage; None if all are right.
 
-    Forward, what a stage is given is not what the stage before it yields; backward, the gradient
-    that reaches what a stage yields is not the one that left the next stage.  Tensors are matched
-    by their shapes.
+    In the forward, a stage's input must be the previous stage's output; in the backward, the
+    gradient of a stage's output must be that of the next stage's input.  Tensors are matched by
+    shape.
     """
     kind: Kind = "activation" if phase == "forward" else "activation_grad"
     for before, after, receiver in _neighbours(trace, module, kind, phase):
@@ -122,7 +122,7 @@ def handed_wrong(trace: Trace, module: str, phase: Literal["forward", "backward"
 def _neighbours(
     trace: Trace, module: str, kind: Kind, phase: str
 ) -> Iterator[tuple[list[TensorEvent], list[TensorEvent], int]]:
-    """What leaves a stage and what enters the next, of each call, with the receiver's pp rank."""
+    """Pairs of tensors that leave one stage and enter the next, with the receiver's pp rank."""
     columns: defaultdict[tuple[tuple[str, int], ...], list[tuple[_Place, TensorId, TensorEvent]]]
     columns = defaultdict(list)
     for rank in trace.ranks:

@@ -1,6 +1,6 @@
-"""Says in words what was found to be at fault.  Called by `judge.localize.search`.
+"""Describes the faults that were found.  Called by `judge.localize.search`.
 
-A sentence says that something agrees only where it was compared.
+A sentence says that tensors agree only if they were compared.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
 
-#: Names told of one group of faults, and groups told of one failure.
+#: Limits: names per group of faults, and groups per failure.
 MAX_NAMES = 3
 MAX_GROUPS = 3
 
-#: Reductions of the program that are told.
+#: The largest number of the program's reductions that are listed.
 MAX_MADE = 4
 
 
@@ -64,7 +64,7 @@ class _Words:
         self.program = program.name
 
     def group(self, fault: Fault) -> str:
-        """What faults of one phase are told together by: the class of a module."""
+        """The key by which faults of one phase share a sentence: the class of a module."""
         if fault.condition == "altered":
             return ""
         if fault.phase in ("forward", "backward") and fault.target in self.modules:
@@ -72,7 +72,7 @@ class _Words:
         return ""
 
     def agrees(self, fault: Fault) -> str:
-        """What comes before a fault and was found right: the beginning of a sentence, or ""."""
+        """The clause about correct tensors before a fault: the beginning of a sentence, or ""."""
         forward = self.compared.modules("activation")
         both = self.compared.modules("activation", "activation_grad")
         match fault.phase:
@@ -89,6 +89,7 @@ class _Words:
         return ""
 
     def told(self, group: Sequence[Fault]) -> str:
+        """The sentence on a group of faults."""
         fault = group[0]
         if fault.phase in ("forward", "backward"):
             return self.module_told(group)
@@ -117,7 +118,7 @@ class _Words:
                 return f"the optimizer's step is wrong of {parameters}"
 
     def reduced(self, names: Sequence[str]) -> str:
-        """What shows that the reduction of some parameters' gradients is wrong."""
+        """The evidence that the reduction of some parameters' gradients is wrong."""
         main = [any(id.kind == "main_grad" for id in trace.ids()) for trace in self.both()]
         if main == [False, True]:
             return "the optimizer is given no gradient"
@@ -141,6 +142,7 @@ class _Words:
         return text
 
     def norm_told(self) -> str:
+        """The sentence on a wrong gradient norm or a wrong clip."""
         factor = self.comparison.factor
         reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
         if factor is not None and factor.clips:
@@ -160,6 +162,7 @@ class _Words:
         return f"the gradient norm is wrong{of}"
 
     def module_told(self, group: Sequence[Fault]) -> str:
+        """The sentence on faults in the forward or backward of modules."""
         fault = group[0]
         if fault.handed is not None:
             what = "what" if fault.phase == "forward" else "the gradient that"
@@ -180,7 +183,7 @@ class _Words:
             return f"the forward of {of}: {_condition(fault.condition, len(group) == 1)}"
         cls = module_code(self.modules, fault.target)[0]
         if fault.uncalled and fault.target in self.modules:
-            cls = self.modules[fault.target].cls  # also one of torch's: who calls it is at fault
+            cls = self.modules[fault.target].cls  # also torch's classes
         named = f"{of} (class {cls})" if cls else of
         one = len(group) == 1
         its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
@@ -206,12 +209,12 @@ class _Words:
         )
 
     def unsummed(self, group: Sequence[Fault]) -> str:
-        """That gradients are sums which nobody took, where all of them are."""
+        """A clause if every gradient of a group is a partial sum that is never reduced; else ""."""
         axis = self.unsummed_axis(group)
         return f": nothing sums them over {axis}, on which each rank has a term" if axis else ""
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
-        """The axis over which nothing sums these parameters' gradients; "" for none."""
+        """The axis over which these parameters' gradients are never reduced; "" for none."""
         targets = {fault.target for fault in group}
         patterns = [
             f.pattern
@@ -223,7 +226,7 @@ class _Words:
         return axes.pop() if alone else ""
 
     def reductions(self, group: Sequence[Fault]) -> list[str]:
-        """The reductions that the program does make, where one is wrong or missing."""
+        """The reductions that the program performs, if one is wrong or missing."""
         phase = group[0].phase
         if phase not in ("reduction", "weights", "norm"):
             return []
@@ -233,13 +236,15 @@ class _Words:
         return told[:MAX_MADE] + more
 
     def both(self) -> tuple[Trace, Trace]:
+        """The candidate's and the reference's trace."""
         return self.rung.candidate, self.rung.reference
 
     def found(self) -> Iterator[Finding]:
+        """The failing findings."""
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
     def place(self, group: Sequence[Fault]) -> Place:
-        """Where to look, and what is there."""
+        """The line at fault and its description."""
         fault = group[0]
         of_module = fault.phase in ("forward", "buffer", "backward", "weights")
         if fault.target == PROGRAM or not of_module:
@@ -254,13 +259,16 @@ class _Words:
             return summing if summing[0] else self.code(fault.target)
         if not fault.uncalled:
             return self.code(fault.target)
-        caller = self.compared.caller(fault.target)  # the module's own code never ran
+        caller = self.compared.caller(fault.target)  # the module's own code did not run
         if caller is None:
             return self.places.of_phase("forward", self.comparison)
         return self.code(caller)
 
     def code(self, path: str) -> Place:
-        """The line of a module's class, with the user's line that led to an installed one."""
+        """The line of a module's class.
+
+        If it is in an installed package, the description adds the user's line that calls the model.
+        """
         cls, source = module_code(self.modules, path)
         if not source:
             return NOWHERE
@@ -276,7 +284,7 @@ def _called(made: Reduction) -> str:
 
 
 def _condition(condition: Condition, one: bool) -> str:
-    """What one forward, or several, are run with and the reference's are not."""
+    """The condition under which the candidate's forward runs and the reference's does not."""
     if condition == "altered":
         its, differs = ("its", "output differs") if one else ("their", "outputs differ")
         return (

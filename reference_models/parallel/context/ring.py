@@ -61,13 +61,13 @@ class _Ring(torch.autograd.Function):
         query, key, value, mixed, log_total = ctx.saved_tensors
         cp = ctx.axes.cp
         if ctx.axes.planted("cp-attention-backward-layout"):
-            # As a kernel does that is told where the numbers begin and not how they lie.
+            # Like a kernel that receives a data pointer and ignores the strides.
             strides = torch.empty_like(gradient, memory_format=torch.contiguous_format).stride()
             gradient = gradient.as_strided(gradient.shape, strides)
         gradient, q = gradient.to(mixed.dtype), query.to(mixed.dtype)
         dot = (gradient * mixed).sum(dim=-1, keepdim=True)
         dq = torch.zeros_like(q)
-        # Each part takes its own gradients along, and is home again after the last turn.
+        # The gradients travel with their keys and values, and return to their rank at the end.
         none = torch.zeros_like(key)
         visiting = torch.stack([key, value, none, none]).to(mixed.dtype)
         for turn in range(cp.size):

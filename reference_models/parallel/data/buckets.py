@@ -1,6 +1,6 @@
-"""Buckets: main gradients side by side in one flat tensor, so that they travel in one message.
+"""Buckets: main gradients in one flat tensor, so that one collective reduces all of them.
 
-Made by `reduction.py`; `zero.py` shares each of them out over the ranks.
+Made by `reduction.py`; `zero.py` shards each of them over the ranks.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class ShardedAdamW(torch.optim.AdamW):
             self._gather_before_use(model)
 
     def settle(self) -> None:
-        """Bring every parameter up to date: for whoever looks at them outside of a forward."""
+        """Waits for all gathers, so that parameters can be read outside of a forward."""
         for number in sorted(self._gathers):
             self._finish(number)
 

@@ -1,4 +1,4 @@
-"""Who shares experts with whom: the axes ep and edp, made of the ranks of dp and cp.
+"""The axes ep and edp, which together consist of the ranks of dp and cp.
 
 Ranks of one tp and pp coordinate are numbered with cp fastest, then dp, as Megatron-LM does:
 `ep` neighbours share the experts out, and those who hold the same experts, `ep` apart, are edp.

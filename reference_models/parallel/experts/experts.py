@@ -1,6 +1,6 @@
 """Experts over ranks: cut over tp like any MLP, and shared out over ep.
 
-A token's hidden state travels to the ranks of its experts, and what they say travels back
+A token's hidden state is sent to the ranks of its experts, which send their outputs back
 (Lepikhin et al. 2020, section 3).
 """
 
@@ -57,7 +57,7 @@ class ParallelExperts(Experts):
         return reduce_out(term, tp).to(hidden.dtype)
 
     def mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of what the chosen experts say of tokens, in the weights' dtype."""
+        """The weighted sum of the chosen experts' outputs, in the weights' dtype."""
         tokens, choices = hidden.flatten(0, 1), chosen.flatten(0, 1)
         token, choice = (choices < self.number).nonzero(as_tuple=True)
         order = choices[token, choice].argsort(stable=True)
@@ -68,7 +68,7 @@ class ParallelExperts(Experts):
         return zeros.index_add(0, token, weight * said).view_as(hidden)
 
     def ask(self, tokens: Tensor, numbers: Tensor) -> Tensor:
-        """What expert `numbers[i]` says of row i of `tokens`; the numbers are in order."""
+        """The output of expert `numbers[i]` for row i of `tokens`; `numbers` is sorted."""
         ep = self.axes.ep
         send = torch.bincount(numbers, minlength=self.number)
         here = [len(self)] * ep.size

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: a rank runs its stages by a schedule, and passes on what comes out.
+"""Pipeline parallelism: a rank runs its stages by a schedule and sends their outputs on.
 
 Called by the training loop, once a step.
 """
@@ -93,7 +93,7 @@ class Pipeline:
     # neighbours on both sides do not ask for them in the order in which they are sent.
 
     def _send(self, tensor: Tensor, to: int, number: int, *, forward: bool) -> None:
-        """Send without waiting, for the receiver may have something to send first."""
+        """Sends without waiting, because the receiver may have to send first."""
         message = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
         tag = self._tag(to, number, forward=forward)
         work = dist.isend(message, self._rank(to), group=self.axes.pp.group, tag=tag)

@@ -21,7 +21,7 @@ class SequenceParallelLayerNorm(nn.LayerNorm):
 
 
 class SequenceParallelRMSNorm(RMSNorm):
-    """The same of an RMSNorm."""
+    """An RMSNorm whose weights are on all tp ranks, and whose gradients are partial sums there."""
 
     def __init__(self, hidden: int, axes: Axes) -> None:
         super().__init__(hidden)

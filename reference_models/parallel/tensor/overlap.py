@@ -1,7 +1,7 @@
-"""A column-parallel product whose backward talks and computes at the same time.
+"""A column-parallel product whose backward overlaps communication and computation.
 
-The gradient of the input is a sum over tp; while it travels, the gradient of the weight is
-computed (Megatron-LM's `LinearWithGradAccumulationAndAsyncCommunication`).
+While the gradient of the input is reduced over tp, the gradient of the weight is computed
+(Megatron-LM's `LinearWithGradAccumulationAndAsyncCommunication`).
 """
 
 from __future__ import annotations

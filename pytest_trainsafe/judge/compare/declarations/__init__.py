@@ -1,1 +1,1 @@
-"""Layouts and means that nobody declared, or declared wrongly: found, and proposed."""
+"""Detects missing and wrong annotations of layouts and means, and proposes corrections."""

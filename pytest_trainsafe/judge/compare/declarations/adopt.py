@@ -1,7 +1,7 @@
-"""A trace as it would be if some layouts had been declared.
+"""Copies a trace with other layouts, as if they had been declared.
 
-Called where the compare judge proposes declarations.  Whether a proposal is right is seen by
-judging the whole candidate with it.
+Called where the compare judge proposes annotations.  A proposal is verified by judging the whole
+candidate with it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pytest_trainsafe.judge.compare.declarations.suggest import MissingLayout, p
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: What says where a layout comes from that nobody declared.
+#: The layout source of proposed layouts.
 PROPOSED = "a proposal"
 
 
 def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:
-    """The same trace, its files shared, with the layouts of `needs` in its events."""
+    """A copy of the trace with the layouts of `needs`; it shares the trace's files."""
     by_key = {(need.section, need.name, need.place): need for need in needs}
     adopted = with_tensors(trace, lambda rank: _needed(rank, by_key))
     orders = {(need.name, need.place): need.order for need in by_key.values() if need.order}
@@ -31,7 +31,7 @@ def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:
 
 
 def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
-    """The same trace, if gradients before the reduction, and losses, are means over these axes."""
+    """A copy of the trace in which unreduced gradients, and losses, are means over these axes."""
     return with_tensors(
         trace,
         lambda rank: {id: _mean(id, e, gradients, loss) for id, e in rank.tensors.items()},
@@ -39,9 +39,10 @@ def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> 
 
 
 def drop_means(trace: Trace) -> Trace:
-    """The same trace, if no gradient were declared a mean."""
+    """A copy of the trace in which no gradient is declared a mean."""
 
     def dropped(event: TensorEvent) -> TensorEvent:
+        """The event without declared means."""
         layout = tuple(p for p in event.layout if not isinstance(p, Scaled))
         return msgspec.structs.replace(event, layout=layout)
 
@@ -80,7 +81,7 @@ def _layout(
     needs: dict[tuple[str, str, str], MissingLayout],
     shapes: dict[str, tuple[int, ...]],
 ) -> Layout | None:
-    """The layout that the needs give a tensor, None where they leave it as it is."""
+    """The proposed layout of a tensor; None if `needs` does not change it."""
     if id.kind == "loss":
         need = needs.get(("loss", "", ""))
         return need.layout if need else None
@@ -105,7 +106,7 @@ def _layout(
 
 
 def _names(id: TensorId) -> Iterable[str]:
-    """The names that a parameter of this tensor may have: `weight.exp_avg` is of `weight`."""
+    """The possible names of this tensor's parameter: `weight.exp_avg` belongs to `weight`."""
     path = id.path
     while path:
         yield path
@@ -113,9 +114,10 @@ def _names(id: TensorId) -> Iterable[str]:
 
 
 def replace_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
-    """The same trace, with means over these axes in place of those that are declared."""
+    """A copy of the trace in which the declared means are replaced by means over these axes."""
 
     def bare(id: TensorId, event: TensorEvent) -> TensorEvent:
+        """The event without declared means, if it is a loss or an unreduced gradient."""
         if id.kind not in ("activation_grad", "param_grad", "loss"):
             return event
         layout = tuple(

@@ -1,9 +1,10 @@
-"""Tells gradients that are yet to be averaged over ranks from gradients that are wrong.
+"""Distinguishes gradients that are averaged over ranks later from wrong gradients.
 
-Called by `propose`.  A loss that is a mean over one rank's own share (as under torch's
-DistributedDataParallel) has gradients that are dp·cp times the whole step's, until the reduction
-averages them.  Such a candidate trains the same.  The recorder knows torch's own wrappers; of a
-hand-written one, or of one that does not average though it looks as if, only annotations can say.
+Called by `propose`.  If each rank's loss is a mean over its own share (as under torch's
+DistributedDataParallel), its gradients are dp·cp times those of the whole step until the reduction
+averages them.  Such a candidate trains correctly.  The recorder recognises torch's own wrappers.
+Hand-written wrappers, and wrappers that do not average although they look like those of torch, need
+annotations.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 
-#: What comes before the reduction.  All that is wrong must be of these kinds.
+#: The kinds recorded before the reduction.  A missing mean changes no other kind.
 BEFORE = frozenset({"loss", "activation_grad", "param_grad"})
 
-#: Parameters of which it is looked whether the optimizer is given the sum of their terms.
+#: How many parameters are checked for whether the optimizer receives the sum of their terms.
 FEW = 8
 
-#: How far a main gradient may be from a multiple of the sum of its terms, as a share of its norm,
-#: and multiples, and norms, from each other: rounding of the narrowest dtype.
+#: The largest relative error (of norms) between a main gradient and a multiple of the sum of its
+#: terms, between two multiples, and between two norms: rounding of the narrowest dtype.
 SUMS = 0.05
 
-#: Kinds that show gradients as they are after the reduction and before they are clipped.
+#: The kind of gradients that are reduced and not yet clipped.
 UNCLIPPED = "unclipped_grad"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """The axes over which gradients, and reported losses, are means of the ranks' own.
+    """The axes over which gradients, and reported losses, are means.
 
-    `tensors` counts the tensors that are right with it; `alike` is an axis of as many ranks, over
-    which it may be instead.  Where `dropped` is not empty, gradients are declared to be means over
-    these axes and are right if they are none; `wrapper` names the wrapper that was taken to
-    average, "" where annotations say so.  `clipped` is the factor by which clipping multiplies all
-    gradients, where it hides whether the reduction averages; 1.0 where that is known.
+    `tensors` counts the tensors that this explains.  `alike` is another axis of the same size that
+    would explain them too, "" if there is none.  If `dropped` is not empty, gradients are declared
+    means over these axes, and are correct without that declaration; `wrapper` is the wrapper that
+    was assumed to average, "" if annotations declare the means.  `clipped` is the factor by which
+    clipping scales all gradients, if it hides whether the reduction averages; otherwise 1.0.
     """
 
     gradients: tuple[str, ...]
@@ -60,29 +61,30 @@ class Means:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Way:
-    """Axes to declare means over; or, with `dropped`, those not to."""
+    """A declaration to try: the axes of means to add, or those to remove (`dropped`)."""
 
     gradients: tuple[str, ...] = ()
     loss: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
     def adopted(self, candidate: Trace) -> Trace:
+        """A copy of the candidate with this declaration."""
         if self.dropped:
             return drop_means(candidate)
         return adopt_means(candidate, self.gradients, self.loss)
 
 
 def may_be_means(rung: Rung, comparison: Comparison) -> bool:
-    """Whether a mean that is not declared, or one that is, could explain all that is wrong."""
+    """Whether adding or removing a declared mean could explain all wrong tensors."""
     return bool(_wrong(comparison)) and any(_ways(rung.candidate, comparison))
 
 
 def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
-    """The means with which everything fits its reference; None where there are none."""
+    """The means with which the whole candidate passes; None if there are none."""
     count = _wrong(comparison)
     if not count:
         return None
-    # Normalised one by one, gradients do not show what they were.
+    # An optimizer that normalises each gradient hides their scale.
     factor = _factor(rung.reference)
     if factor is None:
         return None
@@ -101,8 +103,11 @@ def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means
 
 
 def _wrong(comparison: Comparison) -> int:
-    """How many tensors are wrong; 0 where one comes after the reduction, or none after it was
-    compared, or some could not be judged."""
+    """The number of wrong tensors.
+
+    0 if one comes after the reduction, if no main gradient was compared, or if some tensors could
+    not be judged.
+    """
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     if comparison.suspects or any(id is None or id.kind not in BEFORE for id in ids):
         return 0
@@ -110,16 +115,16 @@ def _wrong(comparison: Comparison) -> int:
 
 
 def _ways(candidate: Trace, comparison: Comparison) -> Iterator[_Way]:
-    """What may be declared of gradients and losses; the likeliest first."""
+    """The declarations of means to try, the most likely first."""
     axes = [axis for axis in ("dp", "cp") if candidate.sizes[axis] > 1]
     wrong = comparison.wrong
-    # A micro-batch is one dp rank's: its loss is the mean over dp of what that rank tells.
+    # A micro-batch belongs to one dp rank, so its loss is the mean over dp of that rank's report.
     loss = ("dp",) if wrong["loss"] else ()
     if not axes or not {*loss} <= {*axes}:
         return
     declared = _declared(candidate)
     if not wrong["activation_grad"] + wrong["param_grad"]:
-        # A loss alone is wrong, unless it is known that gradients are means.
+        # Only losses are wrong: a mean is proposed only if gradients are declared means.
         if loss and declared:
             yield _Way(loss=loss)
     elif declared:
@@ -133,7 +138,7 @@ def _ways(candidate: Trace, comparison: Comparison) -> Iterator[_Way]:
 
 
 def _loss_means(candidate: Trace) -> set[str]:
-    """The axes over which the loss is declared a mean: the gradients are so too, then."""
+    """The axes over which the loss is declared a mean; gradients are then means over them too."""
     return {
         placement.axis
         for rank in candidate.ranks
@@ -145,7 +150,7 @@ def _loss_means(candidate: Trace) -> set[str]:
 
 
 def _declared(candidate: Trace) -> tuple[str, ...]:
-    """The axes over which annotations, or the framework, say already what is to be averaged."""
+    """The axes over which annotations or the framework already declare a mean."""
     found = (
         placement.axis
         for rank in candidate.ranks
@@ -157,10 +162,10 @@ def _declared(candidate: Trace) -> tuple[str, ...]:
 
 
 def _factor(reference: Trace) -> float | None:
-    """What the sum of the micro-batches' gradients is multiplied by before the optimizer's step.
+    """The factor on the sum of the micro-batches' gradients before the optimizer's step.
 
-    1.0 where nothing is done to it, less where all gradients are clipped together by their norm;
-    None where a few parameters have no factor in common.
+    It is 1.0 if the gradients are unchanged, and less if they are clipped together by their norm.
+    None if the first FEW parameters share no factor.
     """
     terms = _terms(reference)
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
@@ -182,10 +187,10 @@ def _factor(reference: Trace) -> float | None:
 
 
 def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
-    """Whether what was compared shows gradients, or their norm, from before they are clipped.
+    """Whether a compared tensor shows gradients, or their norm, before clipping.
 
-    All that comes after the reduction is right, so the candidate's reduction then gives what the
-    reference's micro-batches add up to, and no multiple of it.
+    Everything after the reduction is correct, so the candidate's reduction then yields the sum of
+    the reference's micro-batches and not a multiple of it.
     """
     if comparison.compared[UNCLIPPED]:
         return True
@@ -203,7 +208,7 @@ def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
 
 
 def _terms(reference: Trace) -> dict[str, list[TensorId]]:
-    """The micro-batches' gradients of the first step, by parameter."""
+    """The micro-batches' gradients of the first step, by parameter path."""
     terms: dict[str, list[TensorId]] = {}
     for id in reference.ids():
         if id.kind == "param_grad" and id.step == 0:
@@ -212,7 +217,7 @@ def _terms(reference: Trace) -> dict[str, list[TensorId]]:
 
 
 def _total(reference: Trace, terms: Sequence[TensorId]) -> torch.Tensor | None:
-    """The sum of some tensors; None where one cannot be put together."""
+    """The sum of some tensors; None if one of them cannot be merged."""
     parts = [logical_tensor(reference, term).tensor for term in terms]
     if any(part is None for part in parts):
         return None

@@ -1,8 +1,8 @@
-"""Finds which layout explains what the ranks hold, by trying layouts against the reference.
+"""Finds the layout that explains the ranks' parts of a tensor, by comparison with the reference.
 
-Called for tensors whose layout nobody declared.  A layout explains a tensor when the parts, laid
-out so, merge without a finding into the reference, up to the rounding that the caller allows:
-exactly what a judge would ask of it once it is declared.
+Called for tensors without a declared layout.  A layout explains a tensor if the parts, in that
+layout, merge without a finding into the reference, up to the rounding that the caller allows.  A
+judge requires the same of a declared layout.
 """
 
 from __future__ import annotations
@@ -29,19 +29,18 @@ from pytest_trainsafe.core.layout import (
 from pytest_trainsafe.core.mesh import mesh_of, moved
 from pytest_trainsafe.judge.compare.declarations.match_rows import fused_blocks
 
-#: The axes that a layout is looked for over, outermost cut first.
+#: The axes over which layouts are tried, outermost cut first.
 AXES = ("cp", "tp")
 
-#: The error of a merged tensor over what rounding allows: explained up to 1.
+#: Returns the error of a merged tensor divided by its allowance: explained up to 1.
 Ratio = Callable[[torch.Tensor], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One tensor whose layout is asked for: what the ranks hold, the reference, the allowance.
+    """One tensor of unknown layout: the ranks' parts, the reference, and the allowed error.
 
-    What the parts' own layouts say of an axis is taken for right; axes that they say nothing of
-    are open.
+    Placements that the parts already have are kept; layouts are tried over the other axes.
     """
 
     parts: Sequence[Part]
@@ -52,10 +51,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A layout under which the parts are the reference.
+    """A layout with which the parts merge into the reference.
 
-    `telling` says that others would not do as well: with the ranks of an axis exchanged the
-    parts are no longer the reference, and the terms of a sum differ.  Zeros tell nothing.
+    `telling` is true if the values confirm the layout: the parts do not merge into the reference if
+    the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm nothing.
     """
 
     layout: Layout
@@ -64,9 +63,10 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class Inferred:
-    """The layouts that explain a tensor, simplest first; else the nearest that its shape allows.
+    """The layouts that explain a tensor, simplest first; or the closest layout if none does.
 
-    `left` is the nearest's relative error (Frobenius), `trouble` what merging it found.
+    `left` is the relative error (Frobenius) of the closest layout, `trouble` the first finding of
+    its merge.
     """
 
     explained: list[Explained]
@@ -80,7 +80,7 @@ class Inferred:
 
 
 def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
-    """Try every layout over the open axes among `axes` that the shapes allow."""
+    """Try every layout over the undeclared axes in `axes` that the shapes allow."""
     explained: list[Explained] = []
     nearest = Inferred([])
     for layout in _candidates(sample, sizes, axes):
@@ -97,7 +97,10 @@ def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
 
 
 def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
-    """What explains every sample of one tensor (micro-batches, steps); telling where one tells."""
+    """The layouts that explain every sample of one tensor (micro-batches, steps).
+
+    A layout is confirmed if the values of one sample confirm it.
+    """
     first, *others = (infer(sample, sizes, axes) for sample in samples)
     if not first.explained:
         return first
@@ -113,7 +116,7 @@ def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXE
 
 
 def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[Layout]:
-    """The layouts that give every part its shape, with the blocks that the values show."""
+    """The layouts under which every part has its shape, with the blocks that the values show."""
     given = sample.parts[0].layout
     shape = tuple(sample.reference.shape)
     if any(part.tensor.ndim != len(shape) for part in sample.parts):
@@ -121,7 +124,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
     said: dict[str, list[Placement]] = {axis: [] for axis in ("dp", *AXES)}
     for placement in given:
         if isinstance(placement, Slices | Flat | Owned):
-            return  # rectangles, runs and owners are the framework's own affair
+            return  # rectangles, flat ranges and owners are set by frameworks
         said.setdefault(mesh_of(sizes).role(placement.axis), []).append(placement)
     choices = [
         list(_choices(axis, sample))
@@ -143,19 +146,19 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
 
 
 def replace_blocks(placement: Shard, blocks: tuple[int, ...]) -> Shard:
-    """The same cut, block by block."""
+    """The same shard, cut block by block."""
     return Shard(placement.dim, placement.axis, blocks)
 
 
 def _choices(axis: str, sample: Sample) -> Iterator[tuple[Placement, ...]]:
-    """What may be along one axis."""
+    """The placements to try along one axis."""
     yield ()
     for dim in range(sample.reference.ndim):
         yield (Shard(dim, axis),)
         if axis == "cp":
             yield (ZigZag(dim, axis),)
     if axis == "dp":
-        return  # what dp ranks share is a batch, and no module sums over it
+        return  # dp ranks share only batches, and no module sums over dp
     yield (Partial(axis),)
     if sample.reference.is_floating_point() or sample.reference.is_complex():
         yield (Partial(axis, "avg"),)
@@ -172,7 +175,7 @@ def _fits(layout: Layout, sample: Sample, sizes: Sizes, shape: tuple[int, ...]) 
 
 
 def _merge(sample: Sample, layout: Layout, sizes: Sizes, shift: str = "") -> Merged:
-    """The parts laid out so; with the ranks along the axis `shift` each in the next one's place."""
+    """Merge the parts in a layout; `shift` exchanges the ranks of an axis cyclically."""
     parts = []
     for part in sample.parts:
         at = part.coordinates
@@ -188,7 +191,7 @@ def _explains(merged: Merged, sample: Sample) -> bool:
 
 
 def _telling(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
-    """Whether the values confirm every placement that was not declared, and not the shape alone."""
+    """Whether the values, not only the shapes, confirm every placement that was not declared."""
     for placement in layout:
         if placement in sample.parts[0].layout:
             continue
@@ -207,7 +210,7 @@ def _telling(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
 def _terms_differ(sample: Sample, axis: str) -> bool:
     """Whether the terms along an axis differ, and more than one of them is not zero.
 
-    Equal terms are one value many times: a wrong factor looks so, and no layout mends it.
+    Equal terms may be replicas that are wrong by a factor, which no layout corrects.
     """
     by_place: dict[int, torch.Tensor] = {}
     for part in sample.parts:
@@ -233,7 +236,7 @@ def _of(merged: Merged) -> torch.Tensor:
 
 
 def _complexity(layout: Layout) -> tuple[int, int, int]:
-    """Fewer placements first, cuts before sums, whole cuts before blocks."""
+    """Sort key: fewer placements first, shards before sums, unfused before fused."""
     sums = sum(isinstance(placement, Partial) for placement in layout)
     blocks = sum(len(placement.blocks) for placement in layout if isinstance(placement, Shard))
     return len(layout), sums, blocks

@@ -1,7 +1,7 @@
-"""Finds outputs whose dimensions come in another order than the reference's, by trying.
+"""Finds outputs whose dimensions are in another order than the reference's, by trying permutations.
 
-A layer may return [sequence, batch, hidden] at some Points and [batch, sequence, hidden] at
-others.  Called where no layout explains an output as it is.
+A layer may return [sequence, batch, hidden] at some Points and [batch, sequence, hidden] at others.
+Called for outputs that no layout explains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from pytest_trainsafe.core.layout import Sizes
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
 
-#: With more dimensions than this, only exchanges of two are tried.
+#: For more dimensions than this, only exchanges of two dimensions are tried.
 FEW_DIMENSIONS = 3
 
 Permutation = tuple[int, ...]
@@ -24,9 +24,10 @@ Permutation = tuple[int, ...]
 def infer_permuted(
     samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXES
 ) -> tuple[Inferred, Permutation]:
-    """The layouts that explain the samples with their dimensions in another order, and that order.
+    """The layouts that explain the permuted samples, and the permutation.
 
-    Only where the values confirm one layout with one order; else nothing is explained.
+    If the values do not confirm exactly one layout with exactly one permutation, nothing is
+    explained.
     """
     found: list[tuple[Inferred, Permutation]] = []
     if samples:

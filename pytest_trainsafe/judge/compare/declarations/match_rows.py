@@ -1,4 +1,4 @@
-"""Finds the fused blocks of a dimension from the values: which rows the first rank holds.
+"""Finds the fused blocks of a dimension from the rows that the first rank holds.
 
 A fused projection (queries, keys and values; gate and value) is cut block by block, so the first
 rank holds the first rows of every block.  Called by `judge/compare/declarations/infer.py`.
@@ -19,11 +19,11 @@ from pytest_trainsafe.core.layout import Layout, Partial, Shard, Sizes
 def fused_blocks(
     parts: Sequence[Part], reference: torch.Tensor, layout: Layout, place: int, sizes: Sizes
 ) -> tuple[int, ...]:
-    """The sizes of the blocks in which the placement at `place` of a layout cuts its dimension.
+    """The sizes of the blocks in which the placement `layout[place]` cuts its dimension.
 
-    Empty where there is one block, where the rows cannot be told apart, or where they are in no
-    order that blocks make.  The result is a guess to be tried: rows are matched by one number
-    each.
+    Empty if there is only one block, if rows are not distinguishable, or if their order fits no
+    blocks.  The result is a guess that the caller must verify: rows are matched by one random
+    projection each.
     """
     placement = layout[place]
     assert isinstance(placement, Shard)
@@ -46,7 +46,7 @@ def fused_blocks(
 
 
 def _positions(part: torch.Tensor, whole: torch.Tensor, dim: int) -> np.ndarray | None:
-    """Where each row of a part is in the whole along a dimension; None unless it is increasing."""
+    """The index in the whole of each row of a part; None unless the indices increase."""
     rows, known = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (part, whole))
     if rows.shape[1] != known.shape[1] or not rows.numel() or whole.is_complex():
         return None

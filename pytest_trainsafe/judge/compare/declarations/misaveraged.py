@@ -1,8 +1,8 @@
-"""Tells a mean that is declared wrongly from code that is wrong.  Called by the ladder.
+"""Distinguishes a wrongly declared mean from wrong code.  Called by the ladder.
 
-`gradients: {mean: [dp]}` says that a rank's gradients are dp times the whole step's until the
-reduction averages them.  A wrong declaration makes everything before the reduction wrong by the
-size of an axis, and nothing after it.
+`gradients: {mean: [dp]}` declares that a rank's gradients are dp times those of the whole step
+until the reduction averages them.  If the declaration is wrong, every tensor before the reduction
+is off by the size of an axis, and no tensor after it is.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Misaveraged:
-    """The means that are declared, and those with which every tensor fits its reference.
+    """The declared means, and those with which every tensor matches its reference.
 
-    `tensors` counts those that do not fit as declared; `file` declares, "" for the program.
+    `tensors` counts the tensors that fail with the declared means.  `file` is the annotation file
+    with the declaration, "" if the program declares it.
     """
 
     gradients: Axes
@@ -44,7 +45,7 @@ class Misaveraged:
 
 
 def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
-    """Whether a mean is declared, and all that is wrong comes before the reduction."""
+    """Whether a mean is declared and only tensors from before the reduction are wrong."""
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     early = all(id is not None and id.kind in BEFORE for id in ids)
     reduced = bool(comparison.compared["main_grad"])
@@ -52,7 +53,7 @@ def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
 
 
 def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
-    """The means that ought to be declared; None where there are none with which all fits."""
+    """The means with which the whole candidate passes; None if there are none."""
     if comparison.suspects or not may_be_misaveraged(rung, comparison):
         return None
     gradients, loss = declared_means(rung.candidate)
@@ -67,7 +68,7 @@ def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
 
 
 def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
-    """The axes over which gradients, and the loss, are declared to be means."""
+    """The axes over which gradients, and the loss, are declared means."""
     gradients: dict[str, None] = {}
     loss: dict[str, None] = {}
     for rank in candidate.ranks:
@@ -81,7 +82,7 @@ def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
 
 
 def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
-    """Other means than those declared, of gradients alone first."""
+    """Other means than the declared ones; those that change only the gradients come first."""
     axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
     every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]
     for its in dict.fromkeys([loss, (), ("dp",)]):

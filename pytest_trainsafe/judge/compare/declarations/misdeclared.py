@@ -1,8 +1,8 @@
-"""Tells a declaration that is wrong from code that is.  Called by the ladder after a failure.
+"""Distinguishes wrong annotations from wrong code.  Called by the ladder after a failure.
 
-What is declared is taken for right until its parts do not even fit together.  Then the layouts
-that the values, or a parameter's shape, allow are looked at, as if nothing had been declared,
-and tried on the whole candidate.
+A declared layout is trusted unless its parts do not fit together.  Then the layouts that the
+values, or a parameter's shape, allow are tried on the whole candidate as if nothing had been
+declared.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: What parts look like that do not fit together.
+#: The checks that fail if parts do not fit together.
 _UNFIT = LAYOUT_CHECKS - {"replicas"}
 
-#: Where a user declares layouts.
+#: The prefixes of layout sources that users write.
 _BY_HAND = ("parameters", "modules", "attribute")
 
-#: Declarations told, and tensors looked at.
+#: Limits: wrong declarations reported, and tensors examined.
 MAX_TOLD = 3
 MAX_NAMES = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Misdeclared:
-    """What is declared wrongly, a sentence each; `left` is the first that is wrong all the same."""
+    """The wrong declarations, a sentence each; `left` is the first finding not explained."""
 
     told: list[str]
     left: Finding | None
 
 
 def misfits(rung: Rung, comparison: Comparison) -> bool:
-    """Whether parts do not fit together as somebody declared."""
+    """Whether parts with a user's layout do not fit together."""
     return next(_misfits(rung, comparison), None) is not None
 
 
 def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
-    """The declarations that do not fit, and what would; None where nothing does."""
+    """The wrong declarations and the layouts that fit; None if no layout fits."""
     needs: list[MissingLayout] = []
     told: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
         order: Permutation = ()
-        if id.kind == "param":  # it was filled by what is declared, so its shape alone tells
+        if id.kind == "param":  # its values depend on the declared layout, its shape does not
             fits = cut_by_shape(rung, id) if id.step == INITIAL else None
         else:
             fits, order = _by_values(rung, id)
@@ -99,14 +99,14 @@ def _first_left(comparison: Comparison, explained: set[TensorId]) -> Finding | N
 
 
 def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, TensorEvent]]:
-    """The first tensor of every name whose parts do not fit as they are declared by hand."""
+    """The first tensor of each name whose parts do not fit its user-declared layout."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
         id = finding.where
         if finding.verdict != "fail" or finding.check not in _UNFIT or id is None:
             continue
         kind = "activation" if id.kind == "activation_grad" else id.kind
-        key = (kind, id.module, id.name)  # a gradient lies as its output does, which comes first
+        key = (kind, id.module, id.name)  # outputs come before their gradients
         holders = rung.candidate.holders(id)
         if key in seen or len(seen) >= MAX_NAMES or not holders:
             continue
@@ -117,7 +117,7 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
 
 
 def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
-    """The one layout with which the parts are the reference, and the order of their dimensions."""
+    """The one layout with which the parts match the reference, and their permutation."""
     asked = [
         dataclasses.replace(
             sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]

@@ -1,8 +1,8 @@
-"""Proposes annotations for tensors that nobody annotated and that do not fit their reference.
+"""Proposes annotations for tensors that have none and differ from their reference.
 
-Called by the ladder for a comparison that failed.  A proposal changes no verdict: it is text
-until a user adopts it.  It is tried on the whole candidate first, which tells a layout that was
-left unsaid from a reduction that was forgotten: what follows of the latter is wrong.
+Called by the ladder for a failed comparison.  A proposal changes no verdict: it is text until a
+user adopts it.  Each proposal is first tried on the whole candidate.  This distinguishes a missing
+annotation from a missing reduction, which makes later tensors wrong.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ from pytest_trainsafe.judge.compare.tolerance.yardstick import FEW
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 
-#: Findings that a missing annotation causes.
+#: The checks that a missing annotation makes fail.
 LAYOUT_CHECKS = frozenset({"hole", "overlap", "layout", "replicas", "shape"})
 
-#: A layout that is declared later shows what is next; this many times it is looked again.
+#: How often the search is repeated: a newly found layout exposes the next missing one.
 ROUNDS = 4
 
-#: Tensors of one name whose layout is looked for together, and names in one round.
+#: Limits: tensors of one name whose layout is inferred together, and names per round.
 MAX_SAMPLES = 4
 MAX_NAMES = 500
 
-#: Of tensors with more elements than this, one is looked at: its values tell enough.
+#: If tensors have more elements than this, only one of a name is examined: its values suffice.
 LARGE = 2**20
 
 
 @dataclass(slots=True)
 class Proposal:
-    """What to add to the annotations, and what is left.
+    """The annotations to add, and what they leave unexplained.
 
-    `wanted` has the form of an annotation file; `tensors` counts those whose layout was found.
-    `left` is the first failing finding with everything adopted, None where nothing fails then;
-    `withheld` counts the sums that are not offered because something does.  `unexplained` says
-    of the first tensor without a layout what is nearest.  `file` is the annotation file that the
-    program read, "" for none, and `model` the one of several in it.  `means` is what
-    is yet to be averaged; `shaped` counts the parameters among `wanted` of which the shapes alone
-    tell that they are cut.
+    `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
+    found.  `left` is the first failing finding after all proposals are adopted, None if nothing
+    fails then; `withheld` counts the sums that are not proposed because something still fails.
+    `unexplained` describes the closest layout of the first tensor without a layout.  `file` is the
+    annotation file that the program read, "" for none, and `model` the section of it that the
+    program used.  `means` describes gradients that the reduction averages later.  `shaped` counts
+    the parameters in `wanted` whose shard was found by shape alone.
     """
 
     wanted: AnnotationPatch
@@ -81,12 +81,12 @@ class Proposal:
 
     @property
     def settles(self) -> bool:
-        """Whether nothing is left that another fault would have to explain."""
+        """Whether no second fault is needed to explain the failure."""
         return self.left is None or bool(self.shaped)
 
 
 def has_missing(rung: Rung, comparison: Comparison) -> bool:
-    """Whether anything failed that an annotation may be missing for."""
+    """Whether a missing annotation could explain any failing finding."""
     if next(_targets(rung, comparison), None) is not None:
         return True
     return may_be_means(rung, comparison)
@@ -98,11 +98,11 @@ def propose(
     loosen: Sequence[Loosen],
     again: Callable[[Rung, Comparison], tuple[Rung, Comparison]] | None = None,
 ) -> Proposal | None:
-    """Find the layouts that a failed comparison lacked; None where it lacked none.
+    """Find the missing layouts of a failed comparison; None if none is missing.
 
-    `again` measures rounding again for a comparison that fails by little, as the ladder does
-    before it reports: what annotations leave may be due to a small sample of noise.
-    Where some tensors could not be judged, for want of values, nothing can be tried.
+    `again` measures rounding again for a comparison that fails narrowly, as the ladder does before
+    it reports: what remains after the annotations may come from too few noise samples.  None also
+    if some tensors could not be judged because their values were not recorded.
     """
     if comparison.suspects:
         return None
@@ -146,7 +146,7 @@ def propose(
     kept = [need for need in needs.values() if left is None or not need.sums]
     shaped = _shaped(rung, first)
     if shaped or averaged is not None:
-        unexplained = ""  # by their values, which are of other elements; or something fits
+        unexplained = ""  # its values belong to other elements, or a proposal fits
     candidate = rung.candidate
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
     sp = bool(candidate.point.get("sp", False))
@@ -169,7 +169,7 @@ def propose(
 
 
 def _declare(result: AnnotationPatch, averaged: Means) -> None:
-    """Add means to the annotations that are wanted."""
+    """Add means to the proposed annotations."""
     if averaged.gradients or (averaged.dropped and averaged.wrapper):
         result["gradients"] = {"mean": list(averaged.gradients)}
     if averaged.loss:
@@ -178,7 +178,7 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """What is said of a mean that would fit, where clipping hides whether it is one."""
+    """The message for a mean that would fit, if clipping hides whether the reduction averages."""
     axes = " and ".join(averaged.gradients or averaged.dropped)
     over = f"means over {axes}" if averaged.gradients else f"no means over {axes}"
     return (
@@ -190,12 +190,12 @@ def _hidden(averaged: Means) -> str:
 
 
 def _used(candidate: Trace) -> Annotations:
-    """The annotations that the candidate was recorded with."""
+    """The annotations with which the candidate was recorded."""
     return next(iter(candidate.ranks[0].events_of(Annotations)), Annotations())
 
 
 def _sources(candidate: Trace) -> dict[str, str]:
-    """Every module that recorded an output, in the order of dataflow, with its layout's source."""
+    """The layout source of every module that recorded an output, in dataflow order."""
     return {
         id.module: event.layout_source
         for rank in candidate.ranks
@@ -205,14 +205,14 @@ def _sources(candidate: Trace) -> dict[str, str]:
 
 
 def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
-    """The layouts found for what fails now, and what is nearest to the first one not found."""
+    """The layouts found for the failing tensors, and the closest to the first one not found."""
     found: list[MissingLayout] = []
     unexplained = ""
     failed = {f.where for f in comparison.findings if f.verdict == "fail"}
     for id in _targets(rung, comparison):
         outputs = id.kind == "activation_grad"
         if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
-            continue  # the output's own layout may settle its gradient too
+            continue  # the output's layout may determine its gradient's
         tp_only = id.kind in ("param", "param_grad")
         axes = ("tp",) if tp_only else _axes(rung.candidate, id)
         asked = list(samples(rung, id))
@@ -234,7 +234,7 @@ def _same(where: TensorId, id: TensorId, kind: str) -> bool:
 
 
 def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
-    """The first failing tensor of every name that may lack an annotation, in dataflow order."""
+    """The first failing tensor of each name that may lack an annotation, in dataflow order."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
         id = finding.where
@@ -247,7 +247,7 @@ def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
 
 
 def _open(candidate: Trace, id: TensorId) -> bool:
-    """Whether annotations could say more of a tensor than is declared."""
+    """Whether a tensor's layout may lack an annotation."""
     holders = candidate.holders(id)
     if not holders:
         return False
@@ -266,13 +266,13 @@ def _open(candidate: Trace, id: TensorId) -> bool:
 
 
 def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
-    """The axes over which a layout may be declared: dp where its ranks share each micro-batch."""
+    """The axes over which a layout may be declared: also dp, if ranks share micro-batches."""
     split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
     return ("dp", *AXES) if split else AXES
 
 
 def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
-    """This tensor and others of its name and step, with what rounding allows of each."""
+    """This tensor and others of its name and step, each with its allowed rounding."""
     named = [
         other
         for other in rung.reference.ids()
@@ -293,7 +293,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
 
 
 class _Ratio:
-    """A tensor's error over what rounding allows, as the judge sees it."""
+    """Returns a tensor's error divided by its allowance, as the judge computes it."""
 
     def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
         self.reference = reference.numpy()
@@ -301,7 +301,7 @@ class _Ratio:
         self.least = 0.0
         self.others = []
         if id.kind == "param":
-            return  # parameters start equal, bit by bit
+            return  # parameters must start bitwise equal
         for trace in rung.measures():
             if trace.holders(id):
                 other = logical_tensor(trace, id).tensor
@@ -323,7 +323,7 @@ class _Ratio:
 def _need(
     rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
 ) -> MissingLayout | None:
-    """The need of a tensor that one layout explains, and that its values confirm."""
+    """The missing layout of a tensor if exactly one explains it and its values confirm it."""
     layouts = inferred.telling()
     event = rung.candidate.holders(id)[0][1]
     if len(layouts) != 1:
@@ -348,18 +348,18 @@ def _need(
 
 
 def order_at(candidate: Trace) -> str:
-    """What an order of dimensions is most likely due to: sp, else the role of an axis in use."""
+    """The likely cause of a permutation: sp, else the role of the first axis in use."""
     role = candidate.sizes.mesh.role
     in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
 
 
 def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
-    """What is said of a tensor that no layout explains."""
+    """The message for a tensor that no layout explains."""
     if inferred.explained:
         layouts = [describe(layout) for layout in inferred.telling()]
         if layouts == [describe(())]:
-            return ""  # held whole and right: what fails is no matter of layout
+            return ""  # replicated and correct: the layout is not at fault
         if layouts:
             return f"{id.path}: several layouts explain it alike: {'; '.join(layouts)}"
         shape = describe(inferred.explained[0].layout)
@@ -385,7 +385,7 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
 
 
 def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
-    """The cuts of parameters that were filled as if every rank held them whole, by their shapes."""
+    """The shards, by shape, of parameters that every rank initialised as if it held them whole."""
     found: list[MissingLayout] = []
     for finding in comparison.findings:
         id = finding.where
@@ -402,7 +402,7 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
 
 
 def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
-    """Whether all ranks hold the same values of a parameter of which more could be declared."""
+    """Whether all ranks hold equal values of a parameter whose layout may lack an annotation."""
     if not rung.candidate.holders(id) or not _open(rung.candidate, id):
         return False
     first, *others = (part.tensor for part in parts_of(rung.candidate, id))
@@ -410,7 +410,7 @@ def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
 
 
 def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
-    """The layout over tp that a parameter's shape shows; None where it shows none."""
+    """The layout over tp that follows from a parameter's shape; None if none does."""
     there = rung.reference.holders(id)
     if not there:
         return None

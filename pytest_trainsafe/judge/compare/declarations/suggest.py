@@ -1,7 +1,7 @@
-"""From layouts that were found to the annotations that would declare them.
+"""Turns inferred layouts into the annotations that declare them.
 
-Called by `propose.py`.  The result has the form of an annotation file, with one pattern
-for all the modules that it fits, and none that matches a module whose layout is another.
+Called by `propose.py`.  The result has the form of an annotation file.  One pattern covers as many
+modules as possible, and no pattern matches a module with another layout.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ AnnotationPatch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MissingLayout:
-    """A tensor whose layout no annotation declares, and the layout that explains it.
+    """A tensor whose layout is not fully declared, and the layout that explains it.
 
-    `section` is "modules", "parameters" or "loss", `name` the module's or parameter's, `place`
-    the key of a module's entry ("output", "output_grad.0").  `known` is what is declared already,
-    by `source`; `added` what was found beside it.  `ndim` is the tensor's; `order` restores its
-    dimensions where they are in another order, and `order_at` is an axis in use where they are.
+    `section` is "modules", "parameters" or "loss", `name` the name of the module or parameter,
+    `place` the key in a module's entry ("output", "output_grad.0").  `known` has the placements
+    that are declared, by `source`; `added` those that were inferred.  `ndim` is the tensor's number
+    of dimensions.  `order` is the permutation that restores the logical order of its dimensions,
+    and `order_at` the axis at which they are permuted.
     """
 
     section: str
@@ -40,12 +41,12 @@ class MissingLayout:
 
     @property
     def layout(self) -> Layout:
-        """All of it, cp outermost."""
+        """The declared and the inferred placements, cp outermost."""
         return tuple(sorted((*self.known, *self.added), key=lambda p: getattr(p, "axis", "")))
 
     @property
     def sums(self) -> bool:
-        """Whether the ranks hold terms, as they also do where a reduction was forgotten."""
+        """Whether the layout has partial sums, which a missing reduction causes too."""
         return any(isinstance(placement, Partial) for placement in self.added)
 
 
@@ -56,7 +57,7 @@ def place_of(id: TensorId) -> str:
 
 
 def inexpressible(need: MissingLayout, order: str) -> str:
-    """Why no annotation can say this, with sequences cut in `order`; "" where one can."""
+    """Why no annotation can declare this layout, given the file's cp_order; "" if one can."""
     for placement in need.added:
         if isinstance(placement, Partial) and placement.op == "avg" and need.section != "loss":
             return "a module's output cannot be annotated as a mean over ranks"
@@ -68,7 +69,7 @@ def inexpressible(need: MissingLayout, order: str) -> str:
 
 
 def cp_order(needs: Iterable[MissingLayout]) -> str:
-    """The order in which most of the tensors are cut over cp; "" where none is."""
+    """The order in which most of the tensors are cut over cp; "" if none is."""
     found = [
         _order(placement)
         for need in needs
@@ -92,9 +93,9 @@ def wanted(
 ) -> AnnotationPatch:
     """The annotations to add, in the form of a file.
 
-    `sources` are all the modules that recorded an output, with where its layout is from;
-    `parameters` all the parameters; `order` is the file's cp_order, "" where none is needed;
-    `sp` says whether sequence parallelism is on.
+    `sources` maps all modules that recorded an output to their layout's source; `parameters` has
+    all parameter names; `order` is the file's cp_order, "" if none is needed; `sp` says whether
+    sequence parallelism is on.
     """
     result: AnnotationPatch = {}
     if cp_order(needs):
@@ -117,7 +118,7 @@ def wanted(
 
 
 def _sequence_dim(needs: Iterable[MissingLayout]) -> int:
-    """The dimension that sp cuts, as far as cuts over tp tell: the most frequent but the last."""
+    """The dimension that sp cuts: the most frequent one cut over tp, except the last."""
     dims = [
         placement.dim
         for need in needs
@@ -144,12 +145,12 @@ def _modules(
     governed: dict[str, str] = {}
     for need in needs:
         entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sequence)
-        # A key beside "output" takes nothing from it.
+        # A key beside "output" does not inherit the placements of "output".
         more_of = need.added if need.place == "output" else need.layout
         additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sequence)
         governed[need.name] = need.source.removeprefix("modules: ")
     result: AnnotationPatch = {}
-    # An entry that all its modules want more of is completed where it stands.
+    # An entry is extended in place if all of its modules need the same additions.
     for pattern in dict.fromkeys(p for p in governed.values() if p != "default"):
         members = [m for m, source in sources.items() if source == f"modules: {pattern}"]
         more = [additions.get(member) for member in members]
@@ -161,14 +162,14 @@ def _modules(
         bare = [m for m, source in sources.items() if source == "default"]
         common = place == 0 and len(names) > 1 and set(names) <= set(bare)
         if common and all(module in entries for module in bare):
-            result = {"*": fields, **result}  # the first entry: every other one wins over it
+            result = {"*": fields, **result}  # the first entry: every later one takes precedence
         else:
             result |= dict.fromkeys(patterns(names, sources), fields)
     return result
 
 
 def _grouped(entries: Mapping[str, AnnotationPatch]) -> list[tuple[AnnotationPatch, list[str]]]:
-    """The names by what is wanted of them, the most frequent first."""
+    """The names grouped by their fields, the largest group first."""
     groups: dict[str, tuple[AnnotationPatch, list[str]]] = {}
     for name, fields in entries.items():
         groups.setdefault(json.dumps(fields, sort_keys=True), (fields, []))[1].append(name)
@@ -176,9 +177,9 @@ def _grouped(entries: Mapping[str, AnnotationPatch]) -> list[tuple[AnnotationPat
 
 
 def patterns(members: Sequence[str], every: Collection[str], levels: int = 1) -> list[str]:
-    """The shortest suffixes that together match all members and nobody else of `every`.
+    """The shortest suffix patterns that together match all members and no other name of `every`.
 
-    Suffixes have at least `levels` levels where the name has; numbers of layers become #.
+    Suffixes have at least `levels` levels if the name has; layer numbers become #.
     """
     left = list(members)
     found = []
@@ -205,7 +206,7 @@ def _output(layout: Layout, need: MissingLayout, sequence: int | None) -> Annota
     cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
     for placement in layout:
         if isinstance(placement, Partial):
-            # A gradient that is a term where the sequence is cut is whole where it is not.
+            # Such a gradient is partial only with sp on; without sp it is replicated.
             of_sp = sequence is not None and placement.axis == "tp"
             of_sp = of_sp and need.place.startswith("output_grad")
             fields[f"{'sp' if of_sp else placement.axis}_partial"] = True

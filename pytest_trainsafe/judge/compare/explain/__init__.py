@@ -1,1 +1,1 @@
-"""What may explain a wrong tensor: the evidence, and the words for it."""
+"""Collects the evidence on a wrong tensor and describes it."""

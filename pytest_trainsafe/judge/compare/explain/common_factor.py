@@ -1,4 +1,4 @@
-"""Takes the one factor out by which all gradients of a step are wrong, as a wrong clip makes them.
+"""Finds the one factor by which all gradients of a step are wrong, as a wrong clip makes them.
 
 Clipping multiplies every gradient by the same number, which depends on all of them: one wrong
 gradient, or a wrong norm, makes each of the others wrong too.  Called by the ladder and by
@@ -36,21 +36,21 @@ from pytest_trainsafe.judge.compare.explain.part_ratio import (
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement
 
-#: Right tensors that must have the same factor before it counts as common.
+#: How many gradients must have the same factor before it counts as common.
 LEAST = 2
 
-#: Gradients of the reference that tell whether it clips, and wrong ones that are explained anew.
+#: Limits: reference gradients checked for clipping, and wrong gradients explained a second time.
 FEW = 4
 
-#: The relative blur of numbers that are reported once, such as norms.
+#: The relative error of numbers that are reported once, such as norms.
 BLUR = 1e-5
 
 
 def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
-    """The factor that a step's main gradients share; None where they share none.
+    """The factor that a step's main gradients share; None if they share none.
 
-    All main gradients of the step that a factor would change must be wrong: clipping leaves none
-    out.  The factor may differ between ranks, as a norm does that is not summed over them.
+    Every main gradient of the step that the factor would change must be wrong, because clipping
+    omits none.  The factor may differ between ranks, as a norm does that is not reduced over them.
     """
     wrong = _wrong_gradients(comparison)
     if len(wrong) < LEAST:
@@ -74,9 +74,9 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
 
 
 def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
-    """The comparison with the factor that main gradients share, led by what that leaves wrong.
+    """The comparison with the common factor of its main gradients, their cause moved to the front.
 
-    Programs report the norm before or after the optimizer's step: it follows from the gradients.
+    The norm follows from the gradients, although programs may report it before or after the step.
     """
     factor = common_factor(rung, comparison)
     if factor is None or not factor.clips:
@@ -85,7 +85,7 @@ def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
 
 
 def _norm_after_gradients(comparison: Comparison) -> Comparison:
-    """The comparison with a wrong norm behind the wrong main gradients of its step."""
+    """The comparison with a wrong norm moved behind the wrong main gradients of its step."""
     wrong = {*_wrong_gradients(comparison)}
     places = [n for n, f in enumerate(comparison.findings) if f.where in wrong]
     if not places:
@@ -98,10 +98,10 @@ def _norm_after_gradients(comparison: Comparison) -> Comparison:
 
 
 def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
-    """The comparison with findings first that a factor of clipping does not explain.
+    """Move the findings that a clipping factor does not explain to the front of a comparison.
 
-    What is wrong beside the factor leads, explained with the factor taken out; where nothing is,
-    the norm leads.
+    Gradients that are wrong beyond the factor come first, explained with the factor divided out.
+    If there are none, the norm comes first.
     """
     findings = [_explained(rung, f, factor) for f in comparison.findings]
     failing = [f for f in findings if f.verdict == "fail"]
@@ -125,9 +125,9 @@ def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparis
 
 
 def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
-    """By rank, the factor that most parts have; None where none is shared, or all are 1.
+    """By rank, the factor that most parts have; None if none is shared, or all are 1.
 
-    Where several are, a `likely` one is taken before the most frequent.
+    A factor close to the one in `likely` takes precedence over the most frequent one.
     """
     factors: dict[int, float] = {}
     off = False
@@ -158,7 +158,7 @@ def _fit(parts: Mapping[int, Ratio], factors: Mapping[int, float]) -> bool:
 
 
 def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
-    """The main gradients of the failing step that are wrong, in dataflow order."""
+    """The wrong main gradients of the failing step, in dataflow order."""
     wrong = [
         f.where
         for f in comparison.findings
@@ -187,7 +187,7 @@ def _others_allow(
 
 
 def _norms(rung: Rung, step: int) -> dict[int, tuple[float, float]]:
-    """By rank, the gradient norm that it reports, and the reference's."""
+    """By rank, the gradient norms that the candidate's rank and the reference report."""
     id = TensorId(step, None, "grad_norm", "", "grad_norm")
     expected = logical_tensor(rung.reference, id).tensor if rung.reference.holders(id) else None
     if expected is None or expected.numel() != 1 or not is_whole(rung.candidate, id):
@@ -203,20 +203,21 @@ def _clipping(
     factors: Mapping[int, float],
     norms: Mapping[int, tuple[float, float]],
 ) -> Clips:
-    """What shows that the factor comes after the reduction: see `Factor.clips`."""
+    """The evidence that the factor is applied after the reduction: see `Factor.clips`."""
     if not norms:
         return "reference" if reference_clips(rung, scaled) else ""
 
     def near(one: float, other: float) -> bool:
+        """Whether two norms are equal up to rounding."""
         return abs(one - other) <= 10 * BLUR * max(abs(one), abs(other))
 
     pairs = [(factors[rank], *norms[rank]) for rank in factors if rank in norms]
     if all(near(factor * ours, theirs) for factor, ours, theirs in pairs):
         return "norms"
     if all(near(ours, factor * theirs) for factor, ours, theirs in pairs):
-        return ""  # the norm is that of gradients that were scaled before it
+        return ""  # the norm is that of gradients that were already scaled
     if not reference_clips(rung, scaled):
-        return ""  # nothing shows that anything is clipped
+        return ""  # no evidence of clipping
     return "right norm" if all(near(o, t) for _, o, t in pairs) else "wrong norm"
 
 
@@ -246,7 +247,7 @@ def _is_norm(finding: Finding, step: int) -> bool:
 
 
 def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
-    """A finding of one of the first tensors that are wrong beside the factor, explained anew."""
+    """A finding on one of the first tensors wrong beyond the factor, explained without it."""
     if finding.where not in factor.apart[:FEW] or finding.error is None:
         return finding
     found = reference_of(rung, finding.where)

@@ -1,8 +1,8 @@
-"""Which wrong steps of an optimizer follow from one factor on all gradients.
+"""Finds the wrong optimizer steps that one factor on all gradients explains.
 
-Frameworks clip inside of the optimizer's step, after the main gradients are recorded.  An
-optimizer's first moment is linear in the gradient of its step, so a factor on all gradients moves
-every first moment by the same multiple of its own gradient.  Called by `judge.localize.blame`.
+Frameworks clip inside the optimizer's step, after the main gradients are recorded.  An optimizer's
+first moment is linear in the gradient of its step, so a factor on all gradients changes every first
+moment by the same multiple of its own gradient.  Called by `judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from pytest_trainsafe.judge.compare.explain.part_ratio import (
 from pytest_trainsafe.judge.compare.patterns.uneven import FIRST_MOMENTS
 from pytest_trainsafe.judge.compare.rung import Rung
 
-#: What optimizers call their second moment, which is quadratic in the gradient.
+#: The names of the second moment, which is quadratic in the gradient, in optimizers.
 SECOND_MOMENTS = ("exp_avg_sq",)
 
 
 def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
-    """The paths of parameters whose steps are wrong by a factor on all gradients, and no more.
+    """The paths of parameters whose steps are wrong only by a common factor on all gradients.
 
-    `gradients` are the main gradients of the parameters whose steps are wrong; they agree.  Empty
-    where no such factor is shared.
+    `gradients` are the main gradients, all correct, of the parameters with wrong steps.  Empty if
+    they share no such factor.
     """
     moved: Ratios = {}
     for id in gradients:
@@ -64,7 +64,7 @@ def _agree(one: Ratio, known: Iterable[Ratio]) -> int:
 
 
 def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
-    """By rank, the multiple of its gradient by which a first moment (or an update) is off."""
+    """By rank, the error of a first moment (or an update) as a multiple of its gradient."""
     given = _of_reference(rung, gradient)
     if given is None:
         return None
@@ -77,9 +77,9 @@ def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
 
 
 def _second_agrees(rung: Rung, gradient: TensorId, given: torch.Tensor) -> bool:
-    """Whether the second moment is off by a multiple of the squared gradient too.
+    """Whether the error of the second moment is a multiple of the squared gradient.
 
-    If it is right, the optimizer itself weighs gradients otherwise.
+    If the second moment is correct, the optimizer itself weights gradients differently.
     """
     for moment in SECOND_MOMENTS:
         state = _state(gradient, moment)
@@ -113,7 +113,7 @@ def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | No
 
 
 def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
-    """The same of an optimizer without moments, by the parameter's update."""
+    """The same as `_moved` for an optimizer without moments, from the parameter's update."""
     for kind in ("master_param", "param"):
         id = msgspec.structs.replace(gradient, kind=kind)
         if not (rung.candidate.holders(id) and rung.reference.holders(id)):
@@ -124,7 +124,7 @@ def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int
         expected, value = theirs[0].tensor, _of_reference(rung, id)
         if value is None or expected.shape != given.shape:
             return None
-        # A stored value is rounded, and so is the difference of two of them.
+        # Stored values are rounded, and so is the difference of two of them.
         allowed = allowed_of(rung, id, value)
         found = {}
         for part in parts:

@@ -1,4 +1,4 @@
-"""Where in a tensor an error lies that nothing else explains."""
+"""Locates an error inside a tensor if no other pattern explains it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 
 
 def confined(wrong: Wrong) -> Pattern | None:
-    """The error lies within some rows, and everything outside them is right."""
+    """All errors are within some rows, and the rest of the tensor is correct."""
     difference = wrong.value - wrong.reference
     region = _wrong_rows(difference, wrong)
     words, axis = name_region(region, wrong)
@@ -25,13 +25,13 @@ def confined(wrong: Wrong) -> Pattern | None:
 
 
 def non_finite(wrong: Wrong) -> Pattern | None:
-    """The values that are not finite lie within some rows."""
+    """All values that are not finite are within some rows."""
     words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
     return Pattern("confined", f"not finite only in {words}", axis) if words else None
 
 
 def _wrong_rows(difference: torch.Tensor, wrong: Wrong) -> Region:
-    """Along each dimension, the rows whose error rounding does not explain."""
+    """Masks, one per dimension, of the rows whose error exceeds rounding."""
     region = []
     for dim, length in enumerate(difference.shape):
         rows = difference.abs().movedim(dim, 0).reshape(length, -1)

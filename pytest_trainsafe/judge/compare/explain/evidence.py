@@ -1,6 +1,6 @@
-"""Collects what may explain a wrong tensor, from the traces of its rung.  Called by the judge.
+"""Collects the evidence on a wrong tensor from the traces of its rung.  Called by the judge.
 
-Explaining loads more tensors than judging; only the tensors that lead a report are explained.
+Explaining loads more tensors than judging, so only the first tensors of a report are explained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
 def explain_tensor(
     rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
 ) -> Pattern | None:
-    """What a tensor that was judged wrong is, in relation to its reference."""
+    """The relation of a wrong tensor to its reference; None if no pattern matches."""
     assert merged.tensor is not None
     if merged.tensor.shape != reference.shape:
         return None
@@ -41,7 +41,7 @@ def explain_replicas(
     reference: torch.Tensor,
     others: Sequence[torch.Tensor],
 ) -> Pattern | None:
-    """What the replicas are that differ from the first, which is right."""
+    """The relation to the reference of the replicas that differ from the first, correct one."""
     uneven = unevenly_scaled(rung, id)
     if uneven is not None:
         return uneven
@@ -98,7 +98,7 @@ def _recorded(id: TensorId) -> TensorId:
 
 
 def _microbatches(rung: Rung, step: int) -> int:
-    """The micro-batches of a step, over all dp ranks."""
+    """The number of micro-batches of a step, over all dp ranks."""
     done = {
         rank.coordinates["dp"]: event.microbatches
         for rank in rung.candidate.ranks
@@ -109,7 +109,7 @@ def _microbatches(rung: Rung, step: int) -> int:
 
 
 def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
-    """The reference's values of the step before, and of the micro-batch before."""
+    """The reference's values of the previous step and of the previous micro-batch."""
     before = {}
     if id.step > INITIAL and id.kind != "update":
         before["of the step before"] = msgspec.structs.replace(id, step=id.step - 1)
@@ -126,7 +126,7 @@ def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
 
 
 def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
-    """The reference's gradients of each micro-batch, where `id` is what they add up to."""
+    """The reference's gradients of each micro-batch, if `id` is their sum."""
     if id.kind not in ("main_grad", "unclipped_grad"):
         return {}
     found = {}

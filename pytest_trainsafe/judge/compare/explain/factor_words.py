@@ -1,4 +1,4 @@
-"""A factor that all gradients of a step share, and how a report says it."""
+"""A factor that all gradients of a step share, and its text in a report."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from pytest_trainsafe.core.tensor_id import TensorId
 
 Clips = Literal["norms", "wrong norm", "right norm", "reference", ""]
 
-#: Ranks whose factors are listed.
+#: The largest number of ranks whose factors are listed.
 MAX_RANKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """By rank, the factor of the main gradients `scaled` of one step; those `apart` differ beside.
+    """By rank, the factor of the main gradients `scaled` of one step.
 
-    `clips` says what shows that the factor is applied after the reduction, as clipping is:
-    "norms" (it is the ratio of the reported norms), "wrong norm" and "right norm" (the reported
-    norm does not follow it), "reference" (the reference clips, and no norm is reported), or ""
-    where nothing shows it: then the reduction, or the loss, may be scaled.
+    The gradients `apart` are wrong beyond the factor.  `clips` is the evidence that the factor is
+    applied after the reduction, as clipping is: "norms" (it is the ratio of the reported norms),
+    "wrong norm" and "right norm" (the reported norm does not match it), "reference" (the reference
+    clips, and no norm is reported), or "" for no evidence: then the reduction, or the loss, may be
+    scaled.
     """
 
     step: int
@@ -60,12 +61,12 @@ def factor_text(factor: Factor) -> str:
 
 
 def factor_pattern(factor: Factor) -> Pattern:
-    """What a report says of its first tensor where nothing but a common factor is wrong."""
+    """The pattern of a report's first tensor if only a common factor is wrong."""
     return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor))
 
 
 def factor_cause(factor: Factor) -> str:
-    """What must be wrong where nothing but a factor of clipping is."""
+    """The cause if only a clipping factor is wrong."""
     match factor.clips:
         case "norms" | "wrong norm":
             return "the gradient norm is wrong, and clipping scales every gradient by it"

@@ -1,6 +1,6 @@
 """Counts the elements of a wrong tensor that differ, and finds the greatest difference.
 
-Called by the compare judge for tensors that it has judged wrong.
+Called by the compare judge for tensors that fail.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 
 from pytest_trainsafe.core.finding import Mismatch
 
-#: Elements compared at a time, which bounds the memory of the differences.
+#: The number of elements compared at a time, which bounds the memory of the differences.
 BLOCK = 2**18
 
 
 def mismatch_of(
     candidate: torch.Tensor, reference: torch.Tensor, rounding: float
 ) -> Mismatch | None:
-    """The Mismatch of a candidate's logical tensor; None where shapes differ, or without elements.
+    """The Mismatch of a candidate's logical tensor; None for different shapes or no elements.
 
-    `rounding` is the absolute norm that rounding may explain of the whole tensor, 0 for none.
-    Each element is allowed an even share of it.
+    `rounding` is the absolute norm of the error that rounding may explain in the whole tensor, 0
+    for none.  An equal share of it is allowed for each element.
     """
     if candidate.shape != reference.shape or reference.numel() == 0:
         return None
@@ -50,12 +50,12 @@ def mismatch_of(
 
 
 def _differences(ours: torch.Tensor, theirs: torch.Tensor) -> npt.NDArray[np.float64]:
-    """The absolute difference of every element; NaN where it is not a number."""
+    """The absolute difference of every element; NaN if a value is NaN."""
     wide = torch.complex128 if ours.is_complex() or theirs.is_complex() else torch.float64
     left, right = ours.to(wide).numpy(), theirs.to(wide).numpy()
     with np.errstate(over="ignore", invalid="ignore"):
         found: npt.NDArray[np.float64] = np.abs(left - right)
-    # Integers above 2**53 are not exact in float64, but whether they are equal is.
+    # Integers above 2**53 are not exact in float64, so test them for equality directly.
     if not ours.is_floating_point() and not ours.is_complex():
         unequal = (ours != theirs).numpy()
         found = np.where(unequal, np.maximum(found, 1.0), 0.0)

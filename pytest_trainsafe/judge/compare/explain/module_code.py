@@ -1,4 +1,4 @@
-"""The code of a module, as a report names it.  Called by the compare judge and by `localize`."""
+"""Locates the code of a module for a report.  Called by the compare judge and by `localize`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 from pytest_trainsafe.trace.schema import ModuleEvent
 
-#: Torch's own modules (`torch.nn.Linear`) are not where a bug is; what uses them is.
+#: Bugs are assumed to be in callers of torch's own modules (`torch.nn.Linear`), not in them.
 _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
 
 
 def module_code(modules: Mapping[str, ModuleEvent], path: str) -> tuple[str, str]:
-    """The class and the "file:line" of a module, or of the nearest around it that is not torch's.
+    """The class and "file:line" of a module, or of its nearest parent that is not torch's.
 
-    A forward that was set in place of the class's own is the module's code.  Both are "" where no
-    module around it has code that is known.
+    If a forward replaces that of the class, it is the module's code.  Both are "" if neither the
+    module nor a parent has known code.
     """
     while True:
         event = modules.get(path)

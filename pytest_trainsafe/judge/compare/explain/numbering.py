@@ -1,7 +1,7 @@
-"""Says where the ranks of dp did not share out the micro-batches that the reference computed.
+"""Finds micro-batches that dp ranks skipped or computed twice, compared with the reference.
 
-A micro-batch's number says which of the reference's it is compared with, so every number must be
-computed by one coordinate of dp, or by all where they share each batch.  Called by the judge.
+A micro-batch is compared with the reference's of the same number, so every number must be computed
+by one coordinate of dp, or by all if they share each batch.  Called by the judge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pytest_trainsafe.core.layout import axes_of
 from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
-#: Numbers that a message lists.
+#: The largest number of micro-batches that a message lists.
 _MAX_LISTED = 8
 
 #: The micro-batches of a step, each with the dp coordinates that computed it.
@@ -21,7 +21,7 @@ _Owners = dict[int, set[int]]
 
 
 def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
-    """The first step whose micro-batches are not the reference's, each computed once."""
+    """A finding on the first step that does not have each of the reference's micro-batches once."""
     if candidate.sizes["dp"] == 1 or shares_batches(candidate):
         return None
     found, due = _owners(candidate), _owners(reference)
@@ -54,15 +54,15 @@ def _owners(trace: Trace) -> dict[int, _Owners]:
 
 
 def _entered(rank: RankTrace) -> Iterable[tuple[int, int]]:
-    """The step and number of each micro-batch that left anything on a rank."""
+    """The (step, number) of each micro-batch with an input or a tensor on a rank."""
     if rank.note("level"):
-        return set()  # its numbers count calls
+        return set()  # with level="step" the numbers count calls
     given = {(event.step, event.microbatch) for event in rank.inputs}
     return given | {(id.step, id.microbatch) for id in rank.tensors if id.microbatch is not None}
 
 
 def shares_batches(trace: Trace) -> bool:
-    """Whether dp ranks have parts or terms of one micro-batch."""
+    """Whether dp ranks hold shards or partial sums of the same micro-batch."""
     return any(
         id.microbatch is not None
         and id.kind != "loss"
@@ -74,7 +74,7 @@ def shares_batches(trace: Trace) -> bool:
 
 
 def _different_data(trace: Trace, step: int, number: int) -> bool:
-    """Whether dp ranks that computed one micro-batch were given different data for it."""
+    """Whether dp ranks that computed the same micro-batch received different data for it."""
     given: dict[tuple[tuple[str, int], ...], set[tuple[str, ...]]] = {}
     for rank in trace.ranks:
         place = elsewhere(rank.coordinates, ("dp",))

@@ -1,4 +1,4 @@
-"""How each rank's part of a tensor relates to the reference's: as a multiple, up to rounding.
+"""Expresses each rank's part of a tensor as a multiple of the reference's, up to rounding.
 
 Called by `common_factor` and `common_step`.
 """
@@ -20,15 +20,15 @@ from pytest_trainsafe.judge.compare.errors import finite, norm
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
 
-#: A part must be this many times larger than its rounding, or it tells no factor.
+#: A part's norm must exceed its rounding by this factor to determine a ratio.
 SIGNIFICANT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How a rank's part relates to the reference's: `factor` times it, up to `left` (a norm).
+    """A rank's part as `factor` times the reference's; `left` is the norm of the remainder.
 
-    `size` is the norm of the reference's part, `allowed` what rounding explains of the tensor.
+    `size` is the norm of the reference's part, `allowed` the norm that rounding explains.
     """
 
     factor: float
@@ -38,12 +38,12 @@ class Ratio:
 
     @property
     def blur(self) -> float:
-        """How far rounding may move the factor."""
+        """The largest error of the factor that rounding explains."""
         return self.allowed / self.size if self.size else math.inf
 
     @property
     def telling(self) -> bool:
-        """Whether the part is a multiple of the reference's, and large enough to say which."""
+        """Whether the part is a multiple of the reference's and large enough to be certain."""
         return self.size > SIGNIFICANT * self.allowed and self.left <= self.allowed
 
     def fits(self, factor: float) -> bool:
@@ -56,7 +56,7 @@ Ratios = dict[TensorId, dict[int, Ratio]]
 
 
 def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
-    """By rank, how its part of a tensor relates to the reference's; None where nobody can say."""
+    """By rank, the ratio of its part of a tensor to the reference's; None if not comparable."""
     found = reference_of(rung, id)
     if found is None or not is_whole(rung.candidate, id):
         return None
@@ -71,14 +71,14 @@ def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
 
 
 def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
-    """How a value relates to a basis of its shape."""
+    """A value as a multiple of `basis`, which has its shape."""
     size = norm(basis.numpy())
     factor = float((value * basis).sum()) / size**2 if size else 0.0
     return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)
 
 
 def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.Tensor | None:
-    """What a rank would hold of the reference's tensor; None where its part has another shape."""
+    """A rank's part of the reference's tensor; None if the candidate's part has another shape."""
     try:
         its = extract(reference, part.layout, part.coordinates, rung.candidate.sizes)
     except (LayoutError, IndexError, RuntimeError):
@@ -87,7 +87,10 @@ def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.
 
 
 def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
-    """The reference's tensor and the norm that rounding explains of it."""
+    """The reference's tensor in float64 and the norm of the error that rounding explains.
+
+    None if the tensor is sketched, inconsistent, not floating-point or not finite.
+    """
     if not is_whole(rung.reference, id):
         return None
     merged = logical_tensor(rung.reference, id)
@@ -100,7 +103,7 @@ def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
 
 
 def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
-    """The norm that rounding explains of a tensor of the reference."""
+    """The norm of the error that rounding explains in a tensor of the reference."""
     others = [
         tensor.to(torch.float64).numpy()
         for trace in rung.measures()

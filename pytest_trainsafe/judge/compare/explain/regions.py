@@ -1,6 +1,6 @@
-"""Regions of a logical tensor in words: which rows of which dimension, and whose part they are.
+"""Describes regions of a logical tensor: the rows of each dimension and the ranks that hold them.
 
-A region is one mask per dimension; its elements are those that every mask holds.
+A region is one mask per dimension; an element belongs to it if every mask contains its index.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_
 from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
 
-#: A dimension of which more than this share is in the region says little; where its rows are
-#: single elements, half of them are within rounding by chance.
+#: A dimension is not named if more than this share of its rows is in the region.  The limit is
+#: lower if rows are single elements, half of which are within rounding by chance.
 MOST = 0.75
 MAX_ELEMENTS = 0.5
 
-#: Runs of indices that are listed one by one.
+#: The largest number of index ranges that are listed.
 MAX_RUNS = 3
 
 Region = list[torch.Tensor]
 
 
 def region_of(marked: torch.Tensor) -> Region:
-    """The smallest region that holds every marked element of a bool tensor."""
+    """The smallest region that contains every marked element of a bool tensor."""
     dims = range(marked.ndim)
     return [marked.movedim(dim, 0).reshape(marked.shape[dim], -1).any(dim=1) for dim in dims]
 
 
 def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
-    """The region in words and the mesh axis it follows; ("", "") for no real part of the tensor."""
+    """The region in words and its mesh axis; ("", "") if it is no proper part of the tensor."""
     words, axes = [], []
     for dim, mask in enumerate(region):
         most = MOST if wrong.reference.numel() > len(mask) else MAX_ELEMENTS
@@ -56,7 +56,7 @@ def _rows(dim: int, mask: torch.Tensor) -> str:
 
 
 def _owner(dim: int, mask: torch.Tensor, wrong: Wrong) -> tuple[str, str]:
-    """Which ranks along which axis hold these rows, where that is not all of them."""
+    """The ranks of one axis that hold these rows; ("", "") if all ranks of every axis do."""
     hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
     for axis in _axes(wrong.parts, dim):
         there = sorted({part.coordinates[axis] for part in hit})
@@ -82,7 +82,7 @@ def _indices(part: Part, dim: int, wrong: Wrong) -> np.ndarray[tuple[int], np.dt
     try:
         arrays = index_arrays(part.layout, part.coordinates, wrong.sizes, wrong.reference.shape)
     except LayoutError:
-        return np.empty(0, dtype=np.int64)  # merge has said so
+        return np.empty(0, dtype=np.int64)  # merge reports this error
     return arrays[dim]
 
 

@@ -1,4 +1,4 @@
-"""A wrong tensor, with everything that may explain it.  Made by the judge, read by the patterns."""
+"""A wrong tensor with the evidence on it.  Made by the judge, read by the patterns."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.judge.compare.errors import Norms, spread
 from pytest_trainsafe.judge.compare.errors import norm as array_norm
 
-#: An explanation may leave this share of the error unexplained, whatever rounding allows.
+#: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01
 
-#: Tensors of fewer elements are easily explained by chance.
+#: Tensors of fewer elements easily match a pattern by chance.
 FEW = 4
 
-#: So are those whose norm fewer elements carry than this (by participation ratio).
+#: So do those whose norm comes from fewer elements than this (by participation ratio).
 CARRIERS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A wrong logical tensor and its surroundings.
+    """A wrong logical tensor and the evidence on it.
 
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
-    ranks' own, `sizes` the mesh axes' sizes, `factors` other numbers a value may be scaled by
-    ("micro-batches").  `allowed` is the absolute norm that rounding explains, `slices` the same
-    by index of each dimension (empty: none known).  `dtype` is the reference's recorded dtype.
-    `earlier` holds the reference's values that came before, by what they are ("of step 0");
-    `terms` the gradients of each micro-batch that a gradient is the sum of.
+    ranks' parts, `sizes` the sizes of the mesh axes, `factors` other numbers that may scale a value
+    ("micro-batches").  `allowed` is the absolute norm of the error that rounding explains, `slices`
+    the same by index of each dimension (empty if unknown).  `dtype` is the dtype in which the
+    reference recorded the tensor.  `earlier` maps descriptions ("of step 0") to the reference's
+    earlier values; `terms` maps micro-batches to the gradients whose sum the tensor is.
     """
 
     value: torch.Tensor
@@ -52,17 +52,17 @@ class Wrong:
         object.__setattr__(self, "error", norm(self.value - self.reference))
 
     def explains(self, value: torch.Tensor, target: torch.Tensor | None = None) -> bool:
-        """Whether `value` is the reference (or `target`), up to rounding or a hundredth."""
+        """Whether `value` equals the reference (or `target`) up to rounding or 1 % of the error."""
         return self.settles(norm(value - (self.reference if target is None else target)))
 
     def settles(self, left: float) -> bool:
-        """Whether what an explanation leaves of the error is rounding, or a hundredth."""
+        """Whether a remaining error of norm `left` is rounding, or at most 1 % of the error."""
         share = 0.25 if self.value.numel() >= FEW else 0.05
         return left <= max(min(3 * self.allowed, share * self.error), LEFT_OVER * self.error)
 
 
 def by_few(tensor: torch.Tensor) -> bool:
-    """Whether a few elements carry the tensor's norm; such a tensor is like others by chance."""
+    """Whether a few elements carry the tensor's norm; then it may match a pattern by chance."""
     return spread(tensor.numpy()).few > 1 / math.sqrt(CARRIERS)
 
 

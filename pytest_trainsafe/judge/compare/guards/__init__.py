@@ -1,1 +1,1 @@
-"""Guards against checks that could not have failed, and what was not compared."""
+"""Guards against checks that could not have failed, and lists what was not compared."""

@@ -1,7 +1,7 @@
-"""Finds axes of a Point that a program asked for and that had no consequence in its Run.
+"""Finds axes of a Point that a program reads but that had no effect on its Run.
 
-An axis that the layouts of compared tensors name has had one.  Here are those that may leave no
-placement: each has another consequence, which a program that ignores the axis does not have.
+An axis named by the layout of a compared tensor had an effect.  This file covers axes that may
+leave no placement: each has another effect, which is absent if the program ignores the axis.
 Called by the guards (`judge/compare/guards/vacuity.py`).
 """
 
@@ -17,13 +17,13 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 
 def idle(rung: Rung, axis: str) -> str | None:
-    """Why an axis had no effect on the candidate; None where it had one, or nothing can tell."""
+    """Why an axis had no effect on the candidate; None if it had one, or this is unknown."""
     judge = _JUDGES.get(axis)
     return judge(rung) if judge is not None else None
 
 
 def _experts(rung: Rung) -> str | None:
-    """With ep, each rank holds a part of the parameters only."""
+    """With ep, each rank holds only some of the parameters."""
     ranks = rung.candidate.ranks
     held = {rank.rank: _parameters_of(rank) for rank in ranks}
     if not any(held.values()):
@@ -46,7 +46,7 @@ def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str
 
 
 def _sequence(rung: Rung) -> str | None:
-    """With sp, activations are split over tp along the sequence, and gradients are partial sums."""
+    """With sp, activations are sharded along the sequence, and gradients are partial sums."""
     candidate, role = rung.candidate, rung.candidate.sizes.mesh.role
     activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]
     gradients = list(_events(candidate, "param_grad"))
@@ -65,7 +65,7 @@ def _sequence(rung: Rung) -> str | None:
 
 
 def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[int]:
-    """The dimensions that a placement splits over tp."""
+    """The dimensions that a placement shards over tp."""
     match placement:
         case Shard() | ZigZag() if role(placement.axis) == "tp":
             yield placement.dim
@@ -75,7 +75,7 @@ def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[
 
 
 def _chunks(rung: Rung) -> str | None:
-    """With vpp, a rank of pp computes several parts of the model with others' parts between."""
+    """With vpp, a pp rank computes several model chunks that are not adjacent."""
     order: list[str] = []
     for id in in_dataflow(rung.reference):
         if id.kind == "activation" and id.module not in order:
@@ -99,6 +99,7 @@ def _chunks(rung: Rung) -> str | None:
 
 def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
     def judge(rung: Rung) -> str | None:
+        """The reason `why` unless a rank recorded that the axis took effect."""
         return None if any(axis in rank.note("ran") for rank in rung.candidate.ranks) else why
 
     return judge

@@ -1,8 +1,8 @@
-"""Finds gradients and states that pass, and whose values went through a narrower dtype.
+"""Finds passing gradients and optimizer states whose values were rounded to a narrower dtype.
 
-In half precision a sum that is kept in bfloat16 instead of float32 errs no more than one kernel
-does, so no tolerance tells it.  Its values do: all of them fit the narrower dtype, which a sum of
-many terms in float32 does not.  Called by the compare judge for tensors that pass.
+In half precision a sum accumulated in bfloat16 instead of float32 has no larger error than a single
+kernel, so no tolerance detects it.  Its values do: all of them are representable in the narrower
+dtype, unlike a sum of many terms in float32.  Called by the compare judge for tensors that pass.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds that recipes keep wide while parameters are narrow.
-#: Clipping multiplies by a factor that no narrow dtype holds, so gradients count from before it.
+#: The kinds that recipes keep wide while parameters are narrow.  Clipping multiplies by a factor
+#: that no narrow dtype represents, so unclipped gradients are checked.
 KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 
-#: The dtypes in which they are kept.
+#: The dtypes in which these kinds are kept.
 WIDE = frozenset({"float32", "float64"})
 
-#: A value of 24 bits fits 8 of them by chance once in 65 536 times; so many do not.
+#: A float32 value is representable in bfloat16 by chance once in 65 536 times.  The reference must
+#: have at least this many values that are not.
 LEAST = 4
 
-#: Most tensors are told apart by their first values.
+#: The first values decide for most tensors.
 HEAD = 64
 
 
 def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
-    """The dtype of the recipe, where a passing tensor's values went through it; None for none.
+    """The recipe's dtype if a passing tensor's values were rounded to it; otherwise None.
 
-    Both sides must store the tensor in a wider dtype, and the reference must use that.  The
-    candidate's own terms of the gradient must need it too: the gradient of one backward is as
-    narrow as its parameter, whatever it is stored in, and with ep one backward may do what the
-    reference does in several.
+    Both sides must store the tensor in a wider dtype, and the reference's values must need that
+    dtype.  The sum of the candidate's own gradient terms must need it too: the gradient of a single
+    backward has its parameter's precision in any dtype, and with ep a single backward may replace
+    several of the reference's.
     """
     recipe = rung.candidate.manifest.dtype
     if id.kind not in KINDS or not precision(recipe).low:
@@ -55,14 +56,14 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
 
 
 def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    """How many values a dtype cannot represent."""
+    """The number of values that a dtype cannot represent."""
     return int((tensor.to(dtype).to(tensor.dtype) != tensor).sum())
 
 
 def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:
-    """Whether the sum of a gradient's terms, as this trace has them, does not fit a dtype.
+    """Whether the sum of a gradient's terms in this trace is not representable in a dtype.
 
-    Of a state of the optimizer, the gradient of its parameter.
+    For an optimizer state, the gradient of its parameter.
     """
     if any(isinstance(p, Owned) for _, event in trace.holders(id) for p in event.layout):
         return False

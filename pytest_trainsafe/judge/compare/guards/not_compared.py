@@ -1,7 +1,7 @@
-"""Names what a comparison did not look at, whatever its verdict.  Called by the ladder.
+"""Lists what a comparison did not cover, whatever its verdict.  Called by the ladder.
 
-Nothing here fails a test: it says where one saw nothing.  What a kind mostly lacks is the
-guards' to doubt (`judge/compare/guards/vacuity.py`).
+These messages fail no test.  The guards doubt a comparison that lacks most of a kind
+(`judge/compare/guards/vacuity.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
 
-#: Names given of a kind, and things told of a trace.
+#: Limits: names listed per kind, and notes listed per trace.
 MAX_NAMED = 3
 MAX_TOLD = 4
 
 
 def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
-    """What was not compared, each in a sentence: tensors out of reach, or on one side only."""
+    """Sentences about what was not compared: unrecorded tensors, and those of one side only."""
     told = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
     told += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
     told += _noted([rung.candidate], "unused_annotation", "")
@@ -68,7 +68,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
 
 
 def _clipped(rung: Rung) -> list[str]:
-    """That the two clip their gradients in other ways, so that the rest is not comparable."""
+    """A sentence if candidate and reference clip gradients by different functions."""
     ours, theirs = (
         {function for rank in trace.ranks for function in rank.note("clipped")}
         for trace in (rung.candidate, rung.reference)
@@ -84,7 +84,7 @@ def _clipped(rung: Rung) -> list[str]:
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
-    """torch's functions that clip by the norm do the same in one call or in two."""
+    """The clip functions, with torch's two ways to clip by the norm taken as one."""
     by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
     return {by_norm[0] if function in by_norm else function for function in functions}
 
@@ -118,7 +118,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _whole_steps(candidate: Trace) -> list[str]:
-    """That nothing within steps was compared, where the program marked no micro-batch."""
+    """A sentence if only whole steps were compared, because no micro-batch was marked."""
     if any(rank.note("level") for rank in candidate.ranks):
         why = "ctx.watch has level='step'"
     elif any(step.microbatches for rank in candidate.ranks for step in rank.steps):
@@ -131,7 +131,7 @@ def _whole_steps(candidate: Trace) -> list[str]:
 
 
 def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
-    """The modules whose activations nobody saw, since torch.compile compiled their calls."""
+    """A sentence on the modules without activations, because torch.compile compiled their calls."""
     compiled, held = compiled_modules(rung.candidate), set(rung.candidate.ids())
     lacking = (id for id in rung.reference.ids() if id not in held and is_compiled(id, compiled))
     names = list(dict.fromkeys(id.module for id in lacking))

@@ -1,7 +1,7 @@
 """Guards against checks that could not have failed.  Each gives `inconclusive`, by name.
 
-A green test must mean that something was compared that a bug would have changed.
-Called by the ladder for a comparison that found nothing wrong.
+If a test passes, something was compared that a bug would have changed.  Called by the ladder for a
+comparison that found nothing wrong.
 """
 
 from __future__ import annotations
@@ -25,25 +25,26 @@ from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: A tensor whose allowance is as large as itself cannot fail; more than this share of a kind
-#: makes the kind's check vacuous.
+#: A tensor whose allowance is as large as its norm cannot fail.  If more than this share of a kind
+#: cannot, the kind's check is vacuous.
 MAX_INSENSITIVE = 0.5
 
-#: More than this share of a kind's tensors without a counterpart leaves the kind unchecked.
+#: A kind is unchecked if more than this share of its tensors has no counterpart.
 MAX_UNCOVERED = 0.5
 
-#: Zeros stay zeros whatever multiplies, sums or permutes them: more than this share of the
-#: activations leaves the forward pass unchecked.
+#: Scaling, summing and permuting do not change zeros.  If more than this share of the activations
+#: is zero, the forward pass is unchecked.
 MAX_ZERO = 0.75
 
-#: The kinds of which a candidate owes the reference's tensors.  Optimizers name and keep their
-#: state as they like, and master copies and the gradient's norm are not kept by all.
+#: The kinds that a candidate must record wherever the reference does.  Others are optional:
+#: optimizers differ in the names and the form of their state, and not every program has master
+#: copies or a gradient norm.
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
 
-#: The checks of how a run was set up: where something is wrong, they may be the reason.
+#: The checks of a run's setup.  If another check fails, these may show the cause.
 SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
 
-#: Axes that may be in effect without a tensor being cut by them, and their values of no effect.
+#: Axes that may take effect without sharding a tensor, and their values that have no effect.
 _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
     "sp": (False,),
     "vpp": (1,),
@@ -53,14 +54,14 @@ _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
     "compile": (False,),
 }
 
-#: Bytes of zeros that are hashed at a time.
+#: The number of bytes of zeros that are hashed at a time.
 _BLOCK = 2**20
 
 Guard = Iterator[tuple[str, str]]
 
 
 def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
-    """Every guard that finds the comparison empty of meaning."""
+    """A finding for every guard that doubts the comparison."""
     checks = (
         _compared(comparison),
         _coverage(comparison),
@@ -96,7 +97,7 @@ def _compared(comparison: Comparison) -> Guard:
 def _coverage(comparison: Comparison) -> Guard:
     for kind in COVERED:
         missing, compared = comparison.uncovered[kind], comparison.compared[kind]
-        if not compared:  # what is annotated as local may be much, and must not be all
+        if not compared:  # local annotations may cover most of a kind, but not all of it
             missing += comparison.local[kind]
         if missing > MAX_UNCOVERED * (missing + compared):
             text = (
@@ -128,10 +129,10 @@ def _gradients(rung: Rung) -> Guard:
 
 
 def _weights(rung: Rung) -> Guard:
-    """Weights, not only biases and scales, must have values and move.
+    """Weights, not only biases and scales, must be non-zero and move.
 
-    Where all weights are zero every layer yields its bias, and only biases have gradients: what a
-    layer does to its input never shows.
+    If all weights are zero, every layer returns its bias, and only biases have gradients: then an
+    error in what a layer does to its input has no effect.
     """
     start = [id for id in rung.reference.ids() if id.kind == "param" and id.step == INITIAL]
     weights = [id for id in start if _is_matrix(rung.reference, id)]
@@ -161,14 +162,14 @@ def _is_matrix(trace: Trace, id: TensorId) -> bool:
 
 
 def _is_zero(trace: Trace, id: TensorId) -> bool:
-    """Whether every element is zero (and none -0)."""
+    """Whether every element is zero (and none is -0)."""
     return all(_is_zero_part(trace, rank, event) for rank, event in trace.holders(id))
 
 
 def _is_zero_part(trace: Trace, rank: RankTrace, event: TensorEvent) -> bool:
     if event.sketch >= 0:
         return not trace.sketch(rank.rank, event).any()
-    # Only what has its values in a file is known to be as large as it says.
+    # The declared size is verified only for values that are stored in a file.
     return bool(event.key) and event.hash == _hash_of_zeros(_bytes_of(event))
 
 
@@ -185,7 +186,7 @@ def _hash_of_zeros(size: int) -> str:
 
 
 def _any(trace: Trace, id: TensorId) -> bool:
-    """Whether a tensor has an element that is not zero."""
+    """Whether a tensor has a non-zero element."""
     if not is_whole(trace, id):
         sketch = logical_sketch(trace, id)
         return sketch is not None and bool(sketch.values.any())
@@ -209,7 +210,7 @@ def _moved(comparison: Comparison) -> Guard:
 
 
 def _inputs(candidate: Trace) -> Guard:
-    """dp ranks must see different data, tp ranks the same."""
+    """dp ranks must receive different data, tp ranks the same."""
     work = _work_of(candidate)
     for here, there in _neighbours(candidate, "dp", work):
         if work(here) == work(there):
@@ -229,18 +230,18 @@ def _inputs(candidate: Trace) -> Guard:
 
 
 def _in_effect(candidate: Trace) -> Guard:
-    """Each axis of the Point must have done something: split a tensor, or share out the work."""
+    """Each axis of the Point must shard a tensor or distribute the work."""
     mesh = candidate.sizes.mesh
     named = {
         axis
         for rank in candidate.ranks
         for event in rank.tensors.values()
-        if event.id.kind != "param_grad"  # a term of a sum over cp in any program
+        if event.id.kind != "param_grad"  # a partial sum over cp in every program
         for placement in event.layout
         for axis in axes_of(placement)
     }
     if any(map(_work_of(candidate), candidate.ranks)):
-        named.add("dp")  # or else `dp-inputs` says so
+        named.add("dp")  # `dp-inputs` covers dp if its ranks did the same work
     used = mesh.expand(named)
     shares = {"cp": _inputs_of, "pp": _modules_of}
     for axis, size in candidate.sizes.items():
@@ -275,7 +276,7 @@ def _in_effect(candidate: Trace) -> Guard:
 
 
 def _consequences(rung: Rung) -> Guard:
-    """An axis that the program asked for must have had its consequence."""
+    """An axis that the program reads must have its effect."""
     asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
     for axis, value in rung.candidate.point:
         if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
@@ -286,9 +287,9 @@ def _consequences(rung: Rung) -> Guard:
 
 
 def _keep_all_states(candidate: Trace) -> bool:
-    """Whether all dp ranks keep the same states of the optimizer, none of them a part over dp.
+    """Whether all dp ranks hold the same optimizer states, none of them sharded over dp.
 
-    No where none are recorded: some optimizers keep them where nobody finds them.
+    False if no states are recorded: some optimizers keep them out of the recorder's reach.
     """
     pairs = list(_neighbours(candidate, "dp", _states_of))
     return bool(pairs) and all(
@@ -310,7 +311,10 @@ def _states_of(rank: RankTrace) -> frozenset[TensorId]:
 def _neighbours(
     candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
 ) -> Iterator[tuple[RankTrace, RankTrace]]:
-    """Pairs of ranks with a share that differ only in their place along `axis`, or a role."""
+    """Pairs of ranks that differ only in their coordinates along an axis or a role.
+
+    Ranks for which `share` returns nothing are omitted.
+    """
     ranks = [rank for rank in candidate.ranks if share(rank)]
     members = {*candidate.sizes.mesh.members(axis)}
     for place, here in enumerate(ranks):
@@ -320,19 +324,19 @@ def _neighbours(
 
 
 def _apart(here: RankTrace, there: RankTrace) -> list[str]:
-    """The mesh axes on which two ranks stand apart."""
+    """The mesh axes along which two ranks have different coordinates."""
     return [axis for axis, at in here.coordinates.items() if there.coordinates[axis] != at]
 
 
 def _inputs_of(rank: RankTrace) -> tuple[str, ...]:
-    """The hashes of everything a rank was given to train on."""
+    """The hashes of all inputs that a rank received."""
     return tuple(digest for event in rank.inputs for digest in event.hashes)
 
 
 def _work_of(candidate: Trace) -> Callable[[RankTrace], tuple[str, ...]]:
-    """What tells the work of one dp rank from another's: its inputs, where any were seen.
+    """A function that returns a rank's inputs; its losses and gradients if no inputs are recorded.
 
-    No inputs are seen of a model that runs inside a compiled region; its losses and gradients are.
+    The inputs of a model that runs inside a compiled region are not recorded.
     """
     return _inputs_of if any(map(_inputs_of, candidate.ranks)) else _results_of
 
@@ -344,10 +348,10 @@ def _results_of(rank: RankTrace) -> tuple[str, ...]:
 
 
 def _data_of(rank: RankTrace) -> tuple[str, ...]:
-    """The hashes of what the model's first stage was given.
+    """The hashes of the inputs of the model's first stage; () for other stages.
 
-    Later stages, and later chunks on a rank, are given what comes out of those before them; with
-    sp every tp rank has its shard of that.
+    The inputs of later stages, and of later chunks on a rank, are outputs of earlier ones, which
+    with sp are sharded over tp.
     """
     if rank.coordinates["pp"]:
         return ()
@@ -360,7 +364,7 @@ def _modules_of(rank: RankTrace) -> frozenset[str]:
 
 
 def _skipped(rung: Rung) -> Guard:
-    """Steps that a framework left out, where the reference did not."""
+    """Optimizer steps that the candidate skipped and the reference did not."""
     expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
     found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
     for why in dict.fromkeys(why for why in found if why not in expected):

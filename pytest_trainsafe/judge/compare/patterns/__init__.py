@@ -1,1 +1,1 @@
-"""What a wrong value is, in relation to the right one: one file for each relation."""
+"""Relations of a wrong value to the correct one, one per file."""

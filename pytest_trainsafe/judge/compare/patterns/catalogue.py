@@ -1,8 +1,8 @@
-"""What a wrong value is, in relation to the right one.
+"""Finds the relation of a wrong value to the correct one.
 
-Each pattern is a function of a Wrong tensor that returns a Pattern or None.  A pattern must
-explain the error: with it undone, what is left of the error is rounding, or a hundredth.
-Called by the judge for the tensors that lead a report.
+Each pattern is a function of a Wrong tensor that returns a Pattern or None.  A pattern must explain
+the error: what remains of the error after undoing it is rounding, or at most 1 %. Called by the
+judge for the first tensors of a report.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.compare.patterns.shard import other_shard
 from pytest_trainsafe.judge.compare.patterns.sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.zero import zero, zero_in_part
 
-#: The most specific first: what a pattern further down explains too is told by the first.
+#: The most specific patterns first: the first match is reported.
 PATTERNS: tuple[Callable[[Wrong], Pattern | None], ...] = (
     zero,
     narrower,
@@ -42,7 +42,7 @@ PATTERNS: tuple[Callable[[Wrong], Pattern | None], ...] = (
 
 
 def explain(wrong: Wrong) -> Pattern | None:
-    """The first pattern that explains a wrong tensor; where the error lies, if none does."""
+    """The first pattern that explains a wrong tensor, or the region of the error; else None."""
     if not bool(torch.isfinite(wrong.value).all()):
         return non_finite(wrong)
     for pattern in PATTERNS:

@@ -1,6 +1,6 @@
-"""Another mask: zeros in other places than the reference's, and what neither masks is right.
+"""Another mask: zeros at other positions than the reference's, and correct values elsewhere.
 
-Of masks that leave equally many values of each row, as a router's top-k does, it is the choice.
+If both keep the same number of values in each row, as a router's top-k does, the choice differs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 
 
 def other_mask(wrong: Wrong) -> Pattern | None:
-    """Some values are zero here alone, others in the reference alone; most are shared, and right.
+    """Some values are zero only here, others only in the reference; most are shared and correct.
 
-    With few in common a tensor of many zeros would look like another mask of any other.  Where
-    whole rows are masked otherwise, which rows they are says more (`confined`).
+    The majority is required because a tensor of mostly zeros would match any other.  If whole rows
+    are masked differently, `confined` names the rows instead.
     """
     kept, due = wrong.value != 0, wrong.reference != 0
     here, there, shared = ~kept & due, kept & ~due, kept & due
@@ -41,7 +41,7 @@ def other_mask(wrong: Wrong) -> Pattern | None:
 
 
 def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
-    """How many values of every row both leave, where all rows have equally many; else 0."""
+    """The number of values that both keep in every row; 0 if the rows differ in it."""
     if due.ndim < 2 or not due.numel():
         return 0
     counts, few = due.sum(-1), int(due.reshape(-1, due.shape[-1])[0].sum())

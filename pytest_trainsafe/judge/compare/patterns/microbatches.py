@@ -1,4 +1,4 @@
-"""Gradients that add up other micro-batches than they ought to."""
+"""Gradients that sum other micro-batches than the reference's."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import torch
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong
 
-#: How far a measured weight may be from the right one.
+#: The allowed error of a measured weight.
 BLUR = 0.02
 
-#: The more weights are fitted, the more elements it takes to trust them.
+#: How many elements are needed per fitted weight.
 ELEMENTS_PER_WEIGHT = 4
 
 
 def other_weights(wrong: Wrong) -> Pattern | None:
-    """A sum over micro-batches with some left out or counted twice.
+    """A sum over micro-batches in which some are missing or counted twice.
 
     Fits the value as a weighted sum of the reference's micro-batch gradients, and the reference
-    likewise; both must fit, and the weights differ in some micro-batches.
+    likewise.  Both must fit, and the weights of some micro-batches must differ.
     """
     count = len(wrong.terms)
     if count < 2 or wrong.value.is_complex():
@@ -28,10 +28,10 @@ def other_weights(wrong: Wrong) -> Pattern | None:
     if wrong.value.numel() < ELEMENTS_PER_WEIGHT * count:
         return None
     terms = torch.stack([term.reshape(-1) for term in wrong.terms.values()], dim=1)
-    # A Gram matrix keeps the work to one pass over the terms.
+    # With a Gram matrix, one pass over the terms is enough.
     gram = terms.T @ terms
     if float(torch.linalg.cond(gram)) > 1e8:
-        return None  # micro-batches that are alike cannot be told apart
+        return None  # micro-batches with similar gradients cannot be distinguished
     both = torch.stack([wrong.value.reshape(-1), wrong.reference.reshape(-1)], dim=1)
     weights = torch.linalg.solve(gram, terms.T @ both)
     fitted = (terms @ weights).T.reshape(2, *wrong.value.shape)

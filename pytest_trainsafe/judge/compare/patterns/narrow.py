@@ -1,4 +1,4 @@
-"""Values that passed through a narrower dtype."""
+"""Values that were rounded to a narrower dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NARROWER = {
     "float32": (torch.bfloat16, torch.float16),
 }
 
-#: A value of fewer significant bits (0, 1, 0.5) fits every dtype, whatever it passed through.
+#: A value of fewer significant bits (0, 1, 0.5) is representable in every dtype.
 PLAIN_BITS = 4
 
 
@@ -23,7 +23,7 @@ def narrower(wrong: Wrong) -> Pattern | None:
     for dtype in _NARROWER.get(wrong.dtype, ()):
         if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):
             continue
-        # A sum of a few rounded terms errs a little more than one rounding.
+        # The error of a sum of a few rounded terms is slightly larger than that of one rounding.
         if wrong.error > 2 * torch.finfo(dtype).eps * norm(wrong.reference):
             continue
         name = str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Values of another time: of the step or the micro-batch before."""
+"""Stale values: those of the previous step or micro-batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few
 
 
 def stale(wrong: Wrong) -> Pattern | None:
-    """The value is one that the reference had earlier; of a few elements that would be chance."""
+    """The value is an earlier one of the reference's; not tested if few elements differ."""
     if by_few(wrong.value - wrong.reference):
         return None
     for when, earlier in wrong.earlier.items():

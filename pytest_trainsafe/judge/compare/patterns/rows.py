@@ -1,4 +1,4 @@
-"""Rows of the reference in the wrong places: shifted, permuted, or copied over others."""
+"""Rows of the reference in wrong positions: shifted, permuted, or copied over others."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import torch
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.wrong import LEFT_OVER, Wrong, norm
 
-#: Rows that are matched with each other; a matrix of their distances is kept.
+#: The largest number of rows that are matched; the matrix of their distances is kept.
 MAX_ROWS = 2048
 
-#: Elements of a row that are looked at to find its match; the match is checked in full.
+#: How many elements of a row are used to find its match; the match is verified in full.
 SAMPLED = 64
 
-#: Fewer elements than this in the rows that moved are matched by chance.
+#: Moved rows with fewer elements than this in total match by chance.
 FEWEST = 8
 
-#: The farthest shift that is tried.
+#: The largest shift that is tried.
 FARTHEST = 4
 
 
@@ -46,7 +46,7 @@ def _shifts(wrong: Wrong, dim: int, by: int) -> bool:
         return False
     error = norm(value - wrong.reference.narrow(dim, here, kept))
     left = norm(value - expected)
-    # Where the rows are all alike, a shift changes nothing and explains nothing.
+    # If the rows are all alike, a shift changes nothing and explains nothing.
     return (
         error >= wrong.error / 4
         and error > wrong.allowed
@@ -55,7 +55,7 @@ def _shifts(wrong: Wrong, dim: int, by: int) -> bool:
 
 
 def permuted(wrong: Wrong) -> Pattern | None:
-    """The wrong rows along one dimension are rows of the reference, in another order or copied."""
+    """The wrong rows along one dimension are rows of the reference, permuted or copied."""
     for dim in range(wrong.reference.ndim):
         found = _sources(wrong, dim)
         if found is None:
@@ -78,12 +78,12 @@ def permuted(wrong: Wrong) -> Pattern | None:
 
 
 def _sources(wrong: Wrong, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The wrong rows along a dimension and the reference's rows they are nearest to."""
+    """The wrong rows along a dimension and the closest rows of the reference, or None."""
     length = wrong.reference.shape[dim]
     reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)
     width = reference.shape[1]
     errors = (value - reference).square().sum(dim=1).sqrt()
-    # A row that is right to within its share of rounding stays where it is.
+    # A row with no more error than its share of rounding keeps its position.
     limit = max(2 * wrong.allowed / max(length, 1) ** 0.5, 1e-3 * wrong.error / length**0.5)
     rows = (errors > limit).nonzero().flatten()
     if len(rows) * width < FEWEST or max(len(rows), length) > MAX_ROWS:
@@ -94,7 +94,7 @@ def _sources(wrong: Wrong, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None
     if bool((sources == rows).any()):
         return None
     if width < FEWEST and sorted(sources.tolist()) != rows.tolist():
-        return None  # the nearest of many short rows is near by chance
+        return None  # among many short rows, one is close by chance
     return rows, sources
 
 

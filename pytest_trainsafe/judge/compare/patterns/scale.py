@@ -1,4 +1,4 @@
-"""Values that are a multiple of the right ones."""
+"""Values that are a multiple of the correct ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few, norm
 
-#: How far a measured factor may be from the one it is named by; rounding blurs it.
+#: The allowed relative error of a measured factor against the size that names it.
 BLUR = 0.02
 
-#: What a kind of value is scaled by in practice, the likeliest first, where sizes are equal.
+#: What usually scales each kind, most likely first; this decides between equal sizes.
 _REDUCED = ("dp", "cp", "micro-batches", "tp", "pp")
 _LIKELY = {
     "activation": ("tp", "cp", "dp", "pp", "micro-batches"),
@@ -23,7 +23,7 @@ _LIKELY = {
     "param_grad": ("cp", "micro-batches", "tp", "dp", "pp"),
 }
 
-#: Kinds that an optimizer's step makes of gradients: their factors are mostly its own.
+#: The kinds that an optimizer's step computes; a wrong factor usually comes from the step.
 _STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
 
 MAX_NAMES = 3
@@ -32,8 +32,8 @@ MAX_NAMES = 3
 def scaled(wrong: Wrong) -> Pattern | None:
     """The value is a multiple of the reference.
 
-    A few elements, or a few that outweigh the others, are always nearly a multiple of something:
-    they must be so by the size of an axis, or its inverse.
+    A few elements, or a few that outweigh the others, are always close to some multiple.  For them
+    the factor must be the size of an axis, or its inverse.
     """
     power = float(wrong.reference.abs().square().sum())
     if power == 0:
@@ -74,7 +74,7 @@ def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
 
 
 def _digits(factor: float, wrong: Wrong) -> str:
-    """The factor with no more digits than rounding leaves it."""
+    """The factor, with only the digits that rounding leaves."""
     blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
     return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
 
@@ -84,7 +84,7 @@ def _or(names: list[str]) -> str:
 
 
 def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
-    """The sizes near a factor with what they are the size of: axes, or else products."""
+    """The sizes close to a factor, each with its names: single axes, or else products."""
     order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}
     mesh = mesh_of(wrong.sizes)
@@ -92,6 +92,7 @@ def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
     divided = mesh.expand(p.axis for p in layout if isinstance(p, Scaled))
 
     def likely(name: str) -> tuple[int, bool]:
+        """Sort key: the role's position in the order, then axes that are already divided by."""
         role = mesh.role(name)
         return order.index(role) if role in order else len(order), name in divided
 

@@ -1,4 +1,4 @@
-"""Ranks that hold each other's parts."""
+"""Ranks that hold each other's shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_trainsafe.judge.compare.explain.wrong import FEW, LEFT_OVER, Wrong, 
 
 
 def other_shard(wrong: Wrong) -> Pattern | None:
-    """Every rank along an axis holds a part of the reference, and some hold another's."""
+    """Every rank along an axis holds a shard of the reference, and some hold another rank's."""
     for axis, size in wrong.sizes.items():
         if size == 1 or not wrong.parts or not all(_splits(part, axis) for part in wrong.parts):
             continue
@@ -37,7 +37,7 @@ def _splits(part: Part, axis: str) -> bool:
 
 
 def _whose(part: Part, axis: str, wrong: Wrong) -> int | None:
-    """The coordinate along `axis` whose part of the reference a rank holds, its own first."""
+    """The coordinate along `axis` whose shard of the reference a rank holds; None if none fits."""
     mine = part.tensor.to(wrong.reference.dtype)
     own = part.coordinates[axis]
     others = [other for other in range(wrong.sizes[axis]) if other != own]

@@ -1,4 +1,4 @@
-"""Ranks that hold terms of a sum where each ought to hold the sum."""
+"""Ranks that hold partial sums instead of the sum."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pytest_trainsafe.core.layout import Partial, axes_of
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
 
-#: Ranks that are listed one by one.
+#: The largest number of ranks that are listed.
 MAX_RANKS = 8
 
 _NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
 
 
 def partial_sum(wrong: Wrong) -> Pattern | None:
-    """The sum (or mean) of what the ranks along some axes hold is the reference.
+    """The sum (or mean) of the ranks' values along some axes is the reference.
 
-    Tries every set of axes that the layout does not name, the smallest first, and divisions of
-    the sum by the sizes of some of them.
+    Tries every set of axes that the layout does not name, the smallest first, and divides the sum
+    by the sizes of some of them.
     """
     sets = list(_sets(wrong))
     first = _summed(wrong, ()) if sets else None
@@ -33,7 +33,7 @@ def partial_sum(wrong: Wrong) -> Pattern | None:
         if total is None or total.shape != wrong.reference.shape:
             continue
         if first is None or wrong.explains(total / _size(wrong, axes), first):
-            continue  # replicas are equal, so their sum says nothing
+            continue  # the values are replicas, whose sum proves nothing
         for count in range(len(axes) + 1):
             for divided in itertools.combinations(axes, count):
                 value = total / _size(wrong, divided)
@@ -45,9 +45,9 @@ def partial_sum(wrong: Wrong) -> Pattern | None:
 
 
 def _explained_but_for_a_bias(wrong: Wrong, total: torch.Tensor) -> bool:
-    """Whether a sum is the reference plus one row, the same everywhere.
+    """Whether a sum is the reference plus one row that is the same everywhere.
 
-    Where ranks add a bias to their terms before anything sums them, the sum has it too often.
+    If ranks add a bias to their terms before the reduction, the sum contains it too often.
     """
     leading = tuple(range(total.ndim - 1))
     if math.prod(total.shape[:-1]) < 2:
@@ -79,13 +79,13 @@ def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:
 
 
 def names_axis(part: Part, axis: str) -> bool:
-    """Whether a part's layout says what its ranks along `axis` hold; if not, they hold replicas."""
+    """Whether a part's layout names `axis`; if not, the ranks along it hold replicas."""
     mesh = mesh_of(part.coordinates)
     return any(axis in mesh.expand(axes_of(placement)) for placement in part.layout)
 
 
 def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:
-    """The logical tensor if the ranks of `axes` held terms of a sum."""
+    """The logical tensor, assuming that the ranks of `axes` hold partial sums."""
     partial = tuple(Partial(axis) for axis in axes)
     parts = [
         Part(p.rank, p.coordinates, p.tensor, p.layout + partial, p.layout_source)
@@ -118,9 +118,10 @@ def _pattern(wrong: Wrong, axes: tuple[str, ...], divided: tuple[str, ...], left
 
 
 def _terms(parts: list[Part], axes: Sequence[str]) -> str:
-    """The ranks that differ from the first only in their place along `axes`, as a sum."""
+    """The ranks that differ from the first only in their coordinates along `axes`, as a sum."""
 
     def elsewhere(part: Part) -> dict[str, int]:
+        """The rank's coordinates along all other axes."""
         return {axis: at for axis, at in part.coordinates.items() if axis not in axes}
 
     names = [f"rank{p.rank}" for p in parts if elsewhere(p) == elsewhere(parts[0])]

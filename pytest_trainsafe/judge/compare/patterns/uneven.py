@@ -1,9 +1,9 @@
-"""Replicas that were updated from unevenly scaled gradients: clipping that leaves some ranks out.
+"""Replicas updated from unevenly scaled gradients, as by clipping on only some ranks.
 
-Called where replicas differ after an optimizer's step.  Every optimizer's first moment is linear in
-the gradient that its step was given, so what two replicas' first moments differ by is a multiple
-of the gradient that both had, if one of them was scaled on its way from the reduction to the step.
-BLOOM-176B's layer norms drifted apart like this (DeepSpeed #1801).
+Called if replicas differ after an optimizer's step.  An optimizer's first moment is linear in the
+gradient of its step.  So if one of two replicas' gradients was scaled between the reduction and the
+step, their first moments differ by a multiple of the gradient.  The layer norms of BLOOM-176B
+diverged in this way (DeepSpeed #1801).
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.patterns.sum import names_axis
 from pytest_trainsafe.judge.compare.rung import Rung
 
-#: What optimizers call their first moment.
+#: The names of the first moment in optimizers.
 FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 
-#: The share of a difference that may be no multiple of the gradient: rounding in bfloat16.
+#: The share of a difference that need not be a multiple of the gradient: rounding in bfloat16.
 UNEXPLAINED = 0.02
 
 
 def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
-    """Whether replicas of a parameter, or of what its optimizer holds, stem from gradients that
-    were equal when they were reduced, and were scaled on some ranks only."""
+    """The pattern of replicas whose gradients were equal, and then scaled on only some ranks.
+
+    `id` is a parameter or one of its optimizer states; None if the pattern does not match.
+    """
     name = id.name
     if id.kind == "optimizer_state":
         name, _, _ = name.rpartition(".")
@@ -76,7 +78,7 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
 def _at(
     rung: Rung, parts: Sequence[Part], axis: str, place: int, id: TensorId
 ) -> torch.Tensor | None:
-    """What the ranks at a place of an axis hold, None where it does not fit together."""
+    """The tensor of the ranks at one coordinate of an axis; None if parts do not fit."""
     chosen = [part for part in parts if part.coordinates[axis] == place]
     if not chosen:
         return None
@@ -86,9 +88,9 @@ def _at(
 def _multiple(
     first: torch.Tensor, other: torch.Tensor, gradient: torch.Tensor, same: torch.Tensor
 ) -> float | None:
-    """How often the gradient is in the difference of two replicas, None where it is no multiple.
+    """The difference of two replicas as a multiple of the gradient; None if it is no multiple.
 
-    None, too, where the two gradients themselves differ.
+    None, too, if the two gradients differ.
     """
     power = float(gradient.square().sum())
     if first.shape != gradient.shape or not torch.equal(gradient, same) or power == 0:

@@ -1,4 +1,4 @@
-"""Values that are zero and ought not to be: all of them, or a region, or here and there."""
+"""Values that are wrongly zero: all of them, a region, or scattered elements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def zero(wrong: Wrong) -> Pattern | None:
 
 
 def zero_in_part(wrong: Wrong) -> Pattern | None:
-    """Some values are zero, and the others are right."""
+    """Some values are zero, and the others are correct."""
     cleared = (wrong.value == 0) & (wrong.reference != 0)
     if not bool(cleared.any()):
         return None

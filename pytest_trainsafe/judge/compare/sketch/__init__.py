@@ -1,1 +1,1 @@
-"""Judges tensors by random projections, where their values were not kept."""
+"""Judges tensors by random projections if their values were not recorded."""

@@ -1,4 +1,4 @@
-"""Which tensors to record and judge again, with their values, when sketches leave suspects.
+"""Selects the tensors to record again, with their values, if sketches leave suspects.
 
 Called by the judge and the ladder.
 """
@@ -15,7 +15,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
-    """The main gradients that say which elements of the suspects' updates have a certain sign."""
+    """The main gradients that determine which of the suspects' elements have a certain sign."""
     return {
         msgspec.structs.replace(id, kind="main_grad", step=step)
         for id in suspects
@@ -25,7 +25,7 @@ def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
 
 
 def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
-    """The tensors whose values a candidate must keep for its suspects to be judged, sorted."""
+    """The tensors, sorted, whose values a candidate must record to judge its suspects."""
     wanted = {*suspects, *gradients_behind(suspects)}
     for id in suspects:
         if id.kind not in ("param", "master_param") or id.step == INITIAL:
@@ -33,7 +33,7 @@ def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId,
         master = msgspec.structs.replace(id, kind="master_param")
         wanted |= {master, *(ends(candidate, id) or ()), *(ends(candidate, master) or ())}
     for id in suspects:
-        if id.module in candidate.renumbered:  # ranks know their calls by lower numbers
+        if id.module in candidate.renumbered:  # ranks record their calls under lower numbers
             wanted |= {msgspec.structs.replace(id, call=call) for call in range(id.call)}
     held = set(candidate.ids())
     return tuple(sorted(wanted & held, key=str))

@@ -1,7 +1,7 @@
-"""Judges tensors by their sketches alone: clears them, or makes them suspects.
+"""Judges tensors by their sketches: clears them, or makes them suspects.
 
-A sketch estimates, so it never fails a tensor; a suspect is recorded again with its values and
-judged by those.  Called by the compare judge for tensors whose values were not kept.
+A sketch is an estimate, so it never fails a tensor.  A suspect is recorded again with its values
+and judged by those.  Called by the compare judge for tensors without recorded values.
 docs/tolerances.md derives how likely a wrong tensor is to be cleared.
 """
 
@@ -16,22 +16,25 @@ from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.tolerance.allowance import PROJECTION_FLOOR, least_response
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
-#: A tensor is cleared when its estimated error is at most this share of its allowance: the
-#: estimates of both may be wrong by such a factor.
+#: A tensor is cleared if its estimated error is at most this share of its allowance.  The margin
+#: covers the errors of both estimates.
 CLEARED = 0.5
 
-#: Sums of float64 in another order differ by this share of the norm; what differs by less is
-#: taken for equal.
+#: Tensors whose relative difference is below this are equal: float64 sums in another order differ
+#: by as much.
 EQUAL = 1e-13
 
-#: The standard deviation of an estimated projection, as a share of the error's norm.
+#: The standard deviation of an estimated projection, relative to the error's norm.
 _PROJECTION_DEVIATION = math.sqrt(1 / ROWS + 1 / COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """What the sketches say: `ratio` is the estimated error over its allowance, `allowed` that
-    allowance relative to the reference's norm."""
+    """The result of screening.
+
+    `ratio` is the estimated error divided by its allowance, `allowed` that allowance relative to
+    the reference's norm.
+    """
 
     cleared: bool
     ratio: float
@@ -52,8 +55,8 @@ def screen_tensor(
 ) -> Screened:
     """Screen a tensor by the measured rounding, as `judge_tensor` judges it by the whole norm.
 
-    What cannot be screened (no sketch, another shape, values that are not finite, no measured
-    rounding) is a suspect, unless candidate and reference are equal.
+    A tensor that cannot be screened (no sketch, another shape, values that are not finite, no
+    measured rounding) is a suspect, unless candidate and reference are equal.
     """
     if candidate is None or reference is None or candidate.shape != reference.shape:
         return SUSPECT
@@ -79,7 +82,7 @@ def screen_tensor(
 
 
 def same(candidate: Sketched | None, reference: Sketched | None) -> bool:
-    """Whether two tensors are equal, as far as sums of float64 can tell."""
+    """Whether two tensors are equal, within the accuracy of float64 sums."""
     if candidate is None or reference is None or candidate.shape != reference.shape:
         return False
     error = (candidate - reference).norm

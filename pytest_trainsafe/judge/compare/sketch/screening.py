@@ -1,4 +1,4 @@
-"""Clears tensors by their sketches alone, or makes them suspects that are judged again."""
+"""Clears tensors by their sketches, or makes them suspects that are judged again."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from pytest_trainsafe.judge.compare.tolerance.yardstick import (
     flipped,
 )
 
-#: The dtypes of what is counted, not measured: one more or less is wrong at any size.
+#: The dtypes of counts, for which rounding allows no difference.
 COUNTS = frozenset(
     ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 )
 
 
 class Screening(Results):
-    """A comparison of what only sketches were kept of."""
+    """A comparison of tensors that were recorded only as sketches."""
 
     def screen(self, id: TensorId) -> None:
         """Clear a tensor by its sketches, or make it a suspect."""
         if any(event.dtype in COUNTS for _, event in self.rung.reference.holders(id)):
-            # Compared exactly, whatever rounding does to others.
+            # Compared exactly: rounding allows counts no difference.
             cleared = same(*(sketch_of(trace, id) for trace in self.traces[:2]))
             if cleared:
                 self.count(id)
@@ -45,9 +45,10 @@ class Screening(Results):
                 [event.master_copy for _, event in trace.holders(id)] for trace in self.traces[:2]
             )
             own, references = (all(each) for each in copies)
-            # Where ranks hold runs of the master, each answers for its own: the rest are replicas.
+            # If ranks hold flat ranges of the master copy, each reports on its own; the rest are
+            # replicas.
             own = own and sketch_of(self.rung.candidate, id) is not None
-            cleared = own or not references  # the reference may keep some other relation
+            cleared = own or not references  # the reference does not satisfy this relation
         elif ends(self.rung.candidate, id) is None or ends(self.rung.reference, id) is None:
             self.result.uncovered["update"] += 1
             return
@@ -72,7 +73,7 @@ class Screening(Results):
         *others: Sketched | None,
         least: float = 0.0,
     ) -> bool:
-        """Whether the sketches clear a tensor, which then counts as compared."""
+        """Whether the sketches clear a tensor, which is then counted as compared."""
         loosened = self.loosening(id)
         found = screen_tensor(
             candidate,

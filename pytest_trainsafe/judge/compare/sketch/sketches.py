@@ -1,4 +1,4 @@
-"""Sketches of logical tensors and of updates, each put together once.  Called by the judge."""
+"""Caches the sketches of logical tensors and of updates.  Called by the judge."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pytest_trainsafe.judge.compare.values import ByteLRU
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.tensors.sketch import SIZE
 
-#: What is kept of all traces of this process, in bytes.
+#: The size limit of the cache for all traces of this process, in bytes.
 KEPT = 32 * 2**20
 
 _made = ByteLRU[tuple[Sketched | None]](KEPT, lambda _: SIZE + 600)
 
 
 def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
-    """`logical_sketch`, remembered: a reference is asked at every Point."""
+    """`logical_sketch`, cached: every Point needs the sketches of its reference."""
     found = _made.get((trace.serial, id))
     if found is None:
         found = (logical_sketch(trace, id),)
@@ -25,7 +25,7 @@ def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
 
 
 def update_sketch(trace: Trace, id: TensorId) -> Sketched | None:
-    """The sketch of what a step added to a parameter; None also where an end of it has none."""
+    """The sketch of a parameter's update in one step; None if an end of the step has no sketch."""
     both = ends(trace, id)
     if both is None:
         return None

@@ -1,1 +1,1 @@
-"""How far rounding alone may take a tensor: measured on the reference."""
+"""Determines how large an error rounding explains, measured on the reference."""

@@ -1,9 +1,9 @@
-"""How far rounding alone may take a tensor: measured on the reference, times a safety factor.
+"""Determines the error that rounding explains: measured on the reference, times a safety factor.
 
-The measure is the larger of two responses of the reference itself: to noise of the size of
-rounding (TTrace 4.5), and its distance from its own float64 shadow.  Each covers what the other
-misses: the noise sees amplification, the shadow sees kernels that round more than once.
-The factors were calibrated on clean programs; `docs/tolerances.md` has the figures.
+The measure is the larger of two responses of the reference itself: to noise of the size of rounding
+(TTrace 4.5), and its distance from its own float64 run.  Each detects what the other misses: the
+noise shows amplification, and the float64 run shows kernels that round more than once.  The factors
+were calibrated on clean programs; `docs/tolerances.md` has the figures.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import Errors, Norms, Wide, spread
 
-#: A norm over n elements of equal size fluctuates by about 1/sqrt(n); n is the participation
-#: ratio, since what counts is how many elements carry the norm.
+#: A norm over n elements of equal size fluctuates by about 1/sqrt(n).  Here n is the participation
+#: ratio, the number of elements that carry the norm.
 FLUCTUATION = 1.0
 
-#: The same for slices, which are many: the largest of thousands strays further.
+#: The same for slices.  There are many, and the largest of thousands fluctuates more.
 SLICE_FLUCTUATION = 3.0
 
-#: Noise is not independent between elements, so its projection on the reference falls no
-#: further than this share of its norm, however many elements there are.
+#: Noise is correlated between elements, so its projection on the reference is at least this share
+#: of its norm for any number of elements.
 PROJECTION_FLOOR = 0.125
 
 
@@ -46,10 +46,11 @@ def allowance(
     loosened: float = 1.0,
     least: float = 0.0,
 ) -> Allowance:
-    """What rounding in `dtype` may do to `reference`, whose measured responses are given.
+    """The error that rounding in `dtype` explains in `reference`, given its measured responses.
 
     `loosened` multiplies every allowance; it is 1 unless the user gave a reason.  `least` is a
-    response (an absolute norm) known without measuring: that of a difference of stored values.
+    response (an absolute norm) that is known without measuring, such as that of a difference of
+    stored values.
     """
     assert responses, "an allowance needs at least one measured response"
     factor = precision(dtype).safety * loosened
@@ -57,7 +58,7 @@ def allowance(
     size = math.sqrt(own.power)
     response = least_response(size, [r.norm for r in responses], dtype, least)
     relative = response / size if size else 0.0
-    # The floor stands in for the fluctuation of a scalar, which has no spread to judge by.
+    # A scalar has no spread from which to estimate its fluctuation; the floor covers it.
     fluctuation = 1 + FLUCTUATION * own.few if reference.size > 1 else 1.0
     along = max(*(abs(r.along) for r in responses), relative * max(PROJECTION_FLOOR, own.few))
     slices = tuple(
@@ -68,16 +69,17 @@ def allowance(
 
 
 def least_response(size: float, measured: Sequence[float], dtype: str, least: float) -> float:
-    """The response to go by, an absolute norm: the largest measured one, or the floor."""
+    """The response, an absolute norm: the largest measured one, or the floor if that is larger."""
     return max(*measured, precision(dtype).floor * precision(dtype).epsilon * size, least)
 
 
 def _slices(
     own: Norms, few: Norms, measured: Sequence[Norms], response: float, relative: float
 ) -> Norms:
-    """What a slice may err: as measured, and no less than its share of the whole response.
+    """The allowed error of each slice: the measured one, but at least its share of the whole.
 
-    Its share by size, since large values round by more, and its share by number.
+    The share is proportional to the slice's norm, since large values have larger rounding errors,
+    or equal for all slices, whichever is larger.
     """
     share = np.maximum(own * relative, response / math.sqrt(max(own.size, 1)))
     allowed: Norms = np.maximum(np.max(measured, axis=0), share) * (1 + SLICE_FLUCTUATION * few)

@@ -1,8 +1,8 @@
-"""How far rounding moves the norm of all gradients, by how far it moves each gradient's own.
+"""Estimates how far rounding moves the total gradient norm from its effect on each gradient.
 
-The norm itself is one number, and one sample of its response may be small by luck.  Each
-gradient's share in it is a sample of its own: together they say what to expect.
-Called by the yardstick.
+The total norm is one number, and one sample of its response may be small by chance.  Each gradient
+contributes a sample of its own, and together they give the expected response.  Called by the
+yardstick.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pytest_trainsafe.judge.compare.values import Values
 
 
 def response_of_norm(reference: Values, other: Values, step: int) -> float:
-    """The response of the gradients' norm to what moved `other`, relative to the norm.
+    """The relative response of the total gradient norm to the change between the two runs.
 
-    The root of the sum of the squared shares: those of different gradients are as likely to
-    cancel as to add up.  Zero where no gradients of the whole step were recorded.
+    It is the root of the sum of the squared contributions, because those of different gradients are
+    as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
     """
     power = shares = 0.0
     of_step = [id for id in reference.trace.ids() if id.step == step]
     unclipped = [id for id in of_step if id.kind == "unclipped_grad"]
-    # The norm of clipped gradients is what it is clipped to, however rounding moves them.
+    # The norm of clipped gradients is the clip limit, so rounding does not show in it.
     for id in unclipped or [id for id in of_step if id.kind == "main_grad"]:
         found = _moved(reference, other, id)
         if found is not None:
@@ -36,7 +36,7 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
 
 
 def _moved(reference: Values, other: Values, id: TensorId) -> tuple[float, float] | None:
-    """A gradient's norm, and how far the other one is along it, relative to that."""
+    """A gradient's norm, and the relative change of the gradient along itself."""
     if all(is_whole(values.trace, id) for values in (reference, other)):
         own, moved = reference.tensor(id), other.tensor(id)
         if own is None or moved is None or own.shape != moved.shape:

@@ -1,4 +1,4 @@
-"""A user's own allowance for some tensors: a factor, and the reason for it, which reports show."""
+"""A user's factor on the tolerance of some tensors, with a reason that reports show."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Loosen:
             )
 
     def matches(self, id: TensorId) -> bool:
-        """Whether this loosens the tensor."""
+        """Whether this entry applies to a tensor."""
         return fnmatchcase(id.path, self.tensors) and fnmatchcase(id.kind, self.kind)
 
 

@@ -1,9 +1,9 @@
-"""Decides when a failure needs more samples of noise, and what they leave undecided.
+"""Decides when a failure needs more samples of noise, and which failures stay undecided.
 
-One sample of the response to noise can be small by chance, above all that of a single number or
-of a gradient whose true value is zero.  A difference that only exceeds a lucky sample is
-no bug, and one that exceeds every sample by orders of magnitude needs no second measurement.
-Called by the ladder.
+One sample of the response to noise can be small by chance, especially that of a single number or of
+a gradient whose true value is zero.  A difference that only exceeds a small sample is no bug, and
+one that exceeds every sample by orders of magnitude needs no second measurement.  Called by the
+ladder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """More samples of noise: how many there are then in all, and for which failures.
+    """A round of measurement: the total number of samples, and the failures that need it.
 
-    `near` is the multiple of its allowance below which a failure must lie for the round to be
-    measured, in float64 and in other dtypes.
+    A failure needs the round if its ratio to its allowance is below `near_float64` in float64, or
+    `near` in other dtypes.
     """
 
     samples: int
@@ -30,29 +30,29 @@ class Round:
     near: float
 
     def is_for(self, dtype: str, ratio: float) -> bool:
-        """Whether an error of so many times its allowance in `dtype` is measured again."""
+        """Whether a failure with this ratio to its allowance in `dtype` needs the round."""
         return ratio < (self.near_float64 if dtype == "float64" else self.near)
 
 
-#: A failure that is still this near after the last round is not certain where rounding has flipped
-#: updates before.
+#: A failure below this ratio after the last round is undecided if rounding flipped updates in an
+#: earlier step.
 LAST_NEAR = 4.0
 
 #: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times.  In float64
-#: a saturated softmax amplifies rounding by more, and bugs stand out by 1e9.  By eight samples a
-#: failure is 4 times too large only where each sample goes another way.
+#: a saturated softmax amplifies rounding by more, and bugs exceed it by 1e9.  With eight samples, a
+#: failure exceeds its allowance 4 times only if the samples diverge from each other.
 ROUNDS = (Round(3, 1e8, 1e4), Round(8, 1e8, 1e4), Round(24, LAST_NEAR, LAST_NEAR))
 
-#: The checks that judge by measured rounding.
+#: The checks that use the measured rounding.
 _MEASURED = frozenset({"norm", "slice", "projection", "decision"})
 
-#: What is computed from the gradients of activations, these included.
+#: The kinds computed from the gradients of activations, including these.
 _GRADIENTS = frozenset({"activation_grad", "param_grad"})
 _OF_GRADIENTS = _GRADIENTS | {"unclipped_grad", "main_grad", "grad_norm", "optimizer_state"}
 
 
 def needs_samples(comparison: Comparison, round: Round) -> bool:
-    """Whether the failure that leads the report may be due to small samples of rounding."""
+    """Whether the first failure of the report may be due to small samples of rounding."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)
     if lead is None:
@@ -63,10 +63,10 @@ def needs_samples(comparison: Comparison, round: Round) -> bool:
 
 
 def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
-    """Whether rounding decides gradients that the failing tensor may be a sum of.
+    """Whether the failing tensor may be a sum of gradients that are mostly rounding.
 
-    A single number of such gradients may come out alike under noise and without, by chance: what
-    a normalisation of one element lets through is a few multiples of the last bit.
+    A single element of such gradients may by chance be equal with and without noise: behind a
+    normalisation of one element it is a few multiples of the last bit.
     """
     where = lead.where
     if where is None or where.kind not in _OF_GRADIENTS or lead.check not in _MEASURED:
@@ -75,11 +75,10 @@ def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
 
 
 def undecided(comparison: Comparison) -> None:
-    """Make small failures inconclusive after a step in which rounding flipped elements of an
-    update.
+    """Make small failures inconclusive in the steps after rounding flipped elements of an update.
 
-    An update of low precision may go the other way in a correct program, where its gradient has
-    no certain sign.  What follows differs by more than any sample of noise need show.
+    In a correct program of low precision, an update may have the opposite sign where the sign of
+    its gradient is uncertain.  Later differences may exceed every sample of noise.
     """
     if comparison.flipped_in is None:
         return
@@ -91,7 +90,7 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
     if finding.verdict != "fail" or where is None or where.step <= flipped_in:
         return finding
     ratio = _ratio(finding)
-    # Updates turn in the samples too: they do not explain a tensor that no sample moved.
+    # The samples have flipped updates too, so these do not explain a tensor that no sample changed.
     if not finding.allowed or not ratio < LAST_NEAR:
         return finding
     message = (
@@ -105,9 +104,9 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
 
 
 def _ratio(finding: Finding) -> float:
-    """The error over its allowance; infinite for what measured rounding does not judge.
+    """The error divided by its allowance; infinite if the check does not use measured rounding.
 
-    An allowance of zero is the response of a tensor that noise happened not to move.
+    An allowance of zero means that the noise did not change the tensor by chance; the ratio is 1.
     """
     if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
         return math.inf

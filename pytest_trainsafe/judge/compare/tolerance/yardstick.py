@@ -1,7 +1,7 @@
-"""What a reference says of its own tensors: whether they can be compared, and how closely.
+"""Determines tolerances from a reference: which tensors are comparable, and how precisely.
 
-Depends on nothing of the candidate, so it is found once for all candidates of a reference.
-Called by the compare judge.
+They do not depend on the candidate, so they are cached for all candidates of a reference.  Called
+by the compare judge.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
 from pytest_trainsafe.judge.compare.values import ByteLRU, Values
 
-#: What is kept of all references of this process, in bytes.
+#: The size limit of the cache for all references of this process, in bytes.
 KEPT = 64 * 2**20
 
-#: An element of a gradient below this multiple of its share of the allowance has no certain sign.
+#: The sign of a gradient element is uncertain below this multiple of its share of the allowance.
 UNDETERMINED = 2.0
 
-#: Nor has one below this share of the gradient's root mean square: Adam's epsilon, which smooths
-#: its step there, makes the step sensitive to rounding instead.
+#: It is also uncertain below this share of the gradient's root mean square: near zero, Adam's
+#: epsilon makes the step sensitive to rounding.
 NEARLY_ZERO = 1e-3
 
-#: Tensors of so few elements are allowed the rounding of the dtype they are stored in.
+#: Tensors of at most this many elements are allowed the rounding of their stored dtype.
 FEW = 2
 
-#: In low precision so many elements of an update may go the other way: two, or this share.
+#: In low precision, two elements of an update, or this share of them, may have the opposite sign.
 FLIPPED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a reference says of one of its tensors.
+    """The tolerance of one tensor of a reference, with the properties that the judge needs.
 
-    `size` is its norm, `moves` whether any element is not zero.  `unmeasured` says that none of
-    the runs which measure rounding has a usable value of it.  Where `allowed` is None, only
-    equal values are right.  `undetermined` marks the elements of a main gradient whose sign
-    rounding may turn, and `zero` those that are zero in the reference and in every run that
-    measures; None where there are none.
+    `size` is its norm, `moves` whether any element is not zero.  `unmeasured` is true if none of
+    the runs that measure rounding has a usable value of it.  If `allowed` is None, only equal
+    values pass.  `undetermined` masks the elements of a main gradient whose sign rounding may flip,
+    and `zero` those that are zero in the reference and in every measuring run; None if there are
+    none.
     """
 
     finite: bool
@@ -61,10 +61,10 @@ class Mark:
     zero: torch.Tensor | None = None
 
     def rounding_of_zero(self, candidate: torch.Tensor) -> torch.Tensor | None:
-        """Where a candidate's gradient is rounding of a zero; None for nowhere.
+        """A mask of the candidate's gradient elements that are rounding of a zero, or None.
 
-        Terms that cancel exactly in one order of summation may leave rounding in another, and
-        Adam turns it into a step.
+        Terms that cancel exactly in one order of summation may leave a rounding error in another,
+        and Adam turns it into a full step.
         """
         if self.zero is None or candidate.shape != self.zero.shape:
             return None
@@ -82,7 +82,7 @@ _marks = ByteLRU[Mark](KEPT, _bytes)
 
 
 class Yardstick:
-    """A rung's reference and the runs that measure it, in the rung's dtype."""
+    """A rung's reference and the runs that measure its rounding, in the rung's dtype."""
 
     def __init__(self, rung: Rung) -> None:
         self.dtype = rung.dtype
@@ -93,7 +93,7 @@ class Yardstick:
         self._key = rung.dtype, *serials
 
     def mark(self, id: TensorId, loosened: float, reference: torch.Tensor | None = None) -> Mark:
-        """Of a recorded tensor, which is `reference` where the caller has it at hand."""
+        """The tolerance of a recorded tensor; `reference` is its value if already loaded."""
         key = *self._key, id, loosened
         found = _marks.get(key)
         if found is None:
@@ -104,7 +104,8 @@ class Yardstick:
             if reference.is_floating_point():
                 least = self._subnormal(id) * math.sqrt(reference.numel())
                 if reference.numel() <= FEW:
-                    # One sample of so few values says little; each may be rounded when stored.
+                    # One sample of so few values is unreliable; each may also be rounded when
+                    # stored.
                     least = max(least, 0.5 * self.epsilon(id) * norm(reference.numpy()))
             if id.kind == "grad_norm":
                 shares = [response_of_norm(self.reference, o, id.step) for o in self.measures]
@@ -116,7 +117,7 @@ class Yardstick:
         return found
 
     def mark_exact(self, id: TensorId) -> Mark:
-        """Of a tensor that is compared exactly."""
+        """The mark of a tensor that is compared exactly."""
         key = *self._key, id, "exact"
         found = _marks.get(key)
         if found is None:
@@ -147,9 +148,10 @@ class Yardstick:
         undetermined: Undetermined | None,
         expected: torch.Tensor | None = None,
     ) -> Mark | None:
-        """Of the update that the parameter `id` completes, but for what is undetermined of it.
+        """The tolerance of the update that `id` completes, without undetermined elements.
 
-        It is `expected` where the caller has it at hand; None where the reference has none.
+        `id` is a parameter after a step.  `expected` is the update if already computed.  None if
+        the reference has no update.
         """
         key = *self._key, id, loosened, undetermined.key if undetermined else ()
         found = _marks.get(key)
@@ -162,7 +164,7 @@ class Yardstick:
             others = [values.update(id) for values in self.measures]
             after = self.reference.tensor(id)
             assert after is not None, id
-            # A stored value is rounded, and so is the difference of two of them.
+            # Stored values are rounded, and so is the difference of two of them.
             least = 0.5 * self.epsilon(id) * norm(after.numpy())
             if precision(self.dtype).low:
                 least = max(least, flipped(norm(expected.numpy()), expected.numel()))
@@ -172,7 +174,7 @@ class Yardstick:
         return found
 
     def others(self, id: TensorId) -> list[torch.Tensor]:
-        """The values of a tensor in the runs that measure."""
+        """The values of a tensor in the runs that measure rounding."""
         found = [values.tensor(id) for values in self.measures if values.trace.holders(id)]
         return [tensor for tensor in found if tensor is not None]
 
@@ -189,7 +191,7 @@ class Yardstick:
         return found
 
     def epsilon(self, id: TensorId) -> float:
-        """The spacing of numbers next to 1 in the dtype in which a tensor is stored."""
+        """The machine epsilon of the dtype in which a tensor is stored."""
         return torch.finfo(self._stored(id)).eps
 
     def _mark(
@@ -225,10 +227,10 @@ class Yardstick:
 
 @dataclass(frozen=True, slots=True)
 class Undetermined:
-    """The elements of a parameter whose gradients had no certain sign in some steps.
+    """A mask of a parameter's elements whose gradients had an uncertain sign in some step.
 
-    `key` says which steps, and which elements of them stem from the candidate: equal keys of one
-    reference and parameter are equal masks.
+    `key` identifies the steps and the elements that the candidate added.  For one reference and
+    parameter, equal keys have equal masks.
     """
 
     mask: torch.Tensor
@@ -242,7 +244,7 @@ class Undetermined:
         before: Undetermined | None,
         own: torch.Tensor | None = None,
     ) -> Undetermined:
-        """Those of one step, and of the steps before; `own` are more, of the candidate alone."""
+        """Add one step's mask to those `before`; `own` are elements of the candidate alone."""
         key: tuple[int, ...] = (step,)
         if own is not None:
             mask = mask | own
@@ -253,7 +255,7 @@ class Undetermined:
 
 
 def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Tensor:
-    """Values with zeros in place of what is undetermined, where that has their shape."""
+    """Values with undetermined elements set to zero; unchanged if the shapes differ."""
     if undetermined is None or values.shape != undetermined.mask.shape:
         return values
     return values.masked_fill(undetermined.mask, 0)
@@ -262,12 +264,12 @@ def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Te
 def _undetermined(
     gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The elements of a gradient that rounding may turn around, and those that stay zero.
+    """Masks of the elements whose sign rounding may flip, and of those that stay zero.
 
-    Adam's step is close to the gradient's sign: where the gradient is within rounding of
-    zero, the update may have either sign in a correct program, in this step and, through
-    the moments, in later ones.  One that is zero in every run here is likely to stay so: that
-    of a row which no token chose.
+    Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
+    update may have either sign in a correct program, in this step and, through the moments, in
+    later ones.  An element that is zero in every run probably stays so, as in a row that no token
+    selected.
     """
     root = gradient.numel() ** 0.5
     limit = max(UNDETERMINED * rounding / root, NEARLY_ZERO * norm(gradient.numpy()) / root)
@@ -285,9 +287,9 @@ def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
 
 
 def flipped(size: float, elements: int) -> float:
-    """The norm of an update's error when a few elements go the other way, unforeseen.
+    """The norm of an update's error if a few elements have the opposite sign.
 
-    `size` is the norm of the update, of that many elements.
+    `size` is the norm of the update and `elements` its number of elements.
     """
     elements = max(elements, 1)
     flipped = min(max(2.0, FLIPPED * elements), elements)

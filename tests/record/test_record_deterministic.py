@@ -61,11 +61,16 @@ def test_every_setting_and_every_state_is_put_back_after_an_error(monkeypatch):
     monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)
     settings, states = _settings(), _states()
 
-    with pytest.raises(KeyError), deterministic_runtime():
-        inside = _settings()
+    inside = []
+
+    def fails():
+        inside.append(_settings())
         raise KeyError
 
-    assert inside == (True, False, True, True, False, ":4096:8")
+    with pytest.raises(KeyError), deterministic_runtime():
+        fails()
+
+    assert inside[0] == (True, False, True, True, False, ":4096:8")
     assert (_settings(), _states()) == (settings, states)
 
 

@@ -29,7 +29,7 @@ NAMES = {f"shard-{number}" for number in range(40)}
 
 
 def train(ctx: Any, fault: str = "") -> None:
-    """Train two linear layers for two steps of two micro-batches."""
+    """Train two linear layers for two steps of one micro-batch a rank."""
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Linear(8, 1))
     ctx.initialize(model)
     ctx.watch(model)
@@ -40,7 +40,7 @@ def train(ctx: Any, fault: str = "") -> None:
             names = iter(NAMES)
         began = time.perf_counter()
         with ctx.step(), racing_bincount(fault == "nondeterministic operator"):
-            for index in ctx.microbatches(2):
+            for index in ctx.microbatches(ctx.point.size("dp")):
                 with ctx.microbatch(index):
                     x = load(next(names), fault) + torch.from_numpy(noise.standard_normal(WIDTH))
                     x = x.to(ctx.dtype)

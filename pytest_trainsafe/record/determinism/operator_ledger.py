@@ -48,7 +48,7 @@ _THIN = tuple(
 
 #: Built-in functions whose results differ between processes: module, or that of their class,
 #: and qualified name.
-_OUTSIDE = {
+_OUTSIDE: dict[tuple[str | None, str], str] = {
     **{("time", name): f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns")},
     **{("time", name): f"time.{name}" for name in ("perf_counter", "perf_counter_ns")},
     **{("time", name): f"time.{name}" for name in ("process_time", "process_time_ns")},
@@ -194,7 +194,7 @@ def _described(given: Sequence[Any]) -> str:
     text = ", ".join(repr(each) for each in given if isinstance(each, plain))
     if len(text) <= _LONGEST:
         return text
-    return f"{text[:_LONGEST]}... {xxhash.xxh3_64_hexdigest(text)}"
+    return f"{text[:_LONGEST]}... {xxhash.xxh3_64_hexdigest(text.encode())}"
 
 
 def _in_backward() -> bool:

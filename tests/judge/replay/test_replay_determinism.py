@@ -1,6 +1,6 @@
 """Each planted cause of other results is found and named; a deterministic program has none.
 
-Three processes record every program twice: two seeds of string hashes, two fillings of memory.
+Two processes, whose strings hash differently, record every program with two fillings of memory.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 #: What is planted, the step in which it shows, the code of its cause, and words of the report.
 FAULTS = [
     ("unseeded generator", 0, "unseeded", "numpy.random.Generator of determinism_programs.py:"),
-    ("order of a set", 0, "order", "PYTHONHASHSEED"),
+    ("order of a set", 1, "order", "PYTHONHASHSEED"),
     ("memory that is not written", 0, "uninitialised", "torch.empty"),
     ("scale by the time", 1, "time", "time.time is called before it"),
     ("scale by os.urandom", 0, "unseeded", "os.urandom is called before it"),
     ("nondeterministic operator", 0, "operator", "torch documents torch.bincount"),
 ]
 
-#: Seeds of string hashes and patterns of memory, one process each.
+#: Seeds of string hashes, one process each, and patterns of memory.
 PROCESSES = [(1, 1), (2, 1), (1, 2)]
 
+
+BYTES = {1: 0xA5, 2: 0x3C}
 
 #: Which Runs of a program there are: its process, whether it is the second there, and sealed.
 Which = tuple[tuple[int, int], int, bool]
@@ -88,13 +90,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
         jobs += [(fault, step, which) for which in varied]
         jobs += [(fault, step, which) for which in SEALED if "scale" in fault]
     running = []
-    for process in PROCESSES:
+    for hashes in (1, 2):
         own = [
-            (fault, step, which[2], str(made.path(fault, which)))
+            (fault, step, which[2], BYTES[which[0][1]], str(made.path(fault, which)))
             for fault, step, which in jobs
-            if which[0] == process
+            if which[0][0] == hashes
         ]
-        environ = {**os.environ, **dict(variables(*process)), "RANK": "0", "WORLD_SIZE": "1"}
+        environ = {**os.environ, **dict(variables(hashes, 1)), "RANK": "0", "WORLD_SIZE": "1"}
         command = [sys.executable, determinism_programs.__file__, json.dumps(own)]
         running.append(
             subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -40,13 +40,14 @@ class Cause:
     """Why Runs differ.  `text` completes "so ..." in a report, and `source` is the line at fault.
 
     `operator` is the first operator that differs; None where no operators were recorded, or none
-    that was does.
+    that was does.  `draw` describes the draw of an unseeded generator.
     """
 
     code: Code
     text: str
     source: str = ""
     operator: FirstOperator | None = None
+    draw: str = ""
 
 
 def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | None:
@@ -54,12 +55,13 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
     draw = unseeded(first, second, found.rank, found.step)
     if draw is None:
         return None
-    generator = draw.event.generator
+    what = f"{described(draw)}, from {draw.event.generator}"
+    text = f"a generator is not in the same state in every Run when it draws: {what}"
     return Cause(
         "unseeded",
-        f"{generator} is not in the same state in every Run when it draws: {described(draw)}. "
-        "Seed it from ctx.seed before its first draw",
+        f"{text}. Seed it from ctx.seed before its first draw",
         draw.event.line,
+        draw=what,
     )
 
 
@@ -130,7 +132,7 @@ def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
             return Cause("operator", text, source, operator)
     drawn = cause_of_draws(one, other, differs)
     if drawn is not None:
-        return Cause(drawn.code, drawn.text, drawn.source or source, operator)
+        return Cause(drawn.code, drawn.text, drawn.source or source, operator, drawn.draw)
     if operator is None:
         missed = left_out(one)
         why = f"{missed} operators were not recorded" if missed else "all operators are alike"

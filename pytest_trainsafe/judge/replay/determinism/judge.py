@@ -66,7 +66,11 @@ def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, 
     elif spec.point.get("compile", False):
         why = "the operators of compiled code are not recorded"
     if why:
-        return cause_of_draws(*pair, found) or Cause("unknown", f"the cause is not known: {why}")
+        # These two Runs differ in all that is varied, so a seed may depend on that too.
+        drawn = cause_of_draws(*pair, found)
+        hint = "" if drawn is None else f". The first draw from another state: {drawn.draw}"
+        source = "" if drawn is None else drawn.source
+        return Cause("unknown", f"the cause is not known: {why}{hint}", source)
 
     def make(specs: Sequence[RunSpec]) -> list[Trace]:
         for each in specs:

@@ -60,6 +60,8 @@ class FirstOperator:
             return f"{name} is the first to differ: its arguments are {shown}"
         if self.differs == "input":
             return f"{name} is the first to differ: it is given a tensor that no operator made"
+        if self.is_random:
+            return f"{name} is the first to differ: it draws other random numbers"
         return f"{name} is the first to differ: its inputs are equal, its results are not"
 
 

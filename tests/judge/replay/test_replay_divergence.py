@@ -1,0 +1,184 @@
+"""The first difference of two Runs, on written traces; and what torch says of its operators."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_trainsafe.core.finding import StepSubject
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.errors import TraceError
+from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+from pytest_trainsafe.judge.replay.determinism.nondeterministic import _LISTED, listed
+from pytest_trainsafe.judge.replay.determinism.operator_look import first_operator
+from pytest_trainsafe.judge.replay.determinism.variation import variables
+from pytest_trainsafe.trace.operators import OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import StepEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+
+
+def loss(step: int, microbatch: int = 0) -> TensorId:
+    return TensorId(step, microbatch, "loss", "", "loss")
+
+
+#: What a rank records: tensors by name, in order, and other events.
+Rank = Sequence[tuple[TensorId, torch.Tensor] | StepEvent | OperatorEvent | OutsideRead]
+
+
+def written(path: Path, *ranks: Rank) -> Trace:
+    """A trace of dp ranks that hold what is given."""
+    point = Point.of(dp=len(ranks))
+    spec = RunSpec(program="a_program:train", axes=point.values, dtype="float32")
+    write_manifest(path, manifest_of(spec, "cpu"))
+    for number, events in enumerate(ranks):
+        writer = RankWriter(path, number)
+        for event in events:
+            if isinstance(event, tuple):
+                writer.add_tensor(event[0], event[1], (), "default")
+            else:
+                writer.add(event)
+        writer.close()
+    return Trace.open(path)
+
+
+ONE, TWO = torch.ones(3), torch.full((3,), 2.0)
+RANK: Rank = [(loss(0), ONE), (loss(0, 1), ONE), (loss(1), ONE)]
+
+
+def test_equal_traces_have_no_difference(tmp_path):
+    first, second = (written(tmp_path / name, RANK, RANK) for name in "ab")
+
+    assert first_divergence(first, second) is None
+
+
+def test_a_difference_on_one_rank_is_found_at_its_place(tmp_path):
+    other = [RANK[0], (loss(0, 1), TWO), (loss(1), TWO)]
+    found = first_divergence(
+        written(tmp_path / "a", RANK, RANK), written(tmp_path / "b", RANK, other)
+    )
+
+    assert found is not None
+    assert (found.how, found.rank, found.where) == ("values", 1, loss(0, 1))
+    assert (found.differing, found.total, found.greatest) == (2, 6, 1.0)
+
+
+def test_a_bit_that_no_comparison_sees_is_a_difference(tmp_path):
+    zero, negative = torch.zeros(3), -torch.zeros(3)
+    found = first_divergence(
+        written(tmp_path / "a", [(loss(0), zero)]), written(tmp_path / "b", [(loss(0), negative)])
+    )
+
+    assert found is not None
+    assert found.greatest == 0.0
+
+
+@pytest.mark.parametrize(
+    ("other", "how", "where"),
+    [
+        ([(loss(0), ONE), (loss(1), ONE)], "missing", loss(0, 1)),
+        ([(loss(0), ONE), (loss(0, 1), ONE[:2]), (loss(1), ONE)], "shape", loss(0, 1)),
+        ([*RANK, (loss(2), ONE)], "added", loss(2)),
+    ],
+)
+def test_what_is_missing_added_or_of_another_shape_is_a_difference(tmp_path, other, how, where):
+    found = first_divergence(written(tmp_path / "a", RANK), written(tmp_path / "b", other))
+
+    assert found is not None
+    assert (found.how, found.where) == (how, where)
+
+
+def test_equal_values_in_another_order_are_a_difference(tmp_path):
+    first, second = written(tmp_path / "a", RANK), written(tmp_path / "b", RANK[::-1])
+    found = first_divergence(first, second)
+
+    assert found is not None
+    assert (found.how, found.where) == ("order", loss(0))
+
+
+def test_an_optimizer_that_steps_in_one_run_alone_is_a_difference(tmp_path):
+    stepped = [
+        StepEvent(0, 1, "", "", optimizer_stepped=each, seconds=0.1) for each in (True, False)
+    ]
+    found = first_divergence(
+        written(tmp_path / "a", [*RANK, stepped[0]]), written(tmp_path / "b", [*RANK, stepped[1]])
+    )
+
+    assert found is not None
+    assert (found.how, found.subject) == ("steps", StepSubject(0))
+
+
+def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", **more: object):
+    return OperatorEvent(name, 0, f"{inputs:032x}", f"{outputs:032x}", **more)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "differs"),
+    [
+        (operator(1), operator(2), "result"),
+        (operator(1, 1), operator(2, 2), "input"),
+        (operator(1, arguments="1.5"), operator(2, arguments="2.5"), "argument"),
+        (operator(), operator(name="aten.add.Tensor"), "call"),
+    ],
+)
+def test_the_first_operator_that_differs_says_in_what(tmp_path, one, other, differs):
+    same = operator(inputs=7)
+    traces = [written(tmp_path / n, [same, event]) for n, event in (("a", one), ("b", other))]
+    found = first_operator(*traces, 0)
+
+    assert found is not None
+    assert (found.differs, found.number) == (differs, 1)
+    assert one.name in found.text
+
+
+@pytest.mark.parametrize(
+    "passive", [{"name": "aten.empty.memory_format"}, {"name": "aten.view.default", "view": True}]
+)
+def test_memory_that_is_allocated_or_viewed_is_no_difference(tmp_path, passive):
+    events = [operator(outputs, **passive) for outputs in (1, 2)]
+    traces = [written(tmp_path / n, [event]) for n, event in zip("ab", events, strict=True)]
+
+    assert first_operator(*traces, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        (OperatorEvent("aten.mul.Tensor", 0, "no hash"), "an operator has a malformed hash"),
+        (OperatorEvent("aten.mul.Tensor", 0, at="nowhere"), "names no line of a file"),
+        (OutsideRead("time.time", "nowhere", 0), "names no line of a file"),
+    ],
+)
+def test_a_malformed_event_is_refused(tmp_path, event, fault):
+    with pytest.raises(TraceError, match=fault):
+        written(tmp_path, [event])
+
+
+def test_every_listed_operator_is_in_torchs_documentation_under_its_name():
+    documented = re.sub(r"\s+", " ", str(torch.use_deterministic_algorithms.__doc__))
+
+    for operators, (name, why) in _LISTED.items():
+        assert name in documented, operators
+        assert why
+
+
+def test_operators_are_listed_by_their_name_in_aten_alone():
+    assert listed("aten.index_add_.default") == listed("aten.index_add.out")
+    assert listed("aten.upsample_bilinear2d_backward.default") is not None
+    assert listed("aten.mul.Tensor") is None
+    assert listed("custom.index_add.default") is None
+
+
+def test_the_allocators_settings_of_the_user_stay_in_force():
+    given = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
+    settings = dict(variables(3, 1, given))
+
+    assert settings["PYTHONHASHSEED"] == "3"
+    assert settings["GLIBC_TUNABLES"].startswith("glibc.malloc.arena_max=1:glibc.malloc.perturb=")
+    assert variables(1, 1, {}) != variables(1, 2, {})

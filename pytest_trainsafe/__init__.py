@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
+    from pytest_trainsafe.record.per_example.dropout import (
+        PerExampleDropout,
+        logical_positions,
+        per_example_dropout,
+    )
+    from pytest_trainsafe.record.per_example.keys import (
+        per_example_generator,
+        per_example_keys,
+    )
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
@@ -54,6 +64,8 @@ __all__ = [
     "Mesh",
     "Mismatch",
     "Pattern",
+    "PerExampleDataset",
+    "PerExampleDropout",
     "Point",
     "Script",
     "TensorId",
@@ -70,8 +82,12 @@ __all__ = [
     "context",
     "divides",
     "expect_rng",
+    "logical_positions",
     "logical_tensor",
     "on_mesh",
+    "per_example_dropout",
+    "per_example_generator",
+    "per_example_keys",
     "requires",
 ]
 
@@ -89,6 +105,8 @@ _HOME = {
     "Mesh": "core.mesh",
     "Mismatch": "core.finding",
     "Pattern": "core.finding",
+    "PerExampleDataset": "record.per_example.dataset",
+    "PerExampleDropout": "record.per_example.dropout",
     "Point": "core.point",
     "Script": "launch",
     "TensorId": "core.tensor_id",
@@ -105,8 +123,12 @@ _HOME = {
     "context": "record.current",
     "divides": "sweep",
     "expect_rng": "assertions",
+    "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
     "on_mesh": "sweep.traits",
+    "per_example_dropout": "record.per_example.dropout",
+    "per_example_generator": "record.per_example.keys",
+    "per_example_keys": "record.per_example.keys",
     "requires": "sweep",
 }
 

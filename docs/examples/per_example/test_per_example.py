@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from train import train
+from program import train
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
@@ -17,7 +17,7 @@ def test_data_parallel_dropout_is_that_of_one_device(
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(train, tp=[2], sp=[True])
+@pytest.mark.trainsafe(train, tp=[2], sp=[False, True])
 def test_tensor_parallel_dropout_is_that_of_one_device(
     candidate_trace: Any, reference_trace: Any
 ) -> None:

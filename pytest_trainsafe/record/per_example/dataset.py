@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
@@ -78,17 +78,14 @@ class PerExampleDataset(Dataset[Any]):
 @contextmanager
 def _seeded(key: int) -> Iterator[None]:
     """Seed the process's default generators with a key, and put them back at the end."""
-    numpy: Any = sys.modules.get("numpy.random")
-    states = torch.default_generator.get_state(), random.getstate()
-    global_state = None if numpy is None else numpy.get_state()
+    torch_state, python_state = torch.default_generator.get_state(), random.getstate()
+    numpy_state = np.random.get_state()
     torch.default_generator.manual_seed(key)
     random.seed(key)
-    if numpy is not None:
-        numpy.seed(key & 0xFFFFFFFF)
+    np.random.seed(key & 0xFFFFFFFF)
     try:
         yield
     finally:
-        torch.default_generator.set_state(states[0])
-        random.setstate(states[1])
-        if numpy is not None:
-            numpy.set_state(global_state)
+        torch.default_generator.set_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

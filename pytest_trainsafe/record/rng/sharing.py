@@ -20,7 +20,9 @@ from pytest_trainsafe.core.code_files import is_stdlib
 MOST_GENERATORS = 64
 
 #: Methods in which a thread waits for another: of locks, queues, threads and futures.
-_WAITING = frozenset({"acquire", "get", "join", "put", "recv", "result", "wait"})
+_WAITING = frozenset(
+    {"acquire", "get", "join", "poll", "put", "read", "recv", "result", "select", "wait"}
+)
 
 
 class Sharing:
@@ -72,18 +74,27 @@ def _has_work(frame: FrameType | None) -> bool:
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether a thread waits, in the standard library or in a method of a lock or a queue."""
-    code = frame.f_code
-    return is_stdlib(code.co_filename) or _method(code, frame.f_lasti) in _WAITING
+    """Whether a thread waits in a method of a lock, a queue or the like."""
+    return _method(frame.f_code, frame.f_lasti) in _WAITING
 
 
 @functools.lru_cache(maxsize=256)
 def _method(code: CodeType, at: int) -> str:
-    """The method that the instruction `at` calls, as far as its code tells."""
-    name = ""
-    for instruction in dis.get_instructions(code):
-        if instruction.offset > at:
-            break
-        if instruction.opname in ("LOAD_METHOD", "LOAD_ATTR"):
-            name = str(instruction.argval)
-    return name
+    """The method that the instruction `at` calls, "" where it calls none."""
+    instructions = {each.offset: each for each in dis.get_instructions(code)}
+    call = instructions.get(at)
+    if call is None or not call.opname.startswith("CALL"):
+        return ""
+    # `a.b.wait(c.d)` begins where `a`, `a.b` and `a.b.wait` begin, and `c.d` does not.
+    begins = _begins(call)
+    names = [
+        str(each.argval)
+        for offset, each in instructions.items()
+        if offset < at and each.opname in ("LOAD_METHOD", "LOAD_ATTR") and _begins(each) == begins
+    ]
+    return names[-1] if names else ""
+
+
+def _begins(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    positions = instruction.positions
+    return (None, None) if positions is None else (positions.lineno, positions.col_offset)

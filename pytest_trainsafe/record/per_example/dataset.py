@@ -49,7 +49,8 @@ class PerExampleDataset(Dataset[Any]):
         example_key(0, 0, seed, stream)  # raises here, and not in a worker
         self.dataset, self.transform = dataset, transform
         self.seed, self.stream = seed, stream
-        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     @property
     def epoch(self) -> int:

@@ -61,7 +61,7 @@ def per_example_dropout(
     words = _words(x, examples, stream, batch, _along(x, positions or {}))
     keep = (words >> 11) & (2**_BITS - 1)
     mask = (keep >= int(p * 2**_BITS)).to(x.dtype)
-    return x * (mask if p == 1 else mask / (1 - p))
+    return x.mul(mask if p == 1 else mask / (1 - p))
 
 
 class PerExampleDropout(nn.Module):
@@ -170,8 +170,8 @@ def _check(x: Tensor, examples: Tensor, batch_dim: int) -> None:
         )
     if not -x.ndim <= batch_dim < x.ndim:
         raise ArgumentError(f"batch_dim={batch_dim} is no dimension of x, of {list(x.shape)}")
-    if not isinstance(examples, Tensor) or examples.dtype != torch.int64:
-        kind = examples.dtype if isinstance(examples, Tensor) else shown(examples)
+    if getattr(examples, "dtype", None) != torch.int64:
+        kind = getattr(examples, "dtype", None) or shown(examples)
         raise ArgumentTypeError(
             f"examples are the int64 keys that per_example_keys returns, not {kind}"
         )

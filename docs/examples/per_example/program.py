@@ -118,7 +118,11 @@ def train(ctx: Any, p: float = 0.1, own_generator: bool = False) -> None:
 
 def load(ctx: Any, epoch: int, index: int) -> Tensor:
     """An example with noise added, which is another in every epoch; this cp rank's part of it."""
-    clean = torch.randn(SEQUENCE, WIDTH, generator=torch.Generator().manual_seed(index))
-    generator = per_example_generator(epoch, index, seed=ctx.seed, stream="noise")
-    noisy = clean + 0.1 * torch.randn(SEQUENCE, WIDTH, generator=generator)
+
+    # In one dtype at every rung: torch draws other numbers for float64 than for float32.
+    def normal(generator: torch.Generator) -> Tensor:
+        return torch.randn(SEQUENCE, WIDTH, generator=generator, dtype=torch.float32)
+
+    noise = normal(per_example_generator(epoch, index, seed=ctx.seed, stream="noise"))
+    noisy = normal(torch.Generator().manual_seed(index)) + 0.1 * noise
     return noisy.chunk(ctx.point.size("cp"))[ctx.coordinates["cp"]]

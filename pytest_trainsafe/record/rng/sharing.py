@@ -30,6 +30,7 @@ class Sharing:
 
     def __init__(self, main: int) -> None:
         self._main = main
+        self._lock = threading.Lock()
         # Each generator is held: its address stays its own, and no new one is taken for it.
         self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
 
@@ -41,22 +42,23 @@ class Sharing:
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
         key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
-        known = self._users.get(key)
-        if known is None:
+        here, ident = threading.current_thread(), threading.get_ident()
+        with self._lock:
+            known = self._users.pop(key, None) or (generator, {})
             if len(self._users) >= MOST_GENERATORS:
-                self._users.pop(next(iter(self._users)), None)
-            known = self._users[key] = generator, {}
-        users = known[1]
-        here = threading.current_thread()
-        ident = threading.get_ident()
-        others = [] if ident == self._main else [u for i, u in users.items() if i != ident]
-        users[ident] = here
+                del self._users[next(iter(self._users))]
+            self._users[key] = known  # the last used is the last to go
+            users = known[1]
+            for dead in [each for each, thread in users.items() if not thread.is_alive()]:
+                del users[dead]
+            others = [] if ident == self._main else [u for i, u in users.items() if i != ident]
+            users[ident] = here
         if not others:
             return ""
         frames = sys._current_frames()
         for other in others:
             frame = frames.get(other.ident or 0)
-            if frame is None or not other.is_alive():
+            if frame is None:  # it has ended
                 continue
             busy = not _waits(frame) if other.ident == self._main else _has_work(frame)
             if busy:

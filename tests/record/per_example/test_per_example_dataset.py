@@ -7,10 +7,12 @@ import random
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from pytest_trainsafe import PerExampleDataset
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 
 
 class Noisy(Dataset):
@@ -90,6 +92,34 @@ def test_loading_leaves_the_generators_of_the_process_as_they_were():
         PerExampleDataset(Noisy(), fails)[3]
 
     assert states() == before
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_rules_find_no_fault_in_a_training_that_loads_and_evaluates_with_it(record, workers):
+    def train(ctx):
+        model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
+        ctx.initialize(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ctx.watch(model, optimizer)
+        dataset = PerExampleDataset(Noisy(), jittered, seed=ctx.seed)
+        own = torch.Generator().manual_seed(0)
+        loader = DataLoader(dataset, 4, num_workers=workers, generator=own)
+        for epoch in range(2):
+            dataset.set_epoch(epoch)
+            with ctx.step():
+                for index, batch in enumerate(loader):
+                    with ctx.microbatch(index):
+                        model(batch.to(ctx.dtype)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            model.eval()
+            for batch in loader:
+                model(batch.to(ctx.dtype))
+            model.train()
+
+    judgement = judge_rng(record(train).trace)
+
+    assert (judgement.findings, judgement.not_compared) == ((), ())
 
 
 class Stream(IterableDataset):

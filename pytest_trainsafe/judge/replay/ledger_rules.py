@@ -17,8 +17,7 @@ from pytest_trainsafe.judge.replay.initialisation import initialisation
 from pytest_trainsafe.judge.replay.parallel import cut_axes, data_parallel
 from pytest_trainsafe.judge.replay.recomputation import recomputation
 from pytest_trainsafe.judge.replay.regions import Regions
-from pytest_trainsafe.judge.replay.sharing import shared_generator
-from pytest_trainsafe.judge.replay.workers import workers
+from pytest_trainsafe.judge.replay.workers import shared_generator, workers
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng import SWITCHED_OFF, LedgerGap, UnseenDraws
 

@@ -121,17 +121,24 @@ def _words(
     x: Tensor, examples: Tensor, stream: str, batch: int, positions: Mapping[int, Tensor]
 ) -> Tensor:
     """A hash of 64 bits for each element of `x`."""
-    base = _signed(xxhash.xxh3_64_intdigest(stream.encode()))
-    words = _mixed(examples.to(x.device) ^ base).reshape(_shape(x, batch))
+    words = _mixed(examples.to(x.device) ^ _hash(stream)).reshape(_shape(x, batch))
     for dim in range(x.ndim):
         along = positions.get(dim)
         if along is None:
             if dim == batch:
                 continue
             along = torch.arange(x.shape[dim], device=x.device)
-        odd = _signed(xxhash.xxh3_64_intdigest(b"dim", seed=dim) | 1)
+        odd = _hash(f"dimension {dim}") | 1
         words = words + ((along.to(x.device) + 1) * odd).reshape(_shape(x, dim))
     return _mixed(words)
+
+
+def _hash(name: str) -> int:
+    """A hash of a name, as an int64.  The compiler calls it once, and puts the number in."""
+    return _signed(xxhash.xxh3_64_intdigest(name.encode()))
+
+
+torch.compiler.assume_constant_result(_hash)  # type: ignore[no-untyped-call]
 
 
 def _mixed(words: Tensor) -> Tensor:

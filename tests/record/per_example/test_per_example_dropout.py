@@ -71,7 +71,7 @@ def test_an_example_has_the_same_mask_in_another_batch_order_and_layout():
 def test_packed_sequences_of_any_order_have_the_masks_of_their_tokens():
     examples = KEYS[:2].repeat_interleave(torch.tensor([3, 5]))
     place = torch.tensor([0, 1, 2, 0, 1, 2, 3, 4])
-    x = torch.ones(8, 6)
+    x = torch.ones(8, 64)
     packed = per_example_dropout(x, 0.5, examples, positions={0: place})
     turned = torch.arange(7, -1, -1)
 
@@ -123,6 +123,19 @@ def test_a_second_call_has_the_mask_of_the_first_and_neither_draws():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_compiled_call_is_one_graph_and_has_the_same_mask():
+    compiled = torch.compile(per_example_dropout, backend="eager", fullgraph=True)
+    positions = {1: torch.arange(8)}
+
+    assert torch.equal(compiled(ONES, 0.3, KEYS, stream="drop", positions=positions), WHOLE)
+
+
+def dtensor():
+    tensor = torch.ones(SHAPE)
+    tensor.placements = ()
+    return tensor
+
+
 def test_the_module_drops_in_training_alone():
     drop = PerExampleDropout(0.3, "drop")
 
@@ -140,6 +153,7 @@ def test_the_module_drops_in_training_alone():
         ({"examples": KEYS[:2]}, ArgumentError, "so it takes 4 keys, one for each entry"),
         ({"examples": KEYS.int()}, ArgumentTypeError, "int64 keys .*, not torch.int32"),
         ({"examples": [1, 2, 3, 4]}, ArgumentTypeError, "int64 keys"),
+        ({"x": dtensor()}, ArgumentTypeError, "not a DTensor: give it x.to_local()"),
         ({"batch_dim": 3}, ArgumentError, "batch_dim=3 is no dimension of x"),
         ({"positions": {1: torch.arange(4)}}, ArgumentError, r"takes integers of shape \[8\]"),
         ({"positions": {1: torch.rand(8)}}, ArgumentError, "tensor of torch.float32"),

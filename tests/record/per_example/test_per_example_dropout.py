@@ -20,6 +20,12 @@ ONES = torch.ones(SHAPE, dtype=torch.float64)
 WHOLE = per_example_dropout(ONES, 0.3, KEYS, stream="drop")
 
 
+def test_masks_stay_the_same_from_release_to_release():
+    """Checkpointed runs are resumed with them."""
+    dropped = (WHOLE[0, :3] == 0).int().tolist()
+    assert dropped == [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0]]
+
+
 @pytest.mark.parametrize(
     "layout",
     [

@@ -36,6 +36,16 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
+    from pytest_trainsafe.record.per_example.dropout import (
+        PerExampleDropout,
+        logical_positions,
+        per_example_dropout,
+    )
+    from pytest_trainsafe.record.per_example.keys import (
+        per_example_generator,
+        per_example_keys,
+    )
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
@@ -56,6 +66,8 @@ __all__ = [
     "Mesh",
     "Mismatch",
     "Pattern",
+    "PerExampleDataset",
+    "PerExampleDropout",
     "Point",
     "Script",
     "TensorId",
@@ -74,8 +86,12 @@ __all__ = [
     "deterministic_runtime",
     "divides",
     "expect_rng",
+    "logical_positions",
     "logical_tensor",
     "on_mesh",
+    "per_example_dropout",
+    "per_example_generator",
+    "per_example_keys",
     "requires",
 ]
 
@@ -93,6 +109,8 @@ _HOME = {
     "Mesh": "core.mesh",
     "Mismatch": "core.finding",
     "Pattern": "core.finding",
+    "PerExampleDataset": "record.per_example.dataset",
+    "PerExampleDropout": "record.per_example.dropout",
     "Point": "core.point",
     "Script": "launch",
     "TensorId": "core.tensor_id",
@@ -111,8 +129,12 @@ _HOME = {
     "deterministic_runtime": "record.determinism.runtime",
     "divides": "sweep",
     "expect_rng": "assertions",
+    "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
     "on_mesh": "sweep.traits",
+    "per_example_dropout": "record.per_example.dropout",
+    "per_example_generator": "record.per_example.keys",
+    "per_example_keys": "record.per_example.keys",
     "requires": "sweep",
 }
 

@@ -13,12 +13,18 @@ from typing import Any
 #: Public names whose modules import torch, and whether each is a class.
 IMPORTS_TORCH = {
     "Context": True,
+    "PerExampleDataset": True,
+    "PerExampleDropout": True,
     "Trace": True,
     "Traces": True,
     "consistent_tensor": False,
     "context": False,
     "deterministic_runtime": False,
+    "logical_positions": False,
     "logical_tensor": False,
+    "per_example_dropout": False,
+    "per_example_generator": False,
+    "per_example_keys": False,
 }
 
 

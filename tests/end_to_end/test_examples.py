@@ -118,12 +118,13 @@ def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> Non
     assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told
 
 
-def test_the_example_with_dropout_passes(tmp_path: Path) -> None:
-    folder = tmp_path / "dropout"
-    shutil.copytree(EXAMPLE.parent / "dropout", folder)
+def test_the_examples_with_dropout_pass(tmp_path: Path) -> None:
+    folder = tmp_path / "examples"
+    for name in ("dropout", "per_example"):
+        shutil.copytree(EXAMPLE.parent / name, folder / name)
     (folder / "pytest.ini").write_text("[pytest]\n")
 
-    done = run(folder)
+    done = run(folder, "--trainsafe-localize=off")
 
     assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout
+    assert "7 passed" in done.stdout

@@ -28,6 +28,7 @@ DRAW = DrawEvent(
     shape=(2, 0),
     seed="18446744073709551615",
     thread="loader",
+    shared="MainThread",
 )
 SOUND: list[RngEvent] = [
     DRAW,
@@ -70,6 +71,7 @@ def test_every_event_comes_back_as_it_was_written(tmp_path: Path):
         ({"shape": (-1,)}, "is damaged"),
         ({"phase": "sleeping"}, "is damaged"),
         ({"module": "m" * 5000}, "more than 4096 characters"),
+        ({"shared": "t" * 5000}, "more than 4096 characters"),
         ({"generator": None}, "is damaged"),
     ],
 )

@@ -24,6 +24,7 @@ RNG_CHECKS = (
     "rng:evaluation_shift",
     "rng:initialisation",
     "rng:workers",
+    "rng:shared_generator",
     "rng:unseen",
 )
 

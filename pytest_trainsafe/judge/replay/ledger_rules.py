@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.replay.initialisation import initialisation
 from pytest_trainsafe.judge.replay.parallel import cut_axes, data_parallel
 from pytest_trainsafe.judge.replay.recomputation import recomputation
 from pytest_trainsafe.judge.replay.regions import Regions
-from pytest_trainsafe.judge.replay.workers import workers
+from pytest_trainsafe.judge.replay.workers import shared_generator, workers
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
 
@@ -71,6 +71,7 @@ def judge_rng(
         *evaluation_dropout(draws, excused),
         *evaluation_shift(draws, excused, seeds),
         *initialisation(draws, excused),
+        *shared_generator(draws, excused),
         *(workers(candidate) if "rng:workers" not in ignored else ()),
         *expected(draws, rules),
         *(_unseen(draws) if "rng:unseen" not in ignored else ()),

@@ -22,6 +22,7 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
+from pytest_trainsafe.record.rng.sharing import Sharing
 from pytest_trainsafe.record.rng.states import python_state, state_text, torch_state
 from pytest_trainsafe.record.rng.unseen import LastState
 from pytest_trainsafe.record.rng.workers import Workers
@@ -69,6 +70,7 @@ class RngLedger:
         self._functions = Functions(self._function, self._numpy_made)
         self._generators = Generators()
         self._workers = Workers()
+        self._sharing = Sharing(self._main)
         self._names: Mapping[nn.Module, str] = {}
         self._roots: Sequence[nn.Module] = ()
         self._during: Phase | None = None
@@ -275,6 +277,7 @@ class RngLedger:
             thread=""
             if get_ident() == self._main or _in_backward()
             else current_thread().name[:99],
+            shared="" if _in_backward() else self._sharing.other(source.generator),
         )
         self._draws += 1
         site = None if inside is not None else self._site(source.generator)

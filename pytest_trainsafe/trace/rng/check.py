@@ -19,7 +19,7 @@ def fault_of_rng(event: RngEvent) -> str | None:
         texts, lines = [event.what, event.why], []
     elif isinstance(event, DrawEvent):
         texts = [event.generator, event.operator, event.module or "", event.stream, event.thread]
-        texts += [event.at, event.user, event.seed]
+        texts += [event.at, event.user, event.seed, event.shared]
         lines = [event.at, event.user]
     else:
         texts, lines = [event.generator], [event.at] if isinstance(event, WorkerDraw) else []

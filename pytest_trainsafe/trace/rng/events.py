@@ -65,7 +65,8 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     `module` is the innermost watched module that was running, None for none, and `training` says
     whether it was in training mode.  `at` is the innermost line outside of torch, and `user` that
     of the user's own code where `at` is an installed package's.  `thread` names a thread of the
-    program's other than the one that trains.
+    program's other than the one that trains, and `shared` another thread that used the generator
+    at the same time.
     """
 
     generator: str
@@ -84,6 +85,7 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     seed: str = ""
     stream: str = ""
     thread: str = ""
+    shared: str = ""
 
     @property
     def line(self) -> str:

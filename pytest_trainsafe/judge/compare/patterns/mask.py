@@ -35,7 +35,8 @@ def other_mask(wrong: Wrong) -> Pattern | None:
     )
     cause = (
         "another mask is applied than the reference's. Dropout draws another where ranks share out "
-        "the micro-batches: seed it in each micro-batch, or switch it off"
+        "the micro-batches: draw it with per_example_dropout, seed it in each micro-batch, or "
+        "switch it off"
     )
     return Pattern("other mask", text, cause=cause)
 

@@ -1,0 +1,92 @@
+"""A dataset whose augmentation is the same in whichever worker an example is loaded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentTypeError
+from pytest_trainsafe.record.per_example.keys import example_key, per_example_generator
+
+#: From an example of the dataset and its generator to what the loader is given.
+Transform = Callable[[Any, torch.Generator], Any]
+
+
+class PerExampleDataset(Dataset[Any]):
+    """A map-style dataset, read with random numbers that belong to each example.
+
+    While an example is read, torch's default CPU generator, Python's `random` and NumPy's global
+    generator are seeded with its key and put back after, so that augmentation inside of
+    `dataset[index]` draws the same numbers in every worker process, and in none.  `transform`
+    is then given the example and a generator of its own, and returns what is loaded.
+    Seeding is of the process: do not read from several threads at once.
+
+    Call `set_epoch` before each iteration over the loader, as with a DistributedSampler.  The
+    epoch lies in shared memory, which persistent workers see too.
+    Examples are known by their index here, so wrap a dataset before a Subset takes a part of it.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        transform: Transform | None = None,
+        *,
+        seed: int = 0,
+        stream: str = "data",
+    ) -> None:
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+            raise ArgumentTypeError(
+                "PerExampleDataset takes a dataset that is read by index, since a stream does not "
+                f"number its examples; this is {shown(dataset)}"
+            )
+        example_key(0, 0, seed, stream)  # raises here, and not in a worker
+        self.dataset, self.transform = dataset, transform
+        self.seed, self.stream = seed, stream
+        self._epoch = torch.zeros((), dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that examples are read in, from 0."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Read the examples of this epoch from now on, in all workers."""
+        example_key(epoch, 0, self.seed, self.stream)
+        self._epoch.fill_(epoch)
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: Any) -> Any:
+        epoch = self.epoch
+        with _seeded(example_key(epoch, index, self.seed, self.stream)):
+            example = self.dataset[index]
+            if self.transform is None:
+                return example
+            stream = f"{self.stream}/transform"
+            generator = per_example_generator(epoch, index, seed=self.seed, stream=stream)
+            return self.transform(example, generator)
+
+
+@contextmanager
+def _seeded(key: int) -> Iterator[None]:
+    """Seed the process's default generators with a key, and put them back at the end."""
+    torch_state, python_state = torch.default_generator.get_state(), random.getstate()
+    numpy_state = np.random.get_state()
+    torch.default_generator.manual_seed(key)
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(torch_state)
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)

@@ -1,0 +1,189 @@
+"""Dropout whose mask is a function of the example and of the place in the logical tensor.
+
+The mask is computed, not drawn: each element is a hash of the example's key, the name of the
+dropout and the element's logical position.  A rank that holds a part of the tensor computes the
+mask of that part alone, a recomputation gets the mask of its forward, and the bits are the same
+on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import xxhash
+from torch import Tensor, nn
+
+from pytest_trainsafe.core.indices import index_arrays
+from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+_BITS = 53
+
+
+def _signed(word: int) -> int:
+    """A word of 64 bits as the int64 that has the same bits."""
+    return word - 2**64 if word >= 2**63 else word
+
+
+_FIRST, _SECOND = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
+def per_example_dropout(
+    x: Tensor,
+    p: float,
+    examples: Tensor,
+    *,
+    stream: str = "",
+    training: bool = True,
+    batch_dim: int = 0,
+    positions: Mapping[int, Tensor] | None = None,
+) -> Tensor:
+    """`x` with elements zeroed with probability `p`, and the others divided by 1 - p.
+
+    `examples` are the keys of `per_example_keys`, int64 of [x.shape[batch_dim]]: one for each
+    entry of the batch dimension.  `stream` names this dropout; two with the same name drop the
+    same elements, so give each layer its own.
+    `positions` is needed where `x` is a part of the logical tensor: for each dimension that is
+    cut, the logical positions of the rows that this rank holds, int64 of [x.shape[dim]]
+    (`logical_positions` makes them of a Layout).  Sequences that are packed into one dimension
+    have a key for each token in `examples`, and the token's position in its sequence in
+    `positions[batch_dim]`.
+    Without `training`, or with p = 0, `x` itself.
+    """
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+    _check(x, examples, batch_dim)
+    if not training or p == 0:
+        return x
+    batch = batch_dim % x.ndim
+    words = _words(x, examples, stream, batch, _along(x, positions or {}))
+    keep = (words >> 11) & (2**_BITS - 1)
+    mask = (keep >= int(p * 2**_BITS)).to(x.dtype)
+    return x.mul(mask if p == 1 else mask / (1 - p))
+
+
+class PerExampleDropout(nn.Module):
+    """`per_example_dropout` as a module, off in evaluation mode.
+
+    `stream` is its name, which differs between the dropouts of a model and is the same on all
+    ranks: the module's path in the whole model, for example.
+    """
+
+    def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+        self.p, self.stream, self.batch_dim = p, stream, batch_dim
+
+    def forward(
+        self, x: Tensor, examples: Tensor, positions: Mapping[int, Tensor] | None = None
+    ) -> Tensor:
+        """`x` with elements dropped; the arguments are those of `per_example_dropout`."""
+        return per_example_dropout(
+            x,
+            self.p,
+            examples,
+            stream=self.stream,
+            training=self.training,
+            batch_dim=self.batch_dim,
+            positions=positions,
+        )
+
+    def extra_repr(self) -> str:
+        """What `repr(model)` shows of it."""
+        return f"p={self.p}, stream={self.stream!r}"
+
+
+def logical_positions(
+    layout: Layout,
+    logical_shape: Sequence[int],
+    coordinates: Coordinates,
+    sizes: Sizes,
+    device: torch.device | str = "cpu",
+) -> dict[int, Tensor]:
+    """The logical positions of this rank's rows, by dimension, of a tensor of `logical_shape`.
+
+    `coordinates` are the rank's place on each mesh axis and `sizes` those of the axes, such as
+    `ctx.coordinates` and `ctx.point.sizes`.  Dimensions that the layout leaves whole are absent.
+    LayoutError where the layout does not fit the shape.
+    """
+    arrays = index_arrays(layout, coordinates, sizes, logical_shape)
+    return {
+        dim: torch.from_numpy(array).to(device)
+        for dim, (array, length) in enumerate(zip(arrays, logical_shape, strict=True))
+        if len(array) != length
+    }
+
+
+def _words(
+    x: Tensor, examples: Tensor, stream: str, batch: int, positions: Mapping[int, Tensor]
+) -> Tensor:
+    """A hash of 64 bits for each element of `x`."""
+    words = _mixed(examples.to(x.device) ^ _hash(stream)).reshape(_shape(x, batch))
+    for dim in range(x.ndim):
+        along = positions.get(dim)
+        if along is None:
+            if dim == batch:
+                continue
+            along = torch.arange(x.shape[dim], device=x.device)
+        odd = _hash(f"dimension {dim}") | 1
+        words = words + ((along.to(x.device) + 1) * odd).reshape(_shape(x, dim))
+    return _mixed(words)
+
+
+def _hash(name: str) -> int:
+    """A hash of a name, as an int64.  The compiler calls it once, and puts the number in."""
+    return _signed(xxhash.xxh3_64_intdigest(name.encode()))
+
+
+torch.compiler.assume_constant_result(_hash)  # type: ignore[no-untyped-call]
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """The finalizer of splitmix64.  int64 products wrap; its shifts must not copy the sign."""
+    words = (words ^ ((words >> 30) & (2**34 - 1))) * _FIRST
+    words = (words ^ ((words >> 27) & (2**37 - 1))) * _SECOND
+    return words ^ ((words >> 31) & (2**33 - 1))
+
+
+def _shape(x: Tensor, dim: int) -> list[int]:
+    return [-1 if each == dim else 1 for each in range(x.ndim)]
+
+
+def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """The positions by dimensions counted from 0, each of the length of its dimension."""
+    found = {}
+    for dim, along in positions.items():
+        if not -x.ndim <= dim < x.ndim:
+            raise ArgumentError(
+                f"positions has dimension {dim}, and x has the shape {list(x.shape)}"
+            )
+        if along.shape != (x.shape[dim],) or along.dtype.is_floating_point:
+            raise ArgumentError(
+                f"positions[{dim}] is a tensor of {along.dtype} and shape {list(along.shape)}; x "
+                f"has the shape {list(x.shape)}, so it takes integers of shape [{x.shape[dim]}]"
+            )
+        found[dim % x.ndim] = along.to(torch.int64)
+    return found
+
+
+def _check(x: Tensor, examples: Tensor, batch_dim: int) -> None:
+    if hasattr(x, "placements"):
+        raise ArgumentTypeError(
+            "per_example_dropout takes a rank's local tensor, not a DTensor: give it x.to_local() "
+            "and the positions of its rows, and wrap what it returns with DTensor.from_local"
+        )
+    if not -x.ndim <= batch_dim < x.ndim:
+        raise ArgumentError(f"batch_dim={batch_dim} is no dimension of x, of {list(x.shape)}")
+    if getattr(examples, "dtype", None) != torch.int64:
+        kind = getattr(examples, "dtype", None) or shown(examples)
+        raise ArgumentTypeError(
+            f"examples are the int64 keys that per_example_keys returns, not {kind}"
+        )
+    if examples.shape != (x.shape[batch_dim],):
+        raise ArgumentError(
+            f"examples have the shape {list(examples.shape)}; x has the shape {list(x.shape)} with "
+            f"batch_dim={batch_dim}, so it takes {x.shape[batch_dim]} keys, one for each entry"
+        )

@@ -1,0 +1,101 @@
+"""Keys of examples: hashes of (seed, stream, epoch, index), however the data is split over ranks.
+
+The finest unit of data parallelism is the example: any two may be computed at once, on any rank,
+and what happens to one example happens in order.  So each has random numbers of its own
+(DETrain, section 3.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import xxhash
+
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+_WORD = 2**64
+_GOLDEN = 0x9E3779B97F4A7C15
+
+#: Keys have 63 bits, so that an int64 tensor holds them as they are.
+_KEY = 2**63 - 1
+
+
+def per_example_keys(
+    epoch: int,
+    indices: Sequence[int] | torch.Tensor,
+    *,
+    seed: int = 0,
+    stream: str = "",
+    device: torch.device | str | None = None,
+) -> torch.Tensor:
+    """The keys of the examples `indices` in an epoch: int64, [len(indices)].
+
+    A key is a hash of the seed, the stream, the epoch and the example's index in the dataset, and
+    of nothing else: not of the rank, the worker or the batch that the example is in.  Different
+    streams give an example independent keys.  The keys are on `device`, by default that of the
+    indices; indices on an accelerator are copied to the host first.
+    ArgumentError for a number below 0, ArgumentTypeError for anything but whole numbers.
+    """
+    if isinstance(indices, torch.Tensor):
+        if indices.ndim != 1 or indices.dtype.is_floating_point or indices.dtype.is_complex:
+            raise ArgumentTypeError(
+                "per_example_keys takes the indices as a sequence of int or as an integer tensor "
+                f"of one dimension, not a tensor of {indices.dtype} and shape "
+                f"{list(indices.shape)}"
+            )
+        device = indices.device if device is None else device
+        indices = indices.tolist()
+    base = _base(epoch, seed, stream)
+    keys = [_key(base, index) for index in indices]
+    return torch.tensor(keys, dtype=torch.int64, device=device)
+
+
+def per_example_generator(
+    epoch: int,
+    index: int,
+    *,
+    seed: int = 0,
+    stream: str = "",
+    device: torch.device | str = "cpu",
+) -> torch.Generator:
+    """A new generator for one example in one epoch, seeded with its key (`per_example_keys`).
+
+    Whoever computes the example draws the same numbers from it.  Each call makes a generator of
+    its own, at the start of its stream, so no two threads or workers share one.
+    torch seeds its CPU generator with the lower 32 bits alone: of 100 000 examples, about one pair
+    draws equal numbers there.
+    """
+    generator = torch.Generator(device)
+    generator.manual_seed(example_key(epoch, index, seed, stream))
+    return generator
+
+
+def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
+    """The key of one example, a number of 63 bits."""
+    return _key(_base(epoch, seed, stream), index)
+
+
+def _base(epoch: int, seed: int, stream: str) -> int:
+    if not isinstance(stream, str):
+        raise ArgumentTypeError(f"stream is a name, such as 'augmentation', not {shown(stream)}")
+    whole = _whole("epoch", epoch), _whole("seed", seed)
+    return xxhash.xxh3_64_intdigest(f"{whole[1]}/{whole[0]}/{stream}".encode())
+
+
+def _key(base: int, index: int) -> int:
+    """The value at an index of the splitmix64 stream (Steele, Lea and Flood, OOPSLA 2014)."""
+    word = (base + (_whole("index", index) + 1) * _GOLDEN) % _WORD
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % _WORD
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % _WORD
+    return (word ^ (word >> 31)) & _KEY
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ArgumentTypeError(f"{name} is a whole number from 0 on, not {shown(value)}")
+    number: int = value.__index__()
+    if number < 0:
+        raise ArgumentError(f"{name}={number} is below 0; count epochs, examples and seeds from 0")
+    return number

@@ -1,0 +1,102 @@
+"""Finds generators that several threads of a rank use at once: the order of their draws is chance.
+
+To wait for another thread is no use at once.  A program that hands its generator to a thread and
+waits until that has drawn is deterministic, and is not found here.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+import threading
+from types import CodeType, FrameType
+
+import torch
+
+from pytest_trainsafe.core.code_files import is_stdlib
+
+#: Generators whose users are remembered.
+MAX_GENERATORS = 64
+
+#: Methods in which a thread waits for another: of locks, queues, threads and futures.
+_WAITING = frozenset(
+    {"acquire", "get", "join", "poll", "put", "read", "recv", "result", "select", "wait"}
+)
+
+
+class Sharing:
+    """Remembers which threads drew from each generator.  `main` is the thread that trains."""
+
+    def __init__(self, main: int) -> None:
+        self._main = main
+        self._lock = threading.Lock()
+        # Each generator is held: its address stays its own, and no new one is taken for it.
+        self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
+
+    def other(self, generator: object) -> str:
+        """The name of another thread that uses a generator while this one draws from it.
+
+        "" for none.  Called in the drawing thread, whose use is remembered.  For the thread that
+        trains it is always "": the other thread's next draw finds the sharing.
+        """
+        # torch makes a new Python object each time it hands a generator to a kernel.
+        key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
+        here, ident = threading.current_thread(), threading.get_ident()
+        with self._lock:
+            known = self._users.pop(key, None) or (generator, {})
+            if len(self._users) >= MAX_GENERATORS:
+                del self._users[next(iter(self._users))]
+            self._users[key] = known  # the last used is the last to go
+            users = known[1]
+            for dead in [each for each, thread in users.items() if not thread.is_alive()]:
+                del users[dead]
+            others = [] if ident == self._main else [u for i, u in users.items() if i != ident]
+            users[ident] = here
+        if not others:
+            return ""
+        frames = sys._current_frames()
+        for other in others:
+            frame = frames.get(other.ident or 0)
+            if frame is None:  # it has ended
+                continue
+            busy = not _waits(frame) if other.ident == self._main else _has_work(frame)
+            if busy:
+                return other.name[:99]
+        return ""
+
+
+def _has_work(frame: FrameType | None) -> bool:
+    """Whether a thread runs code of a program's; one of a pool that waits for work does not."""
+    while frame is not None:
+        if not is_stdlib(frame.f_code.co_filename):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _waits(frame: FrameType) -> bool:
+    """Whether a thread waits in a method of a lock, a queue or the like."""
+    return _method(frame.f_code, frame.f_lasti) in _WAITING
+
+
+@functools.lru_cache(maxsize=256)
+def _method(code: CodeType, at: int) -> str:
+    """The method that the instruction `at` calls, "" where it calls none."""
+    instructions = {each.offset: each for each in dis.get_instructions(code)}
+    call = instructions.get(at)
+    if call is None or not call.opname.startswith("CALL"):
+        return ""
+    # `a.b.wait(c.d)` begins where `a`, `a.b` and `a.b.wait` begin, and `c.d` does not.
+    begins = _begins(call)
+    names = [
+        str(each.argval)
+        for offset, each in instructions.items()
+        if offset < at and each.opname in ("LOAD_METHOD", "LOAD_ATTR") and _begins(each) == begins
+    ]
+    return names[-1] if names else ""
+
+
+def _begins(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    positions = instruction.positions
+    return (None, None) if positions is None else (positions.lineno, positions.col_offset)

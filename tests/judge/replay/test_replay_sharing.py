@@ -1,0 +1,49 @@
+"""A draw from a generator that another thread uses fails the rule, and can be excused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_traces import state, write
+
+from pytest_trainsafe import expect_rng
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+from pytest_trainsafe.trace.rng.events import DrawEvent
+
+DRAW = DrawEvent(
+    *("torch cpu", "data", state(1), state(2), "uniform_"),
+    at="augment.py:7",
+    shape=(4,),
+    thread="worker-1",
+)
+
+
+def judged(path: Path, event: DrawEvent, **kwargs):
+    return judge_rng(write(path, Point.of(), lambda at: [DRAW, event]), **kwargs).findings
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [("MainThread", "and in the main thread at"), ("worker-0", "and in thread 'worker-0' at")],
+)
+def test_a_shared_generator_is_found_with_its_threads_and_its_line(tmp_path, other, words):
+    [finding] = judged(tmp_path, msgspec.structs.replace(DRAW, shared=other))
+
+    assert (finding.check, finding.verdict) == ("rng:shared_generator", "fail")
+    assert f"in thread 'worker-1' {words} the same time: in step 0, uniform (4) at " in (
+        finding.message
+    )
+    assert finding.source == "augment.py:7"
+
+
+def test_a_thread_by_itself_is_no_fault(tmp_path):
+    assert judged(tmp_path, DRAW) == ()
+
+
+def test_it_can_be_ignored_with_a_reason(tmp_path):
+    rule = expect_rng("augment.py:*", ignore="rng:shared_generator", reason="a lock orders them")
+
+    assert judged(tmp_path, msgspec.structs.replace(DRAW, shared="a"), rules=[rule]) == ()

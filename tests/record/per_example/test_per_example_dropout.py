@@ -1,0 +1,171 @@
+"""A per-example mask is that of the logical tensor, in whatever parts it is computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_trainsafe import (
+    PerExampleDropout,
+    logical_positions,
+    per_example_dropout,
+    per_example_keys,
+)
+from pytest_trainsafe.core.layout import Part, Shard, ZigZag
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+SHAPE = (4, 8, 6)
+KEYS = per_example_keys(0, range(4))
+ONES = torch.ones(SHAPE, dtype=torch.float64)
+WHOLE = per_example_dropout(ONES, 0.3, KEYS, stream="drop")
+
+
+def test_masks_stay_the_same_from_release_to_release():
+    """Checkpointed runs are resumed with them."""
+    dropped = (WHOLE[0, :3] == 0).int().tolist()
+    assert dropped == [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        (Shard(2, "tp"),),
+        (ZigZag(1, "cp"), Shard(1, "tp")),
+        (Shard(1, "cp"), Shard(2, "tp")),
+        (Shard(2, "tp", (2, 4)),),
+    ],
+)
+def test_the_masks_of_ranks_are_parts_of_one_logical_mask(layout):
+    sizes = {"tp": 2, "cp": 2}
+    parts = []
+    for rank in range(4):
+        at = {"tp": rank % 2, "cp": rank // 2}
+        positions = logical_positions(layout, SHAPE, at, sizes)
+        local = torch.ones(
+            [len(positions[dim]) if dim in positions else SHAPE[dim] for dim in range(3)],
+            dtype=torch.float64,
+        )
+        dropped = per_example_dropout(local, 0.3, KEYS, stream="drop", positions=positions)
+        parts.append(Part(rank, at, dropped, layout))
+
+    assert torch.equal(merged(parts, sizes), WHOLE)
+
+
+def merged(parts, sizes):
+    whole = torch.full(SHAPE, float("nan"), dtype=torch.float64)
+    for part in parts:
+        positions = logical_positions(part.layout, SHAPE, part.coordinates, sizes)
+        index = [positions.get(dim, torch.arange(SHAPE[dim])) for dim in range(3)]
+        whole[torch.meshgrid(*index, indexing="ij")] = part.tensor
+    return whole
+
+
+def test_an_example_has_the_same_mask_in_another_batch_order_and_layout():
+    order = torch.tensor([2, 0])
+
+    part = per_example_dropout(ONES[order], 0.3, KEYS[order], stream="drop")
+    sequence_first = per_example_dropout(
+        ONES.transpose(0, 1), 0.3, KEYS, stream="drop", batch_dim=1
+    )
+
+    assert torch.equal(part, WHOLE[order])
+    assert not torch.equal(sequence_first.transpose(0, 1), torch.ones(SHAPE))
+    again = per_example_dropout(ONES.transpose(0, 1), 0.3, KEYS, stream="drop", batch_dim=-2)
+    assert torch.equal(sequence_first, again)
+
+
+def test_packed_sequences_of_any_order_have_the_masks_of_their_tokens():
+    examples = KEYS[:2].repeat_interleave(torch.tensor([3, 5]))
+    place = torch.tensor([0, 1, 2, 0, 1, 2, 3, 4])
+    x = torch.ones(8, 64)
+    packed = per_example_dropout(x, 0.5, examples, positions={0: place})
+    turned = torch.arange(7, -1, -1)
+
+    other = per_example_dropout(x, 0.5, examples[turned], positions={0: place[turned]})
+
+    assert torch.equal(other[turned], packed)
+    assert len({tuple(row) for row in packed.tolist()}) == 8
+
+
+def test_the_rate_is_p_and_what_is_kept_is_scaled():
+    x = torch.full((256, 1024), 3.0)
+    dropped = per_example_dropout(x, 0.1, per_example_keys(0, range(256)))
+
+    assert set(dropped.unique().tolist()) == {0.0, float(torch.tensor(3.0) * (1 / 0.9))}
+    assert float((dropped == 0).double().mean()) == pytest.approx(0.1, abs=0.003)
+    rates = (dropped == 0).double()
+    # Five standard deviations of a row's and of a column's share.
+    assert float((rates.mean(1) - 0.1).abs().max()) < 5 * (0.09 / 1024) ** 0.5
+    assert float((rates.mean(0) - 0.1).abs().max()) < 5 * (0.09 / 256) ** 0.5
+
+
+@pytest.mark.parametrize("other", ["example", "epoch", "seed", "stream"])
+def test_masks_of_other_examples_epochs_seeds_and_streams_are_independent(other):
+    x = torch.ones(1, 40_000, dtype=torch.float64)
+    masks = []
+    for number in (0, 1):
+        at = {name: number if name == other else 0 for name in ("example", "epoch", "seed")}
+        keys = per_example_keys(at["epoch"], [at["example"]], seed=at["seed"])
+        stream = str(number) if other == "stream" else ""
+        masks.append(per_example_dropout(x, 0.5, keys, stream=stream)[0] / 2 - 0.5)
+
+    assert abs(float(masks[0] @ masks[1])) < 5 * 0.25 * 200
+
+
+def test_a_second_call_has_the_mask_of_the_first_and_neither_draws():
+    """So a recomputation needs no state put back."""
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    x = ONES.clone().requires_grad_()
+
+    first, again = (PerExampleDropout(0.3, "drop")(x, KEYS) for _ in range(2))
+    torch.rand(1)
+    [gradient] = torch.autograd.grad(first.sum(), x)
+
+    assert torch.equal(first, again)
+    assert torch.equal(gradient, WHOLE)
+    torch.manual_seed(0)
+    PerExampleDropout(0.3, "drop")(x, KEYS)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_compiled_call_is_one_graph_and_has_the_same_mask():
+    compiled = torch.compile(per_example_dropout, backend="eager", fullgraph=True)
+    positions = {1: torch.arange(8)}
+
+    assert torch.equal(compiled(ONES, 0.3, KEYS, stream="drop", positions=positions), WHOLE)
+
+
+def dtensor():
+    tensor = torch.ones(SHAPE)
+    tensor.placements = ()
+    return tensor
+
+
+def test_the_module_drops_in_training_alone():
+    drop = PerExampleDropout(0.3, "drop")
+
+    assert torch.equal(drop(ONES, KEYS), WHOLE)
+    assert drop.eval()(ONES, KEYS) is ONES
+    assert per_example_dropout(ONES, 0, KEYS) is ONES
+    assert not per_example_dropout(ONES, 1, KEYS).any()
+    assert repr(drop) == "PerExampleDropout(p=0.3, stream='drop')"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"p": 1.5}, ArgumentError, "p=1.5 is no probability"),
+        ({"examples": KEYS[:2]}, ArgumentError, "so it takes 4 keys, one for each entry"),
+        ({"examples": KEYS.int()}, ArgumentTypeError, "int64 keys .*, not torch.int32"),
+        ({"examples": [1, 2, 3, 4]}, ArgumentTypeError, "int64 keys"),
+        ({"x": dtensor()}, ArgumentTypeError, "not a DTensor: give it x.to_local()"),
+        ({"batch_dim": 3}, ArgumentError, "batch_dim=3 is no dimension of x"),
+        ({"positions": {1: torch.arange(4)}}, ArgumentError, r"takes integers of shape \[8\]"),
+        ({"positions": {1: torch.rand(8)}}, ArgumentError, "tensor of torch.float32"),
+        ({"positions": {3: torch.arange(8)}}, ArgumentError, "positions has dimension 3"),
+    ],
+)
+def test_what_does_not_fit_the_tensor_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        per_example_dropout(**{"x": ONES, "p": 0.3, "examples": KEYS, **arguments})

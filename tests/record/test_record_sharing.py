@@ -1,0 +1,132 @@
+"""The ledger notes a generator that several threads use at once, and no other."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe.trace.rng.events import DrawEvent
+
+
+def sharing(record, during):
+    """The threads of the draws that the ledger calls shared, each with the other that it names."""
+
+    def train(ctx):
+        model = nn.Linear(2, 2)
+        ctx.initialize(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ctx.watch(model, optimizer)
+        with ctx.step():
+            during()
+            with ctx.microbatch(0):
+                model(torch.ones(2, 2, dtype=ctx.dtype)).sum().backward()
+            optimizer.step()
+
+    events = [e for e in record(train).rank.rng if isinstance(e, DrawEvent)]
+    assert events
+    return {(e.thread, e.shared) for e in events if e.shared}
+
+
+def in_turn(first, second):
+    """Two threads that draw one after the other, both in the midst of their work."""
+    drawn, done = threading.Event(), threading.Event()
+
+    def one():
+        first()
+        drawn.set()
+        done.wait(60)
+
+    def other():
+        drawn.wait(60)
+        second()
+        done.set()
+
+    threads = [threading.Thread(target=each, name=each.__name__) for each in (one, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+@pytest.mark.parametrize("kind", ["default", "own", "numpy"])
+def test_a_generator_that_two_threads_use_is_noted(record, kind):
+    own = torch.Generator().manual_seed(1)
+    draw = {
+        "default": lambda: torch.rand(2),
+        "own": lambda: torch.rand(2, generator=own),
+        "numpy": lambda: np.random.rand(2),
+    }[kind]
+
+    assert sharing(record, lambda: in_turn(draw, draw)) == {("other", "one")}
+
+
+def test_a_thread_that_draws_while_the_main_thread_works_is_noted(record):
+    def during():
+        working, drawn, deadline = [], [], time.monotonic() + 60
+
+        def draw():
+            while not working and time.monotonic() < deadline:
+                pass
+            torch.rand(2)
+            drawn.append(True)
+
+        torch.rand(2)
+        thread = threading.Thread(target=draw, name="augmenter")
+        thread.start()
+        working.append(True)
+        while not drawn and time.monotonic() < deadline:
+            pass
+        thread.join()
+
+    assert sharing(record, during) == {("augmenter", "MainThread")}
+
+
+def test_threads_with_generators_of_their_own_share_nothing(record):
+    def draw():
+        torch.rand(2, generator=torch.Generator().manual_seed(1))
+
+    assert sharing(record, lambda: in_turn(draw, draw)) == set()
+
+
+@pytest.mark.parametrize("wait", ["join", "queue", "lock", "future"])
+def test_a_thread_that_the_main_thread_waits_for_shares_nothing(record, wait):
+    def during():
+        torch.rand(2)
+        results, lock = queue.SimpleQueue(), threading.Lock()
+        lock.acquire()
+
+        def draw():
+            torch.rand(2)
+            results.put(1)
+            lock.release()
+
+        if wait == "future":
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(draw).result()
+            return
+        thread = threading.Thread(target=draw)
+        thread.start()
+        if wait == "queue":
+            results.get()
+        if wait == "lock":
+            lock.acquire(timeout=threading.TIMEOUT_MAX)
+        thread.join()
+        torch.rand(2)
+
+    assert sharing(record, during) == set()
+
+
+def test_workers_of_a_pool_that_draw_one_after_the_other_share_nothing(record):
+    def during():
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(4):
+                pool.submit(torch.rand, 2).result()
+
+    assert sharing(record, during) == set()

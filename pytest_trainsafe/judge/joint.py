@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, Terms, worst
-from pytest_trainsafe.judge.judgement import LadderJudgement
+from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judge.registry import judges
 from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces
@@ -75,12 +75,7 @@ def _summary(joint: JointJudgement) -> PointSummary:
     lead = next(f for j in others if j.verdict == joint.verdict for f in j.findings)
     if joint.verdict == "fail":
         summary.pop("reason", None)
-        summary["first"] = {
-            "judge": lead.judge,
-            "check": lead.check,
-            "where": str(lead.about or ""),
-            "pattern": lead.pattern.text if lead.pattern is not None else "",
-        }
+        summary["first"] = first_of(lead)
     else:
         summary["reason"] = lead.message
     return summary

@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judge.compare.declarations.propose import Proposal
-from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case
@@ -96,6 +96,16 @@ class LadderJudgement:
         """The failures, in dataflow order, then the doubts."""
         wrong = (f for rung in self.rungs for f in rung.comparison.findings if f.verdict == "fail")
         return (*wrong, *(f for rung in self.rungs for f in (*rung.doubts, *rung.hints)))
+
+
+def first_of(lead: Finding) -> FirstSummary:
+    """The finding that leads a failure's report, for the terminal's summary."""
+    return {
+        "judge": lead.judge,
+        "check": lead.check,
+        "where": str(lead.about or ""),
+        "pattern": lead.pattern.text if lead.pattern is not None else "",
+    }
 
 
 def lead_of(failing: Sequence[Finding]) -> Finding:

@@ -32,7 +32,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, lead_of
+from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, first_of, lead_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
@@ -426,12 +426,7 @@ def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSumm
     }
     if verdict == "fail":
         lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
-        summary["first"] = {
-            "judge": lead.judge,
-            "check": lead.check,
-            "where": str(lead.where or ""),
-            "pattern": lead.pattern.text if lead.pattern is not None else "",
-        }
+        summary["first"] = first_of(lead)
     elif doubts:
         summary["reason"] = doubts[0].message
     return summary

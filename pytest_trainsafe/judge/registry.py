@@ -6,7 +6,7 @@ A project adds judges with the hook `pytest_trainsafe_judges`.
 from __future__ import annotations
 
 import functools
-import importlib
+import pkgutil
 from collections.abc import Sequence
 
 from pytest_trainsafe.errors import SweepError
@@ -36,9 +36,8 @@ def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
 @functools.cache
 def load_judge(path: str) -> Judge:
     """The judge at an import path such as "our_tests.judges:LossIsFinite"."""
-    module, _, name = path.partition(":")
     try:
-        made = getattr(importlib.import_module(module), name)()
+        made = pkgutil.resolve_name(path)()
     except (ImportError, AttributeError, TypeError) as error:
         raise SweepError(
             f"pytest_trainsafe_judges gave {path!r}, which cannot be made: {error}. Give the "

@@ -29,7 +29,9 @@ class ReplayJudge:
             return FoundJudgement(self.name, (), ["not checked: random numbers (--trainsafe-rng)"])
         traces = _first_rung(case, runs)
         if traces is None:
-            return FoundJudgement(self.name, (), ["not checked: random numbers, for want of a Run"])
+            return FoundJudgement(
+                self.name, (), ["not checked: random numbers, because no Run finished"]
+            )
         found = judge_rng(*traces, terms.expect)
         findings = [
             finding
@@ -44,7 +46,9 @@ def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:
     """Candidate and reference of the first rung in which both ran."""
     for dtype in case.rungs:
         try:
-            return runs.candidate.at(dtype), runs.reference.at(dtype)
+            # The comparison's own Runs, which below float64 replay the reference's decisions.
+            decided = runs.reference.decided(dtype)
+            return runs.candidate.replaying(decided).at(dtype), runs.reference.at(dtype)
         except GroupFailure:
             continue
     return None

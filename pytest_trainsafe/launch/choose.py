@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
@@ -73,12 +73,11 @@ class Launchers:
 
 
 def _make(name: str, path: str, setup: LaunchSetup, stop: threading.Event) -> Launcher:
-    module, _, attribute = path.partition(":")
     if name in BUILT_IN:
-        made: Launcher = getattr(import_module(module), attribute)(setup, stop)
+        made: Launcher = resolve_name(path)(setup, stop)
         return made
     try:
-        found = getattr(import_module(module), attribute)(setup)
+        found = resolve_name(path)(setup)
     except (ImportError, AttributeError, TypeError) as error:
         raise LauncherError(
             f"the launcher {name!r} cannot be made from {path!r} ({error}); "

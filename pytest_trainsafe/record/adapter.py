@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -150,9 +150,8 @@ def renaming(parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rena
 
 
 def _made(path: str) -> Adapter:
-    module, _, name = path.partition(":")
     try:
-        made = getattr(import_module(module), name)()
+        made = resolve_name(path)()
     except (ImportError, AttributeError, TypeError) as error:
         raise ProgramError(
             f"the adapter {path!r} cannot be created ({error}); pytest_trainsafe_adapters takes "

@@ -193,6 +193,11 @@ class Clock:
         )
 
 
+def in_backward() -> bool:
+    """Whether this thread runs a backward, in which forwards are recomputations."""
+    return _backward() != -1
+
+
 def _backward() -> int:
     """The number of the backward that runs in this thread, -1 for none."""
     running: int = torch._C._current_graph_task_id()

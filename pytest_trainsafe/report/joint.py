@@ -28,20 +28,17 @@ def report_of(joint: JointJudgement) -> str:
     compared = joint.comparison
     assert compared is not None
     others = [each for each in joint.judgements if each is not compared and each.findings]
-    if compared.verdict == "fail" or not any(each.verdict == "fail" for each in others):
-        lines = [message_of(compared)] if compared.verdict != "pass" else []
-    else:
-        lines = []
-    if not lines:
-        word = "fails" if joint.verdict == "fail" else "is inconclusive, so not a pass"
-        lines = [*head(f"trainsafe: {compared.program} at {compared.point} {word}"), ""]
+    if compared.verdict == joint.verdict:
+        lines = [message_of(compared)]
         for each in others:
-            lines += findings_of(each)
-        lines += row("compare", f"the comparison is a {compared.verdict}")
-        lines += rerun(compared)
+            lines += ["", *findings_of(each)]
         return "\n".join(lines)
+    word = "fails" if joint.verdict == "fail" else "is inconclusive, so not a pass"
+    lines = [*head(f"trainsafe: {compared.program} at {compared.point} {word}"), ""]
     for each in others:
-        lines += ["", *findings_of(each)]
+        lines += findings_of(each)
+    lines += row("compare", f"the comparison is a {compared.verdict}")
+    lines += rerun(compared)
     return "\n".join(lines)
 
 

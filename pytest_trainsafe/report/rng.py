@@ -5,14 +5,14 @@ Plain text of at most 100 columns.  Called by `assert_rng`.
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.replay.ledger_rules import RngJudgement
+from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.report.rows import row
 from pytest_trainsafe.trace.reader import Trace
 
 
-def rng_message(judgement: RngJudgement, trace: Trace) -> str:
+def rng_message(judgement: FoundJudgement, trace: Trace) -> str:
     """The report of the RNG rules' Findings on a trace."""
-    wrong = any(finding.verdict == "fail" for finding in judgement.findings)
+    wrong = judgement.verdict == "fail"
     what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"
     head = f"trainsafe: {trace.manifest.program} at {trace.point}"
     lines = [f"{head} {what}" if wrong else f"{head}: {what}"]

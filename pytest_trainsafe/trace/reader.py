@@ -31,14 +31,7 @@ from pytest_trainsafe.trace.check import (
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.manifest import point_of, read_manifest
-from pytest_trainsafe.trace.rng.check import fault_of_rng
-from pytest_trainsafe.trace.rng.events import (
-    DrawEvent,
-    LedgerGap,
-    RngEvent,
-    UnseenDraws,
-    WorkerDraw,
-)
+from pytest_trainsafe.trace.rng.events import RngEvent
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,
@@ -75,7 +68,7 @@ _Fact = TypeVar("_Fact", bound=msgspec.Struct)
 
 @dataclass(slots=True)
 class RankTrace:
-    """What one rank recorded.  `tensors` is in the order of dataflow, `rng` in that of time.
+    """What one rank recorded.  `tensors` is in the order of dataflow.
 
     `sketches` has the hashes of the sketches in each file, and `manifest` the hash of the
     manifest; only a rank that finished has them.
@@ -89,7 +82,6 @@ class RankTrace:
     inputs: list[InputEvent] = field(default_factory=list)
     steps: list[StepEvent] = field(default_factory=list)
     facts: dict[type[msgspec.Struct], list[msgspec.Struct]] = field(default_factory=dict)
-    rng: list[RngEvent] = field(default_factory=list)
     sketches: dict[str, str] = field(default_factory=dict)
     manifest: str | None = None
     complete: bool = False
@@ -97,6 +89,11 @@ class RankTrace:
     def note(self, key: NoteKey) -> list[str]:
         """The values noted under `key`, in order."""
         return [event.value for event in self.events_of(NoteEvent) if event.key == key]
+
+    @property
+    def rng(self) -> list[RngEvent]:
+        """The RNG ledger, in the order of time."""
+        return [event for event in self.events if isinstance(event, RngEvent)]
 
     def events_of(self, kind: type[_Fact]) -> list[_Fact]:
         """The events of one type, in order; of a type that describes no tensor, module or step."""
@@ -354,10 +351,6 @@ def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | N
             rank.inputs.append(event)
         case StepEvent():
             rank.steps.append(event)
-        case DrawEvent() | UnseenDraws() | WorkerDraw() | LedgerGap():
-            if fault := fault_of_rng(event):
-                return fault
-            rank.rng.append(event)
         case _:
             if fault := fault_of(event):
                 return f"the event {event.__struct_config__.tag!r} is malformed: {fault}"

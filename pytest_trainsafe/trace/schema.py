@@ -185,12 +185,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def program(self) -> str:
+        """The import path of the program, or the name of its script."""
         return self.spec.program
 
     @property
     def point(self) -> Point:
+        """The Point that the program ran at."""
         return self.spec.point
 
     @property
     def dtype(self) -> str:
+        """The dtype that the program ran in."""
         return self.spec.dtype

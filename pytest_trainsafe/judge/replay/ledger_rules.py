@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.judge.replay.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judge.replay.expectation import Expectation
@@ -22,28 +21,9 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
 
 
-@dataclass(frozen=True, slots=True)
-class RngJudgement:
-    """What the rules found, in the order of dataflow, and what they did not compare, in words."""
-
-    findings: tuple[Finding, ...]
-    not_compared: tuple[str, ...]
-
-
-def rng_findings(
-    candidate: Trace,
-    reference: Trace | None,
-    point: Point,
-    rules: Sequence[Expectation] = (),
-) -> list[Finding]:
-    """The findings alone of `judge_rng`; `point` is the candidate's."""
-    assert point.sizes == candidate.sizes
-    return list(judge_rng(candidate, reference, rules).findings)
-
-
 def judge_rng(
     candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
-) -> RngJudgement:
+) -> FoundJudgement:
     """Judge how a candidate drew its random numbers.
 
     The reference, of the same dtype, is not judged: its draws say which tensors of the candidate
@@ -78,7 +58,7 @@ def judge_rng(
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += [f"no draw matches expect_rng({where!r})" for where in unused(draws, rules)]
-    return RngJudgement(tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+    return FoundJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
 
 
 def _unseen(draws: Draws) -> list[Finding]:

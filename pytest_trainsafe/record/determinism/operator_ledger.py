@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from pytest_trainsafe.core.code_files import TORCH, is_ours
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.determinism.sealed import is_programs
 from pytest_trainsafe.record.rng import frames
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
@@ -114,7 +114,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         # What a collective makes is there only when somebody has waited for it.
         outputs = "" if func.namespace in ("c10d", "_c10d_functional") else _digest([result])
-        whole = self._clock.step is None or _in_backward()
+        whole = self._clock.step is None or in_backward()
         place = frames.place(self._names, whole=whole, skip=2)
         self._recorded += 1
         self._writer.add(
@@ -126,7 +126,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 arguments=_described(given),
                 microbatch=None if self._clock.step is None else self._clock.microbatch,
                 module=None if place.module is None else self._names[place.module],
-                backward=_in_backward(),
+                backward=in_backward(),
                 view=_is_view(func),
                 at=place.at,
                 user=place.user,
@@ -195,7 +195,3 @@ def _described(given: Sequence[Any]) -> str:
     if len(text) <= _LONGEST:
         return text
     return f"{text[:_LONGEST]}... {xxhash.xxh3_64_hexdigest(text.encode())}"
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1

@@ -21,7 +21,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
@@ -225,7 +225,7 @@ class ActivationRecorder:
             step, microbatch = self.clock.step, self.clock.microbatch
             if step is None or microbatch is None:
                 return None
-            if torch._C._current_graph_task_id() != -1:
+            if in_backward():
                 return self._chosen_before(name)
             call, _ = self.clock.call(f"{name} (choice)")
             base = TensorId(step, microbatch, "decision", name, "output", call or 0)

@@ -17,7 +17,7 @@ from torch import nn
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.attributes import attribute_layout
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
@@ -89,7 +89,7 @@ class BufferRecorder:
     def _on_forward(self, watched: nn.Module, name: str) -> Any:
         def hook(module: nn.Module, args: object, output: object) -> None:
             step, microbatch = self.clock.step, self.clock.open
-            recomputing = torch._C._current_graph_task_id() != -1
+            recomputing = in_backward()
             if module is not watched or step is None or microbatch is None or recomputing:
                 return
             call = self._calls[microbatch, name]

@@ -26,7 +26,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Coordinates, Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.inject.perturb import Noise
@@ -243,7 +243,7 @@ class Rewriter:
             call = _Call(module, name)
             self._note_caller(name)
             self._running.append(call)
-            if self.clock.step is None or torch._C._current_graph_task_id() != -1:
+            if self.clock.step is None or in_backward():
                 return None
             return self._inputs(call, args, kwargs)
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import torch
 from torch import nn
 
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
@@ -56,7 +55,7 @@ class ModelInputs:
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
-            if module is not part or self.clock.step is None or _in_backward():
+            if module is not part or self.clock.step is None or in_backward():
                 return
             hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
             if level == "step":
@@ -122,7 +121,3 @@ class ModelInputs:
             where = TensorId(step, microbatch, "input", "", place, call)
             layout, source = own_layout(tensor, self.spec.point.sizes) or ((), "default")
             self.writer.add_tensor(where, local_values(tensor), layout, source)
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1

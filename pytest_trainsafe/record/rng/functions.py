@@ -35,6 +35,12 @@ _NUMPY = (
 )
 
 
+#: Every wrapper of this process.  torch.compile collects the functions of NumPy's modules once and
+#: knows them by address: the address of a wrapper that was freed would make another function, such
+#: as a module's hook, one of NumPy's.
+_wrappers: list[Callable[..., Any]] = []
+
+
 class Functions:
     """The wrappers of one rank.
 
@@ -42,8 +48,8 @@ class Functions:
     """
 
     def __init__(self, drawing: Drawing, made: Callable[[Any], None]) -> None:
-        self._drawing = drawing
-        self._made = made
+        self._drawing: Drawing | None = drawing
+        self._made: Callable[[Any], None] | None = made
         self._originals: list[tuple[Any, str, Any]] = []
         self._with_numpy = False
 
@@ -58,6 +64,8 @@ class Functions:
         finally:
             for module, name, original in reversed(self._originals):
                 setattr(module, name, original)
+            # The wrappers stay, and the ledger need not.
+            self._drawing = self._made = None
 
     def install_numpy(self) -> None:
         """Exchange NumPy's functions, once the program has imported them."""
@@ -73,13 +81,14 @@ class Functions:
         original = getattr(module, name, None)
         if original is not None:
             self._originals.append((module, name, original))
-            setattr(module, name, wrapper(original))
+            _wrappers.append(wrapper(original))
+            setattr(module, name, _wrappers[-1])
 
     def _draws(self, generator: str, name: str) -> Callable[[Any], Any]:
         def wrapper(original: Any) -> Any:
             @functools.wraps(original)
             def drawing(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling():
+                if torch.compiler.is_compiling() or self._drawing is None:
                     return original(*args, **kwargs)
                 return self._drawing(generator, name, lambda: original(*args, **kwargs))
 
@@ -93,7 +102,8 @@ class Functions:
         @functools.wraps(original)
         def making(*args: Any, **kwargs: Any) -> Any:
             made = original(*args, **kwargs)
-            self._made(made)
+            if self._made is not None:
+                self._made(made)
             return made
 
         return making

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.record.adapter import Adapter, adapters
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
@@ -73,7 +73,6 @@ class RngLedger:
         self._sharing = Sharing(self._main)
         self._names: Mapping[nn.Module, str] = {}
         self._roots: Sequence[nn.Module] = ()
-        self._during: Phase | None = None
         self._pending: _Pending | None = None
         self._last = LastState(torch.default_generator.get_state())
         #: The states that NumPy's and Python's generators were left in.
@@ -103,17 +102,6 @@ class RngLedger:
         """From now on draws are of these modules; `roots` are the parts of the watched model."""
         self.boundary()
         self._names, self._roots = names, roots
-
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        """Say that what runs inside is of `phase`, whatever the stack says."""
-        self.boundary()
-        before, self._during = self._during, phase
-        try:
-            yield
-            self.boundary()
-        finally:
-            self._during = before
 
     def boundary(self) -> None:
         """Find what generators did unseen since the last boundary.  Called between draws."""
@@ -204,7 +192,7 @@ class RngLedger:
 
     def _place(self, skip: int) -> frames.Place:
         # In a step's forward, what is outside of the innermost watched module tells nothing more.
-        whole = self._clock.step is None or _in_backward()
+        whole = self._clock.step is None or in_backward()
         return frames.place(self._names, whole=whole, skip=skip + 1)
 
     def _function(self, generator: str, name: str, call: Callable[[], Any]) -> Any:
@@ -274,10 +262,8 @@ class RngLedger:
             seed=source.seed,
             stream=source.stream,
             # The threads of a backward on a GPU belong to no one.
-            thread=""
-            if get_ident() == self._main or _in_backward()
-            else current_thread().name[:99],
-            shared="" if _in_backward() else self._sharing.other(source.generator),
+            thread="" if get_ident() == self._main or in_backward() else current_thread().name[:99],
+            shared="" if in_backward() else self._sharing.other(source.generator),
         )
         self._draws += 1
         site = None if inside is not None else self._site(source.generator)
@@ -324,9 +310,7 @@ class RngLedger:
     def _phase(self, place: frames.Place | None = None) -> Phase:
         kinds = 0 if place is None else place.kinds
         inside = place is not None and place.module is not None
-        if self._during is not None:
-            return self._during
-        if _in_backward():
+        if in_backward():
             return "recomputation" if inside or kinds & frames.CHECKPOINT else "backward"
         if kinds & frames.SAVE:
             return "save"
@@ -360,10 +344,6 @@ class NoLedger:
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
 
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        yield
-
     def boundary(self) -> None: ...
 
     def look(self) -> None: ...
@@ -383,7 +363,3 @@ def _shape(args: Sequence[Any], made: Any) -> tuple[int, ...]:
         if isinstance(value, torch.Tensor):
             return tuple(value.shape)
     return ()
-
-
-def _in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1

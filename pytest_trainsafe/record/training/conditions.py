@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import torch
 from torch import nn
 
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.activations import dropout_of
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
@@ -116,7 +115,7 @@ class Conditions:
     def _before(self, watched: nn.Module, name: str) -> Any:
         def hook(module: nn.Module, args: object, kwargs: object) -> None:
             step, microbatch = self._clock.step, self._clock.open
-            recomputes = torch._C._current_graph_task_id() != -1
+            recomputes = in_backward()
             if module is not watched or step is None or microbatch is None or recomputes:
                 return
             if not module.training and _has_modes(module):

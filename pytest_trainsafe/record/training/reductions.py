@@ -16,7 +16,7 @@ import torch
 from pytest_trainsafe.core.code_files import TORCH, is_stdlib, passes_on
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.facts import Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
@@ -66,7 +66,7 @@ class Reductions:
             return
         axes = self._axes(call.ranks)
         # Inside a micro-batch the model communicates too, but never over dp alone.
-        inside = self._clock.open is not None or torch._C._current_graph_task_id() != -1
+        inside = self._clock.open is not None or in_backward()
         roles = {self._point.mesh.role(axis) for axis in axes}
         if not axes or (inside and (of_norm or roles != {"dp"})):
             return

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.facts import Site
@@ -54,7 +54,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        backward = torch._C._current_graph_task_id() != -1
+        backward = in_backward()
         if self._clock.open is not None or backward:
             self._gradients = None
         if func._schema.is_mutable and not backward:

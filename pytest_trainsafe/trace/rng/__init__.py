@@ -1,1 +1,1 @@
-"""The RNG ledger in a trace: `events` defines its events, and `check` refuses malformed ones."""
+"""The RNG ledger in a trace: `events` defines its events, `check` tests their fields."""

@@ -16,6 +16,7 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Number, Step
+from pytest_trainsafe.trace.rng.check import fault_of_fields
 
 #: What a rank was doing when it drew.  "data" is what the program does between the other phases:
 #: it loads and augments data.
@@ -92,6 +93,17 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
         """The program's line that drew, "" where it is not known."""
         return self.user or self.at
 
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        texts = [self.generator, self.operator, self.module or "", self.stream, self.thread]
+        lines = [self.at, self.user]
+        states = [self.before, self.after]
+        if fault := fault_of_fields([*texts, *lines, self.seed, self.shared], lines, states):
+            return fault
+        if self.seed and not (self.seed.isascii() and self.seed.isdecimal()):
+            return f"it has a malformed seed: {self.seed[:80]!r}"
+        return "it counts no operators" if self.count < 1 else ""
+
 
 class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults=True):
     """A generator was advanced by something that the ledger does not see, before this event.
@@ -106,6 +118,10 @@ class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults
     after: str
     step: Step = 0
     count: Count = 0
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return fault_of_fields([self.generator], states=[self.before, self.after])
 
 
 class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=True):
@@ -125,12 +141,20 @@ class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=T
     at: str = ""
     map_style: bool = True
 
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return fault_of_fields([self.generator], [self.at], [self.before, self.after])
+
 
 class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
     """Something that this rank's ledger does not record: `what`, and `why`, in words."""
 
     what: str
     why: str
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return fault_of_fields([self.what, self.why])
 
 
 #: What a rank writes in the place of a ledger.

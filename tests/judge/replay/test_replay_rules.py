@@ -8,7 +8,7 @@ import pytest
 from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.replay.ledger_rules import judge_rng, rng_findings
+from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import (
     SWITCHED_OFF,
     DrawEvent,
@@ -187,7 +187,7 @@ def test_dropout_whose_draws_the_ledger_does_not_see_is_inconclusive(tmp_path, e
 
 def test_a_trace_without_a_ledger_is_inconclusive(tmp_path: Path):
     trace = write(tmp_path / "a", SINGLE, lambda at: [SWITCHED_OFF])
-    [finding] = rng_findings(trace, None, SINGLE)
+    [finding] = judge_rng(trace).findings
 
     assert (finding.verdict, finding.check) == ("inconclusive", "rng:unseen")
     assert "--trainsafe-rng on" in finding.message

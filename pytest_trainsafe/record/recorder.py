@@ -39,6 +39,7 @@ from pytest_trainsafe.record.model.parts import (
 )
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
 from pytest_trainsafe.record.training.reductions import Reductions
@@ -221,6 +222,7 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         listen(reductions.on_collective)
+        listen(CollectiveRecorder(self.clock, self.writer).on_collective)
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         if self.operators is not None:
             self.operators.watch({unwrapped(m): n for m, n in all_names.items()})

@@ -26,7 +26,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
+from pytest_trainsafe.trace.facts import (
+    Altered,
+    Annotations,
+    Caller,
+    Cast,
+    CollectiveEvent,
+    Reduction,
+    Site,
+)
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
@@ -69,7 +77,7 @@ def register(event: _Type) -> _Type:
 
 for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
-    *(Altered, Annotations, Caller, Cast, Reduction, Site),
+    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Reduction, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
 ):

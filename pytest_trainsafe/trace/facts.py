@@ -101,6 +101,45 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
         return f"{self.call}{of} over {' and '.join(self.axes)}"
 
 
+#: The greatest number of ranks of a group, and of dimensions of a tensor.
+_Members = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1, max_length=2**16)]
+_Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
+
+
+class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_defaults=True):
+    """One call of a collective or point-to-point operation by this rank, before it runs.
+
+    `op` is the public name ("all_reduce"), `ranks` the members of the group, `reduce` the ReduceOp
+    ("" for none), and `root` and `peer` the other global rank where the operation has one.
+    `dtype` and `shape` are those of the input tensor; `shape` is None for several tensors, and
+    `name` is the tensor's name where the recorder knows it ("decoder.weight.grad").
+    `step` is None outside of steps, and `microbatch` outside of micro-batches.  `backward` says
+    that the call was made while autograd ran.
+    `site` is the caller's file:line outside of torch, and `user` the line of the user's code that
+    led to it if the caller is in an installed package.
+    Collectives that C++ issues itself, such as the gradient buckets of DistributedDataParallel,
+    have no event.
+    """
+
+    op: Text
+    ranks: _Members
+    site: Text
+    step: Step | None = None
+    microbatch: Count | None = None
+    backward: bool = False
+    reduce: Text = ""
+    root: Count | None = None
+    peer: Count | None = None
+    dtype: Text = ""
+    shape: _Shape | None = None
+    name: Text = ""
+    user: Text = ""
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return _fault_of_lines(self.site, self.user)
+
+
 class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     """A line of the program, by what it does.
 

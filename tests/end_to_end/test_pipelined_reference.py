@@ -7,7 +7,7 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.trace.facts import Cast
+from pytest_trainsafe.trace.facts import Cast, CollectiveEvent
 
 SMALL = {"layers": 3, "hidden": 32, "batch_size": 1, "tied": True}
 PIPELINE = {"pp": 2, "schedule": "torch-gpipe"}
@@ -20,6 +20,28 @@ def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace)
     reference = reference_trace.at("float32")
     assert reference.sizes["pp"] == len(reference.ranks) == 2
     assert reference_trace.at("float64").ranks[1].events_of(Cast) == []
+
+
+@pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE)
+def test_the_traces_have_the_collectives_of_every_rank(candidate_trace, reference_trace):
+    called = [
+        [
+            (call.op, call.shape, call.step, call.microbatch)
+            for call in rank.events_of(CollectiveEvent)
+        ]
+        for rank in candidate_trace.at("float64").ranks
+    ]
+    assert called[0] == called[1]
+    assert ("reduce_scatter_tensor", (32, 1, 32), 0, 0) in called[0]
+
+    first, second = (
+        [call for call in rank.events_of(CollectiveEvent) if call.peer is not None]
+        for rank in reference_trace.at("float64").ranks
+    )
+    sent = [(call.step, call.shape) for call in first if call.op == "send"]
+    assert sent
+    assert sent == [(call.step, call.shape) for call in second if call.op == "recv"]
+    assert all(call.ranks == (0, 1) and call.peer == 1 for call in first)
 
 
 @pytest.mark.trainsafe(

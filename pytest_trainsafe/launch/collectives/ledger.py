@@ -46,8 +46,8 @@ class Ledger:
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
         self._members: dict[str, tuple[int, ...]] = {}
-        #: Called with each recorded call.
-        self.listener: Callable[[Collective], None] | None = None
+        #: Each is called with each recorded call.
+        self.listeners: list[Callable[[Collective], None]] = []
 
     def write(self, entry: Collective | Finished) -> None:
         """Appends one entry, unbuffered: it must be on file even if the call never returns."""
@@ -94,8 +94,8 @@ class Ledger:
         )
         self.write(entry)
         self._calls += 1
-        if self.listener is not None:
-            self.listener(entry)
+        for listener in self.listeners:
+            listener(entry)
         return self._calls
 
     def issued(self, work: Any, call: int) -> None:
@@ -191,9 +191,12 @@ def current() -> Ledger:
 
 
 def listen(listener: Callable[[Collective], None]) -> None:
-    """Calls `listener` with every later call; does nothing in a process without a ledger."""
+    """Calls `listener` with every later call, after the listeners before it.
+
+    Does nothing in a process without a ledger.
+    """
     if _current is not None:
-        _current.listener = listener
+        _current.listeners.append(listener)
 
 
 class _Within(threading.local):

@@ -1,0 +1,35 @@
+"""Writes the collectives of a rank into its trace, as the rank's ledger reports them."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.trace.facts import CollectiveEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+
+class CollectiveRecorder:
+    """Writes an event for each collective that the program calls."""
+
+    def __init__(self, clock: Clock, writer: RankWriter) -> None:
+        self._clock = clock
+        self._writer = writer
+
+    def on_collective(self, call: Collective) -> None:
+        """Called when a collective is about to run."""
+        event = CollectiveEvent(
+            op=call.op,
+            ranks=call.ranks,
+            site=call.site,
+            step=self._clock.step,
+            microbatch=self._clock.microbatch,
+            backward=in_backward(),
+            reduce=call.reduce,
+            root=call.root,
+            peer=call.peer,
+            dtype=call.dtype,
+            shape=call.shape,
+            name=call.name,
+            user=call.user,
+        )
+        self._writer.add(event)

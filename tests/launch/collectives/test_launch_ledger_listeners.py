@@ -1,0 +1,39 @@
+"""Several parts of the recorder can follow the collectives of a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytest_trainsafe.launch.collectives import ledger
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.ledger_describe import Detail
+from pytest_trainsafe.launch.supervise.blocked import Blocked
+
+
+class _Group:
+    group_name = "tp"
+
+
+def test_every_listener_receives_every_call_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = ledger.Ledger(tmp_path / "ledger", Blocked(tmp_path / "blocked"))
+    monkeypatch.setattr(ledger, "_current", opened)
+    monkeypatch.setattr(ledger.dist, "get_process_group_ranks", lambda group: [0, 1])
+    received: list[tuple[str, str]] = []
+
+    def named(name: str) -> None:
+        def listener(call: Collective) -> None:
+            received.append((name, call.op))
+
+        ledger.listen(listener)
+
+    named("first")
+    named("second")
+    for op in ("all_reduce", "broadcast"):
+        opened.record(op, Detail(torch.ones(2), _Group()))  # type: ignore[arg-type]
+    both = [("first", "all_reduce"), ("second", "all_reduce")]
+    assert received == [*both, ("first", "broadcast"), ("second", "broadcast")]

@@ -9,10 +9,10 @@ import os
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.config.expectation import Expectation, expect_rng
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.replay.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ def assert_trainsafe(
     Takes the fixtures `candidate_trace` and `reference_trace`.  Judges the rungs from float64
     downwards and stops at the first failure.  `loosen` multiplies the tolerance of some tensors,
     each with a reason; `accept` names inconclusive checks that do not fail this test; `expect`
-    adds rules for random numbers, made by `expect_rng`.
+    adds rules for random numbers, made by `expect_rng`, to those of the marker.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -123,13 +123,14 @@ def assert_rng(
     Takes recorded traces, their directories, or the fixtures `candidate_trace` and
     `reference_trace`, whose first rung is judged.  The reference is not judged: it shows which
     tensors of the candidate are shards of larger ones.  `expect` adds rules and exceptions, made
-    by `expect_rng`.
+    by `expect_rng`, to those of the marker.
     Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.rng import rng_message
+    from pytest_trainsafe.runs.traces import Traces
 
     _require_expectations("assert_rng", expect)
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
@@ -142,7 +143,8 @@ def assert_rng(
         whole = None if reference is None else _first_rung(reference)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
-    judgement = judge_rng(trace, whole, expect)
+    declared = candidate.case.expect if isinstance(candidate, Traces) else ()
+    judgement = judge_rng(trace, whole, (*declared, *expect))
     if judgement.findings:
         raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
 

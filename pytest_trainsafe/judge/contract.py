@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -24,7 +24,8 @@ class Terms:
     """The arguments of `assert_trainsafe`, which apply to every judge.
 
     `loosen` multiplies tolerances.  `accept` names inconclusive checks that do not fail the test,
-    including those of the marker and the settings.  `expect` has the results of `expect_rng`.
+    including those of the marker and the settings.  `expect` has what the assertion was given of
+    `expect_rng`; the Case has the expectations of the marker.
     """
 
     loosen: Sequence[Loosen] = ()

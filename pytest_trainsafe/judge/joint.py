@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, Terms, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judge.registry import judges
-from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 

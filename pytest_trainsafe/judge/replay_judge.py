@@ -32,7 +32,7 @@ class ReplayJudge:
             return FoundJudgement(
                 self.name, (), ["not checked: random numbers, because no Run finished"]
             )
-        found = judge_rng(*traces, terms.expect)
+        found = judge_rng(*traces, (*case.expect, *terms.expect))
         findings = [
             finding
             for finding in found.findings

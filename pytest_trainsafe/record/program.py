@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.core.code_files import loaded_files
 from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
 from pytest_trainsafe.record.adapter import activate
@@ -70,6 +71,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
             around.enter_context(_default_dtype(precision(spec.dtype).dtype))
             around.enter_context(listening(recorder.before_clip))
+            around.enter_context(following(recorder.on_collective))
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
             around.enter_context(recorder.rng.recording())

@@ -14,7 +14,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.launch.collectives.ledger import listen
+from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
@@ -76,6 +76,8 @@ class Recorder:
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
         self.buffers: BufferRecorder | None = None
+        self.reductions: Reductions | None = None
+        self.collectives = CollectiveRecorder(self.clock, writer)
         #: Called when a model in the Run's dtype is watched: earlier casts only initialised it.
         self.initialised: list[Callable[[], None]] = []
         self.written: Writes | None = None
@@ -220,9 +222,8 @@ class Recorder:
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
-        reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
-        listen(reductions.on_collective)
-        listen(CollectiveRecorder(self.clock, self.writer).on_collective)
+        trained = parameters.values()
+        self.reductions = Reductions(self.clock, self.writer, self.spec.point, trained)
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         if self.operators is not None:
             self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
@@ -328,6 +329,12 @@ class Recorder:
                 "ctx.grad_norm was called outside ctx.step; call it once in each `with ctx.step():`"
             )
         self._report("grad_norm", value, None)
+
+    def on_collective(self, call: Collective) -> None:
+        """Called when the program is about to call a collective."""
+        self.collectives.on_collective(call)
+        if self.reductions is not None:
+            self.reductions.on_collective(call)
 
     def before_clip(self, clip: Clip) -> None:
         """Called when the program is about to clip its gradients."""

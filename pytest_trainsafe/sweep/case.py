@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES, parallel_axes
 from pytest_trainsafe.core.point import Point
@@ -17,8 +18,8 @@ class Case:
 
     `arguments` are the program's arguments in the reference, `candidate_arguments` those in the
     candidate (all of them, not only the differences).  `reference_pp` is the number of pipeline
-    stages of the reference, 1 for a single device.  `settings` includes those of the marker.
-    `nodeid` names the test to rerun.
+    stages of the reference, 1 for a single device.  `settings` includes those of the marker, and
+    `expect` has the marker's expectations of random numbers.  `nodeid` names the test to rerun.
     """
 
     point: Point
@@ -28,6 +29,7 @@ class Case:
     candidate_arguments: Mapping[str, object] = field(default_factory=dict)
     nodeid: str = ""
     reference_pp: int = 1
+    expect: tuple[Expectation, ...] = ()
 
     @property
     def dtype(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.axes import (
     AXES,
@@ -31,7 +32,8 @@ class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
     The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
-    `reference_args`.  `settings` has the marker's settings by their field of Settings.
+    `reference_args`.  `settings` has the marker's settings by their field of Settings, and `expect`
+    what it expects of random numbers.
     """
 
     program: Program
@@ -41,6 +43,7 @@ class Declaration:
     reference_pp: int = 1
     reference_args: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
+    expect: tuple[Expectation, ...] = ()
 
 
 def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
@@ -67,6 +70,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
         reference_pp,
         reference_args,
         settings=_settings(keywords),
+        expect=_expectations(keywords.get("expect")),
     )
 
 
@@ -181,6 +185,20 @@ def _reference(
             f"whose axes are {listing(program.traits.mesh.axes)}"
         )
     return int(stages), _arguments(program, "reference", others, swept)
+
+
+def _expectations(given: object) -> tuple[Expectation, ...]:
+    """The marker's expectations of random numbers."""
+    if given is None:
+        return ()
+    each = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    wrong = next((one for one in each if not isinstance(one, Expectation)), None)
+    if wrong is not None:
+        raise SweepError(
+            'expect takes a list of what expect_rng returns, such as [expect_rng("noise", '
+            f'same="tp")], not {shown(wrong)}'
+        )
+    return each
 
 
 def _settings(keywords: Mapping[str, object]) -> dict[str, object]:

@@ -101,7 +101,15 @@ def _cell(
     alone = {**program.traits.candidate, **declaration.candidate_args}
     candidate: dict[str, object] = {**declaration.args, **named, **alone}
     stages = declaration.reference_pp
-    case = Case(point, program, settings, arguments, candidate, reference_pp=stages)
+    case = Case(
+        point,
+        program,
+        settings,
+        arguments,
+        candidate,
+        reference_pp=stages,
+        expect=declaration.expect,
+    )
     most = settings.max_world_size
     reason = invalid(point, program.complete(candidate), rules, most)
     if reason is None and stages > 1:

@@ -76,7 +76,7 @@ def test_the_marker_takes_the_settings_that_the_table_gives_it() -> None:
     marked = {option.field for option in table.OPTIONS if option.marker is not None}
 
     assert marked == {"timeout", "seed", "accept"}
-    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", "mesh", *marked}
+    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", "mesh", "expect", *marked}
     assert "timeout=300, seed=0, accept=[]" in SIGNATURE
 
 

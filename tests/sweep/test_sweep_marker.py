@@ -57,6 +57,7 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
         ({"layer": [1]}, "parameters of .*train: layers, name, rate, untyped"),
         ({"steps": 3}, "does not take it: give it a parameter steps=1, and let it enter `with ctx"),
         ({"tp": []}, "axis 'tp' has no values"),
+        ({"expect": ["drop"]}, r"expect takes a list of what expect_rng returns, .*not 'drop'"),
         ({"tp": [1, 1]}, "axis 'tp' has duplicate values"),
         ({"tp": ["2"]}, "axis 'tp' takes an integer >= 1, not '2'"),
         ({"tp": {1}}, "axis 'tp' takes a value or a list of values, not {1}"),

@@ -24,7 +24,7 @@ ROLES: dict[str, str] = {
 TAKEN = frozenset(
     {
         *("sp", "vpp", "zero", "recompute", "compile", "dtype", "microbatches"),
-        *("args", "candidate_args", "reference", "seed", "timeout", "accept", "mesh"),
+        *("args", "candidate_args", "reference", "seed", "timeout", "accept", "mesh", "expect"),
     }
 )
 

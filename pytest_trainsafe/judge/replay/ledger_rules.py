@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.judge.replay.evaluation import evaluation_dropout, evaluation_shift
-from pytest_trainsafe.judge.replay.expectation import Expectation
 from pytest_trainsafe.judge.replay.expected import expected, unused
 from pytest_trainsafe.judge.replay.initialisation import initialisation
 from pytest_trainsafe.judge.replay.parallel import cut_axes, data_parallel

@@ -17,7 +17,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -190,13 +190,20 @@ def current() -> Ledger:
     return _current
 
 
-def listen(listener: Callable[[Collective], None]) -> None:
-    """Calls `listener` with every later call, after the listeners before it.
+@contextlib.contextmanager
+def following(listener: Callable[[Collective], None]) -> Iterator[None]:
+    """Calls `listener` with every call in this context, after the listeners before it.
 
     Does nothing in a process without a ledger.
     """
-    if _current is not None:
-        _current.listeners.append(listener)
+    if _current is None:
+        yield
+        return
+    _current.listeners.append(listener)
+    try:
+        yield
+    finally:
+        _current.listeners.remove(listener)
 
 
 class _Within(threading.local):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import rng_programs
 
-from pytest_trainsafe import TrainsafeFailure, assert_rng, expect_rng
+from pytest_trainsafe import TrainsafeFailure, assert_rng, assert_trainsafe, expect_rng
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 
 ALIKE = "one seed for all data-parallel ranks"
@@ -16,6 +17,21 @@ def test_equal_draws_over_an_axis_are_accepted_where_they_are_expected(recorded)
     assert_rng(faulty, expect=[expect_rng("drop", same="dp")])
     with pytest.raises(TrainsafeFailure, match="rng:dp_same_dropout"):
         assert_rng(faulty, expect=[expect_rng("inner_drop", different="dp")])
+
+
+@pytest.mark.trainsafe(
+    rng_programs.train, dp=2, dtype=["float64"], expect=[expect_rng("drop", same="dp")]
+)
+def test_every_assertion_of_a_test_applies_what_its_marker_expects(
+    candidate_trace, reference_trace
+):
+    for check in (
+        lambda: assert_rng(candidate_trace),
+        lambda: assert_trainsafe(candidate_trace, reference_trace),
+    ):
+        with pytest.raises(TrainsafeFailure) as failure:
+            check()
+        assert "rng:expected" in [finding.check for finding in failure.value.findings]
 
 
 @pytest.mark.parametrize(

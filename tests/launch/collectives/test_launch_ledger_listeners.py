@@ -17,7 +17,7 @@ class _Group:
     group_name = "tp"
 
 
-def test_every_listener_receives_every_call_in_order(
+def test_every_listener_receives_the_calls_of_its_context_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = ledger.Ledger(tmp_path / "ledger", Blocked(tmp_path / "blocked"))
@@ -25,15 +25,18 @@ def test_every_listener_receives_every_call_in_order(
     monkeypatch.setattr(ledger.dist, "get_process_group_ranks", lambda group: [0, 1])
     received: list[tuple[str, str]] = []
 
-    def named(name: str) -> None:
-        def listener(call: Collective) -> None:
-            received.append((name, call.op))
+    def first(call: Collective) -> None:
+        received.append(("first", call.op))
 
-        ledger.listen(listener)
+    def second(call: Collective) -> None:
+        received.append(("second", call.op))
 
-    named("first")
-    named("second")
-    for op in ("all_reduce", "broadcast"):
+    def called(op: str) -> None:
         opened.record(op, Detail(torch.ones(2), _Group()))  # type: ignore[arg-type]
-    both = [("first", "all_reduce"), ("second", "all_reduce")]
-    assert received == [*both, ("first", "broadcast"), ("second", "broadcast")]
+
+    with ledger.following(first):
+        with ledger.following(second):
+            called("all_reduce")
+        called("broadcast")
+    called("barrier")
+    assert received == [("first", "all_reduce"), ("second", "all_reduce"), ("first", "broadcast")]

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.grammar import OPTION, gather
-from pytest_trainsafe.config.table import OPTIONS, PROFILES_KEY
+from pytest_trainsafe.config.table import DEFAULT_WORDS, OPTIONS, PROFILES_KEY
 
 if TYPE_CHECKING:
     import pytest
@@ -25,6 +25,17 @@ def add_options(parser: pytest.Parser) -> None:
                 option.flag, action="append", metavar=option.metavar, dest=option.key, help=text
             )
             parser.addini(option.key, twin, type="args", default=[])
+        elif option.kind == "optional":
+            group.addoption(
+                option.flag,
+                metavar=option.metavar,
+                dest=option.key,
+                nargs="?",
+                const=DEFAULT_WORDS[option.name],
+                default=None,
+                help=text,
+            )
+            parser.addini(option.key, twin, default="")
         else:
             group.addoption(
                 option.flag, metavar=option.metavar, dest=option.key, default=None, help=text

@@ -45,6 +45,7 @@ def _read(config: pytest.Config) -> Settings:
         "sweep": parse_words(words, source),
         "sweep_from_ini": source != OPTION,
         "profile": profile[0],
+        "root": str(config.rootpath),
         "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
         "judges": import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
         "launchers": launchers,

@@ -36,6 +36,9 @@ class Settings:
     `annotate` is the root directory of node ids, below which missing annotations are written;
     "" if they are not written.
     `rng` says whether ranks keep the RNG ledger.
+    `packs` names the packs of invariants that candidates must keep, and `learn` the pack that this
+    run learns, "" for none; `root` is the root directory, which has the project's packs in
+    `invariants`.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
     and `launchers` the names of its own launchers, each with the import path of its factory.
@@ -63,6 +66,9 @@ class Settings:
     annotate: str = ""
     profile: str = ""
     rng: bool = True
+    packs: tuple[str, ...] = ()
+    learn: str = ""
+    root: str = ""
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()

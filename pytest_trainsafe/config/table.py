@@ -22,6 +22,9 @@ from pytest_trainsafe.config.settings import (
 from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.usage import listing
 
+#: The word of an "optional" option that is given without one.
+DEFAULT_WORDS = {"learn": "learned"}
+
 #: The ini key of a project's own profiles.
 PROFILES_KEY = "trainsafe_profiles"
 
@@ -33,7 +36,8 @@ class Option:
     """One setting of a run.
 
     `name` is that of the option, after `--trainsafe-`, and `field` that of Settings.  A "value"
-    takes one word, which `parse` reads; a "flag" takes none; "words" are the axis words of a sweep.
+    takes one word, which `parse` reads; an "optional" one may do without and then has its word of
+    DEFAULT_WORDS; a "flag" takes none; "words" are the axis words of a sweep.
     `metavar` stands for the value and `help` says what it does.  `default` is the default in words,
     "" where `help` has it.  `marker` checks the value of the marker's setting of this name, None
     where the marker has none.  `text` makes words of a value.  `more` is Markdown that the
@@ -45,7 +49,7 @@ class Option:
     metavar: str
     help: str
     parse: Parser | None = None
-    kind: Literal["value", "flag", "words"] = "value"
+    kind: Literal["value", "optional", "flag", "words"] = "value"
     default: str = ""
     marker: Callable[[object], object] | None = None
     text: Callable[[Any], str] | None = None
@@ -205,6 +209,26 @@ OPTIONS = (
         values.parse_switch,
         text=lambda on: "on" if on else "off",
         more="the [RNG ledger](replay.md)",
+    ),
+    Option(
+        "packs",
+        "packs",
+        "PACKS",
+        "Packs of invariants that candidates must keep: names such as pytorch, or .pack files",
+        values.parse_packs,
+        default="none",
+        marker=values.check_packs,
+        more="[learned invariants](learn.md)",
+    ),
+    Option(
+        "learn",
+        "learn",
+        "NAME",
+        "Learn invariants from the tests marked healthy, and write invariants/NAME.pack",
+        values.parse_pack_name,
+        kind="optional",
+        default="off",
+        more="without `=NAME` the name is `learned`; [how](learn.md#learning-a-pack)",
     ),
     Option(
         "localize",

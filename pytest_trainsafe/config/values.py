@@ -15,6 +15,9 @@ from pytest_trainsafe.core.axes import DTYPES, MAX_SECONDS
 from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import SettingError
 
+#: The name of a pack; its file is invariants/NAME.pack below the root directory.
+PACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+
 #: The most ranks of a Point, and the most that train at once: a bound on typing errors.
 MAX_RANKS = 100_000
 
@@ -179,6 +182,40 @@ def check_accept(given: object) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
         raise SettingError(f"accept takes a list of names of checks, not {shown(given)}")
     return require_known(given)
+
+
+def parse_packs(source: str, text: str) -> tuple[str, ...]:
+    """Names of packs and paths of pack files."""
+    return tuple(_pack(source, word) for word in parse_list(source, text))
+
+
+def check_packs(given: object) -> tuple[str, ...]:
+    """Names of packs and paths of pack files in a marker."""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        raise SettingError(
+            f"packs takes a list of names of packs or paths of .pack files, not {shown(given)}"
+        )
+    return tuple(dict.fromkeys(_pack("packs", name) for name in given))
+
+
+def _pack(source: str, word: str) -> str:
+    if PACK_NAME.fullmatch(word) or (word.endswith(".pack") and "\0" not in word):
+        return word
+    raise SettingError(
+        f"{source} takes names of packs, such as pytorch, and paths of .pack files, not "
+        f"{shown(word)}"
+    )
+
+
+def parse_pack_name(source: str, text: str) -> str:
+    """The name of a pack to learn."""
+    if not PACK_NAME.fullmatch(text):
+        raise SettingError(
+            f"{source} takes a name of at most 64 letters, digits, hyphens and underscores, not "
+            f"{shown(text)}; if that is a path of tests, write {source.split('=')[0]}=NAME before "
+            "it, or the option after it"
+        )
+    return text
 
 
 def parse_switch(source: str, text: str) -> bool:

@@ -19,7 +19,8 @@ class Case:
     `arguments` are the program's arguments in the reference, `candidate_arguments` those in the
     candidate (all of them, not only the differences).  `reference_pp` is the number of pipeline
     stages of the reference, 1 for a single device.  `settings` includes those of the marker, and
-    `expect` has the marker's expectations of random numbers.  `nodeid` names the test to rerun.
+    `expect` has the marker's expectations of random numbers.  `healthy` says that invariants may be
+    learned from the candidate.  `nodeid` names the test to rerun.
     """
 
     point: Point
@@ -30,6 +31,7 @@ class Case:
     nodeid: str = ""
     reference_pp: int = 1
     expect: tuple[Expectation, ...] = ()
+    healthy: bool = False
 
     @property
     def dtype(self) -> str:

@@ -32,8 +32,8 @@ class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
     The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
-    `reference_args`.  `settings` has the marker's settings by their field of Settings, and `expect`
-    what it expects of random numbers.
+    `reference_args`.  `settings` has the marker's settings by their field of Settings, `expect`
+    what it expects of random numbers, and `healthy` whether invariants may be learned from it.
     """
 
     program: Program
@@ -44,6 +44,7 @@ class Declaration:
     reference_args: Mapping[str, object] = field(default_factory=dict)
     settings: Mapping[str, object] = field(default_factory=dict)
     expect: tuple[Expectation, ...] = ()
+    healthy: bool = False
 
 
 def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) -> Declaration:
@@ -71,6 +72,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
         reference_args,
         settings=_settings(keywords),
         expect=_expectations(keywords.get("expect")),
+        healthy=_healthy(keywords.get("healthy", False)),
     )
 
 
@@ -185,6 +187,15 @@ def _reference(
             f"whose axes are {listing(program.traits.mesh.axes)}"
         )
     return int(stages), _arguments(program, "reference", others, swept)
+
+
+def _healthy(given: object) -> bool:
+    if not isinstance(given, bool):
+        raise SweepError(
+            "healthy takes True, where --trainsafe-learn may learn invariants from the test, or "
+            f"False, not {shown(given)}"
+        )
+    return given
 
 
 def _expectations(given: object) -> tuple[Expectation, ...]:

@@ -109,6 +109,7 @@ def _cell(
         candidate,
         reference_pp=stages,
         expect=declaration.expect,
+        healthy=declaration.healthy,
     )
     most = settings.max_world_size
     reason = invalid(point, program.complete(candidate), rules, most)
@@ -120,12 +121,13 @@ def _cell(
 
 
 def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
-    """The run's settings, overridden by the marker's; `accept` is the union of both."""
+    """The run's settings, overridden by the marker's; `accept` and `packs` are unions of both."""
     given = dict(declaration.settings)
-    accept = given.pop("accept", ())
-    assert isinstance(accept, tuple)
-    both = tuple(dict.fromkeys((*settings.accept, *accept)))
-    return replace(settings, accept=both, **given)  # type: ignore[arg-type]
+    for name, before in (("accept", settings.accept), ("packs", settings.packs)):
+        more = given.get(name, ())
+        assert isinstance(more, tuple)
+        given[name] = tuple(dict.fromkeys((*before, *more)))
+    return replace(settings, **given)  # type: ignore[arg-type]
 
 
 def _distinct(made: list[Cell]) -> list[Cell]:

@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
 #: Fields of Settings that no option sets: where the sweep is from, and what a hook gives.
-OTHERS = {"sweep_from_ini", "adapters", "judges", "launchers"}
+OTHERS = {"sweep_from_ini", "adapters", "judges", "launchers", "root"}
 
 #: A value of each field that is not its default, and how the header has it.
 CHANGED = {
@@ -41,12 +41,14 @@ CHANGED = {
     "judges": (("our:Judge",), "trainsafe: judges our:Judge"),
     "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
     "rng": (False, "trainsafe: rng off"),
+    "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
+    "learn": ("learned", "trainsafe: learn learned"),
 }
 
 
 def test_every_setting_has_an_option() -> None:
     assert {field.name for field in fields(Settings)} - OTHERS == {o.field for o in table.OPTIONS}
-    assert set(CHANGED) == {field.name for field in fields(Settings)} - {"sweep_from_ini"}
+    assert set(CHANGED) == {field.name for field in fields(Settings)} - {"sweep_from_ini", "root"}
 
 
 @pytest.mark.parametrize("field", CHANGED)
@@ -75,8 +77,16 @@ def test_the_documentation_has_the_tables_of_options_and_of_profiles() -> None:
 def test_the_marker_takes_the_settings_that_the_table_gives_it() -> None:
     marked = {option.field for option in table.OPTIONS if option.marker is not None}
 
-    assert marked == {"timeout", "seed", "accept"}
-    assert set(SETTING_WORDS) == {"args", "candidate_args", "reference", "mesh", "expect", *marked}
+    assert marked == {"timeout", "seed", "accept", "packs"}
+    assert set(SETTING_WORDS) == {
+        "args",
+        "candidate_args",
+        "reference",
+        "mesh",
+        "expect",
+        "healthy",
+        *marked,
+    }
     assert "timeout=300, seed=0, accept=[]" in SIGNATURE
 
 

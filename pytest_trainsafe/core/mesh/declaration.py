@@ -24,7 +24,8 @@ ROLES: dict[str, str] = {
 TAKEN = frozenset(
     {
         *("sp", "vpp", "zero", "recompute", "compile", "dtype", "microbatches"),
-        *("args", "candidate_args", "reference", "seed", "timeout", "accept", "mesh", "expect"),
+        *("args", "candidate_args", "reference", "seed", "timeout", "accept", "mesh"),
+        *("expect", "healthy", "packs"),
     }
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +65,18 @@ VALUES = {
     "identity": "i8",
 }
 STEPS = {"position": "i8", "step": "i8"}
+#: How calls of an earlier part returned.
+RETURNS = {
+    "row": "i8",  # row of the call
+    "exit": "i8",
+    "exception": "i4",
+    "values": "i8",
+    "arguments": "i4",
+    "results": "i4",
+}
+
+#: Sets of meta variables that are recognised by their id.
+_MAX_SAME = 4096
 
 ZERO, FINITE, REQUIRES_GRAD, IS_VIEW, IS_TENSOR = 1, 2, 4, 8, 16
 
@@ -88,8 +101,21 @@ class Table:
         return 2 * len(self.calls["entry"]) + len(self.changes["position"])
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a TableBuilder collected since the part before; rows are numbered through all parts."""
+
+    texts: Sequence[str]
+    metas: Sequence[Mapping[str, Plain]]
+    calls: Columns
+    changes: Columns
+    values: Columns
+    steps: Columns
+    returns: Columns
+
+
 class TableBuilder:
-    """A Listener that collects a Table."""
+    """A Listener that collects a Table, whole or in parts."""
 
     def __init__(self, rank: int = 0) -> None:
         self._rank = rank
@@ -103,6 +129,11 @@ class TableBuilder:
         #: The row of each call that has not returned, and the last one of each that has.
         self._open: dict[int, tuple[int, Call]] = {}
         self._position = 0
+        #: Sets of meta variables by their id: an observer uses one object for equal ones.
+        self._meta_ids: dict[int, tuple[Mapping[str, Plain], int]] = {}
+        #: What `take_part` took: calls, values, texts and metas; and how such calls returned.
+        self._taken_calls = self._taken_values = self._taken_texts = self._taken_metas = 0
+        self._returns: list[list[object]] = []
 
     def entered(self, call: Call) -> None:
         parent = self._row(call.parent)
@@ -110,17 +141,22 @@ class TableBuilder:
             *(self._next(), NONE, parent, self._text(call.api), call.thread),
             *(self._meta(call.meta), NONE, NONE, 0, 0),
         ]
-        self._open[id(call)] = len(self._calls), call
+        self._open[id(call)] = self._taken_calls + len(self._calls), call
         self._calls.append(row)
 
     def left(self, call: Call) -> None:
         number, _ = self._open.pop(id(call))
-        row = self._calls[number]
         places = sorted(call.values, key=lambda place: place.startswith("result"))
         results = sum(place.startswith("result") for place in places)
-        row[1] = self._next()
-        row[6] = self._text(call.exception) if call.exception else NONE
-        row[7:] = [len(self._values), len(places) - results, results]
+        exit = self._next()
+        exception = self._text(call.exception) if call.exception else NONE
+        first = self._taken_values + len(self._values)
+        values: list[object] = [first, len(places) - results, results]
+        if number < self._taken_calls:
+            self._returns.append([number, exit, exception, *values])
+        else:
+            row = self._calls[number - self._taken_calls]
+            row[1], row[6], row[7:] = exit, exception, values
         for place in places:
             self._value(call.values[place], place)
 
@@ -138,6 +174,7 @@ class TableBuilder:
 
     def table(self) -> Table:
         """What was collected so far.  Calls that have not returned have no exit and no values."""
+        assert not self._taken_texts, "parts were taken; they make up the table"
         return Table(
             self._rank,
             tuple(self._texts),
@@ -147,6 +184,29 @@ class TableBuilder:
             _columns(VALUES, self._values),
             _columns(STEPS, self._steps),
         )
+
+    @property
+    def waiting(self) -> int:
+        """The number of rows of values that no part has yet."""
+        return len(self._values)
+
+    def take_part(self) -> Part:
+        """What was collected since the last part; it is not kept here."""
+        part = Part(
+            tuple(islice(self._texts, self._taken_texts, None)),
+            tuple(self._meta_list[self._taken_metas :]),
+            _columns(CALLS, self._calls),
+            _columns(CHANGES, self._changes),
+            _columns(VALUES, self._values),
+            _columns(STEPS, self._steps),
+            _columns(RETURNS, self._returns),
+        )
+        self._taken_calls += len(self._calls)
+        self._taken_values += len(self._values)
+        self._taken_texts, self._taken_metas = len(self._texts), len(self._meta_list)
+        for rows in (self._calls, self._changes, self._values, self._steps, self._returns):
+            rows.clear()
+        return part
 
     def _next(self) -> int:
         self._position += 1
@@ -160,6 +220,15 @@ class TableBuilder:
         return self._texts.setdefault(text, len(self._texts))
 
     def _meta(self, meta: Mapping[str, Plain]) -> int:
+        same = self._meta_ids.get(id(meta))
+        if same is not None and same[0] is meta:
+            return same[1]
+        number = self._new_meta(meta)
+        if len(self._meta_ids) < _MAX_SAME:
+            self._meta_ids[id(meta)] = meta, number
+        return number
+
+    def _new_meta(self, meta: Mapping[str, Plain]) -> int:
         # The type is part of the key: 1, 1.0 and True are equal.
         key = tuple(sorted((name, type(each).__name__, each) for name, each in meta.items()))
         known = self._metas.setdefault(key, len(self._metas))
@@ -190,7 +259,7 @@ class TableBuilder:
         where = NONE if place is None else self._text(place)
         row = [where, self._text(value.type), number, text, *of_tensor, value.identity]
         self._values.append(row)
-        return len(self._values) - 1
+        return self._taken_values + len(self._values) - 1
 
 
 def replay(table: Table, listener: Listener) -> None:

@@ -211,6 +211,14 @@ class Context:
         """Records the global gradient norm that the program reports; once per step."""
         self._recorder.grad_norm(value)
 
+    def meta(self, **values: bool | int | float | str | None) -> None:
+        """Sets meta variables of the observed API calls that follow, such as `epoch=3`.
+
+        Others than `epoch` are recorded as "user.NAME", and followed as attributes of the variable
+        "program".  Does nothing in Runs that do not observe.
+        """
+        self._recorder.meta(values)
+
     def before_clip(
         self, norm: torch.Tensor | float | None = None, max_norm: float | None = None
     ) -> None:

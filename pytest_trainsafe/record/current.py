@@ -77,6 +77,9 @@ class Unrecorded:
     def grad_norm(self, value: torch.Tensor | float) -> None:
         """Records nothing."""
 
+    def meta(self, values: Mapping[str, object]) -> None:
+        """Records nothing."""
+
 
 def _unrecorded() -> Context:
     spec = RunSpec(

@@ -85,6 +85,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
             )
+            if recorder.observation is not None:
+                around.enter_context(recorder.observation.recording())
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):

@@ -37,6 +37,8 @@ from pytest_trainsafe.record.model.parts import (
     parts_of,
     unwrapped,
 )
+from pytest_trainsafe.record.observe.meta import checked
+from pytest_trainsafe.record.observe.ranks import RankObservation
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
@@ -90,6 +92,7 @@ class Recorder:
         self._cuts = ""
         self._reported: set[TensorId] = set()
         self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites)
+        self.observation = RankObservation(assignment, writer) if self.spec.observe else None
 
     def watch(
         self,
@@ -227,6 +230,8 @@ class Recorder:
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         if self.operators is not None:
             self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
+        if self.observation is not None:
+            self.observation.watch(parts, optimizer)
         dtype = precision(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
@@ -244,12 +249,16 @@ class Recorder:
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
+            if self.observation is not None:
+                self.observation.observer.begin_step(number)
             self.hooks.surround()
             self._reported.clear()
             self.inputs.start_step()
             self.parameters.start_step()
             with self.noisy or self.written or contextlib.nullcontext():
                 yield number
+            if self.observation is not None:
+                self.observation.observer.end_step()
             self._write_gradients()
             stepped = self.parameters.finish_step()
             self.rng.boundary()
@@ -290,6 +299,8 @@ class Recorder:
         assert self.parameters is not None
         assert self.activations is not None
         self.inputs.start_microbatch()
+        if self.observation is not None:
+            self.observation.observer.meta.microbatch = index
         try:
             yield index
         except BaseException:
@@ -297,6 +308,9 @@ class Recorder:
             self.parameters.drop(index)
             self.clock.end_microbatch()
             raise
+        finally:
+            if self.observation is not None:
+                self.observation.observer.meta.microbatch = None
         self.rng.look()
         if self.clock.end_microbatch():
             self.activations.write(index)
@@ -335,6 +349,16 @@ class Recorder:
         self.collectives.on_collective(call)
         if self.reductions is not None:
             self.reductions.on_collective(call)
+
+    def meta(self, values: Mapping[str, object]) -> None:
+        """Implements `ctx.meta`: sets meta variables of the observed calls that follow."""
+        given = checked(values)
+        if given.keys() & {"step", "microbatch"}:
+            raise ProgramError(
+                "ctx.meta was given step or microbatch; mark these with ctx.step and ctx.microbatch"
+            )
+        if self.observation is not None:
+            self.observation.meta(**given)
 
     def before_clip(self, clip: Clip) -> None:
         """Called when the program is about to clip its gradients."""

@@ -35,6 +35,7 @@ from pytest_trainsafe.trace.facts import (
     Reduction,
     Site,
 )
+from pytest_trainsafe.trace.observed.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
@@ -80,6 +81,7 @@ for _built_in in (
     *(Altered, Annotations, Caller, Cast, CollectiveEvent, Reduction, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
+    *(ObservedEvent, UnseenCalls),
 ):
     register(_built_in)
 

@@ -31,6 +31,8 @@ from pytest_trainsafe.trace.check import (
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.manifest import point_of, read_manifest
+from pytest_trainsafe.trace.observed.file import FILE, ObservedEvent, read_table
+from pytest_trainsafe.trace.observed.table import Table
 from pytest_trainsafe.trace.rng.events import RngEvent
 from pytest_trainsafe.trace.schema import (
     End,
@@ -232,6 +234,27 @@ class Trace:
         except (PayloadError, OSError, IndexError) as error:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}, sketch {event.sketch}: {_reason(error)}") from error
+
+    def observed(self, rank: int) -> Table:
+        """The API calls and changes of state that a rank observed.
+
+        Of a rank that did not finish it has what was written.  Raises TraceError if the Run
+        observed none (`RunSpec.observe`), or if the file is missing or damaged.
+        """
+        if self.manifest.spec.observe is None:
+            raise TraceError(
+                f"{self.path} has no observed calls: its Run did not observe any. Record it with "
+                "RunSpec(observe=Observe())."
+            )
+        here = self.ranks[rank]
+        sealed = next(iter(here.events_of(ObservedEvent)), None)
+        if sealed is None and here.complete:
+            raise TraceError(
+                f"the observed calls of rank {rank} in {self.path} were too many for one file. "
+                "Observe fewer APIs, fewer variables, or fewer steps."
+            )
+        path = self.path / f"rank{rank}" / FILE
+        return read_table(path, rank, below=self.path, sealed=sealed)
 
     def _payload(self, rank: int, name: str) -> Payload:
         found = self._payloads.pop((rank, name), None)

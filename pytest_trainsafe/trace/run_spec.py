@@ -40,6 +40,20 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
     high: float | None = None
 
 
+class Observe(msgspec.Struct, frozen=True, array_like=True):
+    """Which API calls and variables the ranks observe, as `observe()` takes them.
+
+    None stands for all, of `variables` () for nothing.  The first `warm_up` steps are recorded,
+    and then every `every`-th.
+    """
+
+    apis: tuple[str, ...] | None = None
+    variables: tuple[str, ...] | None = None
+    every: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
+    warm_up: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+    operators: bool = False
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a Run is: a program at a Point in one dtype, and what to record.  Equal specs, one Run.
 
@@ -74,6 +88,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         adapters     import paths of the framework adapters that the recorder asks
         rng          whether ranks keep the RNG ledger (`record/rng`)
         operators    the step whose operators are recorded one by one, None for none
+        observe      the API calls and changes of state that ranks observe, None for none
     """
 
     program: str
@@ -104,6 +119,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapters: tuple[str, ...] = ()
     rng: bool = True
     operators: int | None = None
+    observe: Observe | None = None
 
     @property
     def point(self) -> Point:

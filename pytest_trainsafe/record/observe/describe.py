@@ -1,0 +1,175 @@
+"""Arguments, results and attributes as the Values of a table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.record.observe.facts import Objects
+from pytest_trainsafe.record.observe.names import public_name
+from pytest_trainsafe.trace.observed.events import MAX_TEXT, Plain, Value
+
+#: Items of a tuple, list or dict that are described one by one, and how deep.
+MAX_ITEMS, DEPTH = 8, 2
+
+#: Attributes of an object other than a module that are described with it.
+MAX_ATTRIBUTES = 16
+
+#: Types of torch's that are kept as text.
+_AS_TEXT = (torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+Put = Callable[[str, Value], None]
+
+
+class Describer:
+    """Makes Values.  `name_of` gives the name of a module in its model, "" if it has none."""
+
+    def __init__(self, objects: Objects, name_of: Callable[[nn.Module], str]) -> None:
+        self._objects = objects
+        self._name_of = name_of
+
+    def value(self, thing: object, exact: bool = False, identity: bool = True) -> Value:
+        """One object as a Value, without its items and attributes."""
+        if isinstance(thing, torch.Tensor):
+            facts, number = self._objects.tensor(thing, exact)
+            return Value(public_name(type(thing)), None, facts, number if identity else 0)
+        plain = as_plain(thing)
+        if plain is not None:
+            return plain_of(thing, plain)
+        return Value(public_name(type(thing)), None, None, self._objects.identity(thing))
+
+    def put(self, place: str, thing: object, values: dict[str, Value], depth: int = DEPTH) -> None:
+        """Put an argument or a result into `values`, with its items below its place."""
+        if isinstance(thing, tuple | list):
+            if type(thing) is not tuple or place != "result" or not thing:
+                values[place] = self.value(thing)
+            if depth and (len(thing) <= MAX_ITEMS or place == "result"):
+                for index, item in enumerate(thing[:MAX_ITEMS]):
+                    self.put(f"{place}.{index}", item, values, depth - 1)
+            return
+        values[place] = self.value(thing)
+        if isinstance(thing, Mapping) and depth:
+            if len(thing) <= MAX_ITEMS and all(isinstance(key, str) for key in thing):
+                for key, item in thing.items():
+                    self.put(f"{place}.{key[:MAX_TEXT]}", item, values, depth - 1)
+            elif len(thing) > MAX_ITEMS:
+                self._put_summary(place, thing, values)
+
+    def put_self(self, thing: object, values: dict[str, Value], groups: bool) -> None:
+        """Put the object of a method call, with the attributes that matter.
+
+        `groups` says whether an optimizer's are among them.
+        """
+        values["self"] = self.value(thing)
+        if isinstance(thing, nn.Module) and "training" in vars(thing):
+            values["self.training"] = plain_value(bool, thing.training)
+            name = self._name_of(thing)
+            if name:
+                values["self.name"] = plain_value(str, name)
+        elif isinstance(thing, Optimizer):
+            if groups:
+                for name, plain in group_attributes(thing).items():
+                    values[f"self.param_groups.{name}"] = plain_value(type(plain), plain)
+        elif not isinstance(thing, torch.Tensor | nn.Module):
+            for name, plain in plain_attributes(thing).items():
+                values[f"self.{name}"] = plain_value(type(plain), plain)
+
+    def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:
+        """A large dict, such as a state dict: how many items, which names, and what content."""
+        names, content = xxhash.xxh3_64(), xxhash.xxh3_64()
+        for key in sorted(thing, key=str):
+            names.update(f"{key}\0".encode())
+            item = thing[key]
+            if isinstance(item, torch.Tensor):
+                facts, _ = self._objects.tensor(item)
+                content.update(f"{key}\0{facts.dtype}{facts.shape}{facts.digest}\0".encode())
+        values[f"{place}.length"] = plain_value(int, len(thing))
+        values[f"{place}.names"] = plain_value(str, names.hexdigest())
+        values[f"{place}.content"] = plain_value(str, content.hexdigest())
+
+
+def as_plain(thing: object) -> Plain:
+    """A number, a truth value or a text that stands for the object; None if there is none."""
+    if isinstance(thing, bool | int | float):
+        if type(thing) in _NUMBERS:
+            return thing if not _is_huge(thing) else cut(str(thing))
+        return float(thing) if isinstance(thing, float) else int(thing)
+    if isinstance(thing, str):
+        return thing if len(thing) <= MAX_TEXT else thing[:MAX_TEXT]
+    if isinstance(thing, _AS_TEXT):
+        return str(thing).removeprefix("torch.")
+    if isinstance(thing, tuple | list) and 0 < len(thing) <= MAX_ITEMS:
+        if all(isinstance(item, bool | int | float) for item in thing):
+            return cut(", ".join(map(repr, thing)))
+    elif type(thing).__module__ == "numpy" and getattr(thing, "shape", None) == ():
+        return as_plain(thing.item())  # type: ignore[attr-defined]
+    return None
+
+
+def plain_of(thing: object, plain: Plain) -> Value:
+    """The Value of an object that `plain` stands for."""
+    return plain_value(type(thing) if isinstance(plain, str) else type(plain), plain)
+
+
+def _is_huge(number: float) -> bool:
+    """Whether an int has more digits than are kept."""
+    return isinstance(number, int) and number.bit_length() > 512
+
+
+def cut(text: str) -> str:
+    """A text of at most MAX_TEXT characters; a longer one ends in a hash of all of it."""
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(text.encode())}"
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def plain_value(cls: Any, plain: Plain) -> Value:
+    """The Value of a plain object of this class."""
+    return Value(public_name(cls), plain)
+
+
+def plain_attributes(thing: object) -> dict[str, Plain]:
+    """The attributes of an instance that are plain, by name: public ones, and torch's counters."""
+    held = getattr(thing, "__dict__", None)
+    found: dict[str, Plain] = {}
+    if not isinstance(held, dict):
+        return found
+    for name, item in list(held.items()):
+        if not isinstance(name, str) or (name.startswith("_") and name not in _COUNTERS):
+            continue
+        plain = as_plain(item)
+        if plain is not None:
+            found[name] = plain
+            if len(found) == MAX_ATTRIBUTES:
+                break
+    return found
+
+
+_NUMBERS = (bool, int, float)
+
+_COUNTERS = frozenset({"_step_count", "_last_lr"})
+
+
+def group_attributes(optimizer: Optimizer) -> dict[str, Plain]:
+    """The plain values of an optimizer's groups: by name where all groups agree, else by index."""
+    groups: list[dict[str, Plain]] = [
+        {name: plain for name, item in group.items() if (plain := _scalar(item)) is not None}
+        for group in optimizer.param_groups[:MAX_ITEMS]
+    ]
+    if len(groups) == 1 or all(group == groups[0] for group in groups[1:]):
+        return groups[0] if groups else {}
+    return {f"{i}.{name}": plain for i, group in enumerate(groups) for name, plain in group.items()}
+
+
+def _scalar(item: object) -> Plain:
+    """Like `as_plain`, and the number in a tensor of one element (`lr=torch.tensor(0.1)`)."""
+    if isinstance(item, torch.Tensor):
+        return item.item() if item.numel() == 1 and item.is_cpu else None
+    return as_plain(item)

@@ -1,0 +1,185 @@
+"""Facts of tensors: exact digests, norms and flags, read without disturbing the program."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import torch
+import xxhash
+
+from pytest_trainsafe.trace.observed.events import TensorFacts
+from pytest_trainsafe.trace.tensors.snapshot import as_array
+
+#: What torch raises for tensors without memory of their own: fake, functional, nested and such.
+_UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError)
+
+#: The version and the address of a tensor: unchanged while nobody wrote through this tensor.
+Key = tuple[int, int]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+@functools.cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """The dtype as tables name it: "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+@functools.cache
+def device_name(device: torch.device) -> str:
+    """The device as text."""
+    return str(device)
+
+
+class _Known(weakref.ref[object]):
+    """An object that was seen: its number, and for a tensor the facts at its last key."""
+
+    __slots__ = ("address", "facts", "key", "number")
+
+    number: int
+    address: int
+    key: Key | None
+    facts: TensorFacts | None
+
+
+class Objects:
+    """Numbers objects from 1 in the order in which they are first seen, and reads tensors.
+
+    A tensor's facts are kept until its version or its address changes.  A write through `.data`
+    or NumPy changes neither, so comparisons of state ask for `exact` facts.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Known] = {}
+        self._count = 0
+
+    def identity(self, thing: object) -> int:
+        """The number of an object; 0 if Python cannot refer to it weakly."""
+        known = self._of(thing)
+        return 0 if known is None else known.number
+
+    def tensor(self, tensor: torch.Tensor, exact: bool = False) -> tuple[TensorFacts, int]:
+        """The facts and the identity of a tensor."""
+        known = self._of(tensor)
+        key = key_of(tensor)
+        if known is None:
+            return _facts(tensor), 0
+        facts = known.facts
+        if exact or facts is None or key is None or known.key != key:
+            facts = _facts(tensor)
+        elif facts.requires_grad != tensor.requires_grad:
+            facts = replace(facts, requires_grad=tensor.requires_grad)
+        known.facts, known.key = facts, key
+        return facts, known.number
+
+    def _of(self, thing: object) -> _Known | None:
+        address = id(thing)
+        known = self._known.get(address)
+        if known is not None and known() is thing:
+            return known
+        try:
+            known = _Known(thing, self._forget)
+        except TypeError:
+            return None
+        self._count += 1
+        known.number, known.address, known.key, known.facts = self._count, address, None, None
+        self._known[address] = known
+        return known
+
+    def _forget(self, known: weakref.ref[object]) -> None:
+        assert isinstance(known, _Known)
+        if self._known.get(known.address) is known:
+            del self._known[known.address]
+
+
+def key_of(tensor: torch.Tensor) -> Key | None:
+    """The key of a tensor; None for one that has none, such as those of inference mode."""
+    try:
+        return tensor._version, tensor.data_ptr()
+    except _UNREADABLE:
+        return _key_of_local(tensor)
+
+
+def _key_of_local(tensor: torch.Tensor) -> Key | None:
+    local = getattr(tensor, "_local_tensor", None)
+    try:
+        return None if local is None else (local._version, local.data_ptr())
+    except _UNREADABLE:
+        return None
+
+
+def _facts(tensor: torch.Tensor) -> TensorFacts:
+    """Facts of a tensor; the digest is 0 where its content cannot be read."""
+    described: dict[str, Any] = {
+        "requires_grad": tensor.requires_grad,
+        "flags": tuple(sorted(name for name, value in vars(tensor).items() if value is True)),
+    }
+    local: Any = getattr(tensor, "_local_tensor", tensor)
+    try:
+        described["is_view"] = tensor._is_view()
+        content = _content(local)
+    except _UNREADABLE:
+        content = None
+    digest, norm, zero, finite = content or (0, None, False, True)
+    shape = tuple(map(int, local.shape))
+    return TensorFacts(
+        digest,
+        shape,
+        dtype_name(tensor.dtype),
+        device_name(tensor.device),
+        norm,
+        zero,
+        finite,
+        **described,
+    )
+
+
+def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
+    """Digest, norm, whether all elements are zero, and whether all are finite."""
+    if hasattr(local, "trigger_wait"):  # the result of a collective that nobody has waited for
+        return None
+    if local.is_meta or local.layout is not torch.strided or local.is_quantized:
+        return None
+    with _undisturbed():
+        plain = local.detach()
+        if not plain.is_cpu:
+            plain = plain.cpu()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        if not plain.is_contiguous():
+            plain = plain.contiguous()
+        digest = xxhash.xxh3_64_intdigest(as_array(plain).data) or 1
+        if not plain.numel():
+            return digest, 0.0 if plain.is_floating_point() else None, False, True
+        if not (plain.is_floating_point() or plain.is_complex()):
+            return digest, None, not bool(plain.any()), True
+        return (digest, *_size(plain))
+
+
+def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
+    """Norm, zero and finite from one pass, and from more where squares over- or underflow."""
+    wide = torch.float32 if plain.dtype in _HALF else None
+    norm = float(torch.linalg.vector_norm(plain, dtype=wide))
+    if not math.isfinite(norm):
+        finite = bool(torch.isfinite(plain).all())
+        if not finite:
+            return None, False, False
+        norm = float(torch.linalg.vector_norm(plain.double()))
+    return norm, norm == 0.0 and not bool(plain.any()), True
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Any:
+    """No mode of the program sees the operators that read a tensor."""
+    if not torch._C._len_torch_dispatch_stack():
+        yield
+        return
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield

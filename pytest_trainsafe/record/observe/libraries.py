@@ -1,0 +1,75 @@
+"""APIs beyond the catalogue: a function, a class, or all of a library, by name."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from types import BuiltinFunctionType, FunctionType
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.observe.catalogue import CHANGES, PLAIN, Target
+from pytest_trainsafe.record.observe.names import public_name
+from pytest_trainsafe.record.observe.selection import resolved
+
+#: What is observed of a module.
+_KINDS = (type, FunctionType, BuiltinFunctionType)
+
+#: Functions and methods of one library that are patched.
+MAX_TARGETS = 5000
+
+
+def named(api: str) -> list[Target]:
+    """The functions and methods of a name that the catalogue lacks; [] if there is no such API."""
+    found = resolved(api)
+    if inspect.ismodule(found):
+        return list(_of_library(api))[:MAX_TARGETS]
+    if isinstance(found, type):
+        return list(_of_class(found))
+    if not callable(found):
+        return []
+    head, _, name = api.rpartition(".")
+    owner = resolved(head) if head else None
+    if owner is None:
+        return []
+    if isinstance(owner, type) and issubclass(owner, nn.Module) and name == "forward":
+        return []  # the catalogue has `nn.Module.__call__`
+    role = CHANGES if owner is torch.Tensor or not api.startswith("torch.") else PLAIN
+    return [Target(owner, name, api, role)]
+
+
+def _of_library(name: str) -> Iterator[Target]:
+    """Public functions and methods that a library's loaded modules define."""
+    seen: set[int] = set()
+    for module_name, module in list(sys.modules.items()):
+        if module_name != name and not module_name.startswith(f"{name}."):
+            continue
+        if any(level.startswith("_") for level in module_name.split(".")):
+            continue
+        for attribute, found in list(vars(module).items()):
+            # The type alone is asked: deprecated objects warn when their attributes are read.
+            if attribute.startswith("_") or not issubclass(type(found), _KINDS):
+                continue
+            if id(found) in seen or (getattr(found, "__module__", None) or name) != module_name:
+                continue
+            seen.add(id(found))
+            if isinstance(found, type):
+                yield from _of_class(found)
+            else:
+                role = PLAIN if name == "torch" or name.startswith("torch.") else CHANGES
+                yield Target(module, attribute, f"{module_name}.{attribute}", role)
+
+
+def _of_class(cls: type) -> Iterator[Target]:
+    role = PLAIN if cls.__module__.partition(".")[0] == "torch" else CHANGES
+    for attribute, method in list(vars(cls).items()):
+        if attribute.startswith("_") and attribute != "__init__":
+            continue
+        if attribute == "forward" and issubclass(cls, nn.Module):
+            continue
+        if not (inspect.isfunction(method) or inspect.ismethoddescriptor(method)):
+            continue
+        if not issubclass(type(method), staticmethod | classmethod):
+            yield Target(cls, attribute, f"{public_name(cls)}.{attribute}", role)

@@ -1,0 +1,87 @@
+"""The meta variables of a call: when, where, and in which contexts it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.record.observe.describe import as_plain
+from pytest_trainsafe.record.observe.facts import dtype_name
+from pytest_trainsafe.trace.observed.events import Plain
+
+#: Meta variables that a program may set under their own names; others become "user.NAME".
+TIME = ("step", "epoch", "microbatch")
+
+#: Sets of meta variables that are kept to be used again.
+_MAX_KNOWN = 4096
+
+
+class Meta:
+    """Makes the meta variables of a moment; equal ones are one object.
+
+    `fixed` has those that never change: the rank and its coordinates.
+    """
+
+    def __init__(self, fixed: Mapping[str, Plain]) -> None:
+        self._fixed = dict(fixed)
+        self.step: int | None = 0
+        self.epoch: int | None = None
+        self.microbatch: int | None = None
+        self._user: dict[str, Plain] = {}
+        self._changes = 0
+        self._known: dict[tuple[object, ...], Mapping[str, Plain]] = {}
+        self._devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+    def set_user(self, name: str, value: Plain) -> None:
+        """Set a meta variable of the program's own."""
+        self._user[f"user.{name}"] = value
+        self._changes += 1
+
+    def now(self, phase: str, training: bool | None) -> Mapping[str, Plain]:
+        """The meta variables now, in this phase and inside a module in this mode."""
+        autocast = None
+        for device in self._devices:
+            if torch.is_autocast_enabled(device):
+                autocast = torch.get_autocast_dtype(device)
+        gradients, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        key = (
+            *(self.step, self.microbatch, self.epoch, phase, training),
+            *(autocast, gradients, inference, self._changes),
+        )
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            known = self._known[key] = {
+                **self._fixed,
+                "step": self.step,
+                "microbatch": self.microbatch,
+                "epoch": self.epoch,
+                "phase": phase,
+                "training": training,
+                "autocast": None if autocast is None else dtype_name(autocast),
+                "no_grad": not gradients,
+                "inference": inference,
+                **self._user,
+            }
+        return known
+
+
+def checked(values: Mapping[str, object]) -> dict[str, Plain]:
+    """Meta variables that a program gives; raises ArgumentError for what they cannot be."""
+    found: dict[str, Plain] = {}
+    for name, value in values.items():
+        plain = as_plain(value)
+        if value is not None and plain is None:
+            raise ArgumentTypeError(
+                f"meta({name}=...) is a {type(value).__name__}; a meta variable is a number, a "
+                "truth value, a text or None. Pass tensor.item() for a tensor of one element"
+            )
+        if name in TIME and not (plain is None or type(plain) is int):
+            raise ArgumentTypeError(f"meta({name}={value!r}): {name} is an int or None")
+        if name == "step" and (plain is None or int(plain) < 0):
+            raise ArgumentError(f"meta(step={value!r}): a step is an int from 0")
+        found[name] = plain
+    return found

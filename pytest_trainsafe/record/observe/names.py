@@ -1,0 +1,50 @@
+"""The names under which users find classes and functions."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_names: dict[Any, str] = {}
+_apis: dict[tuple[Any, str, frozenset[str]], str] = {}
+
+
+def public_name(cls: Any) -> str:
+    """The shortest dotted name that gives this class: `torch.nn.Linear`; `float` for built-ins."""
+    known = _names.get(cls)
+    if known is None:
+        known = _names[cls] = _public_name(cls)
+    return known
+
+
+def _public_name(cls: Any) -> str:
+    module, name = str(cls.__module__), str(cls.__qualname__)
+    if module == "builtins":
+        return name
+    levels = module.split(".")
+    for count in range(1, len(levels) + 1):
+        shorter = ".".join(levels[:count])
+        found: object = sys.modules.get(shorter)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is cls:
+            return f"{shorter}.{name}"
+    return f"{module}.{name}"
+
+
+def error_name(cls: type[BaseException]) -> str:
+    """The qualified name of an exception's class, `builtins.ValueError`."""
+    return f"builtins.{cls.__qualname__}" if cls.__module__ == "builtins" else public_name(cls)
+
+
+def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
+    """The name of a method called on an instance of `cls`: `torch.optim.Adam.step`.
+
+    It is that of the first class, in the order of inheritance, that one of the libraries defines.
+    """
+    key = cls, method, libraries
+    known = _apis.get(key)
+    if known is None:
+        mine = (each for each in cls.__mro__ if each.__module__.partition(".")[0] in libraries)
+        known = _apis[key] = f"{public_name(next(mine, cls))}.{method}"
+    return known

@@ -1,0 +1,356 @@
+"""Receives every patched call of a process, and tells listeners what happens."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.clock import in_backward
+from pytest_trainsafe.record.observe.binding import Binder
+from pytest_trainsafe.record.observe.catalogue import Role, Target
+from pytest_trainsafe.record.observe.describe import Describer
+from pytest_trainsafe.record.observe.facts import Objects
+from pytest_trainsafe.record.observe.meta import Meta
+from pytest_trainsafe.record.observe.names import error_name, method_api
+from pytest_trainsafe.record.observe.selection import Selection, Wanted
+from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.steps import Steps
+from pytest_trainsafe.record.observe.variables import Variables
+from pytest_trainsafe.trace.observed.events import Call, Change, Listener, Plain, Value
+
+#: What is done around an operator: its call is recorded.
+_OPERATOR = Role()
+
+
+class _Frame:
+    """A patched call that has not returned.  `call` is None for one that is not recorded."""
+
+    __slots__ = ("api", "call", "phase", "thing", "training")
+
+    def __init__(
+        self, api: str, thing: object, call: Call | None, phase: str, training: bool | None
+    ) -> None:
+        self.api, self.thing, self.call = api, thing, call
+        self.phase, self.training = phase, training
+
+
+class _Thread(threading.local):
+    """The calls of one thread.  `busy` while this package's own code runs."""
+
+    def __init__(self) -> None:
+        self.frames: list[_Frame] = []
+        self.busy = False
+        self.number: int | None = None
+
+
+class Observer:
+    """Observes the calls of a process.  `patches.py` calls `run` for each.
+
+    `found` is called with each new optimizer, so that its class is patched too.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        wanted: Wanted,
+        listeners: Sequence[Listener],
+        fixed: Mapping[str, Plain],
+        steps: Steps,
+        libraries: frozenset[str],
+        found: Callable[[], None],
+    ) -> None:
+        self._selection = selection
+        self._listeners = tuple(listeners)
+        self._libraries = libraries
+        self._found = found
+        self.meta = Meta(fixed)
+        self.steps = steps
+        objects = Objects()
+        self.describer = Describer(objects, lambda module: self.variables.name_of(module))
+        self.variables = Variables(objects, self.describer, wanted)
+        #: Modules that were called where Python runs them: the others may be compiled.
+        self.called: set[int] = set()
+        self._thread = _Thread()
+        self._threads = 0
+        self._lock = threading.RLock()
+        self._binders: dict[tuple[int, type | None], tuple[Binder, object]] = {}
+        self._initialised = False
+        self._loaders: dict[int, Any] = {}
+        self.meta.step = steps.now
+
+    # Calls.
+
+    def run(
+        self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """Call the original function; observe the call."""
+        thread = self._thread
+        if thread.busy:
+            return original(*args, **kwargs)
+        thing = args[0] if target.is_method and args else None
+        api = target.api
+        if target.is_method and thing is not None:
+            kind = target.role.kind
+            method = "forward" if kind == "module" else target.attribute
+            if kind != "next":
+                api = method_api(type(thing), method, self._libraries)
+        frames = thread.frames
+        if frames and frames[-1].api == api and _repeats(frames[-1], thing, target):
+            return original(*args, **kwargs)
+        frame = self._enter(thread, target, original, api, thing, args, kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            self._leave(thread, frame, target, None, error)
+            raise
+        self._leave(thread, frame, target, result, None)
+        return result
+
+    def _enter(
+        self,
+        thread: _Thread,
+        target: Target,
+        original: Callable[..., Any],
+        api: str,
+        thing: object,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> _Frame:
+        role = target.role
+        thread.busy = True
+        frame = _Frame(api, thing, None, "", None)
+        try:
+            outer = thread.frames[-1] if thread.frames else None
+            frame.training = outer.training if outer else None
+            if role.kind == "module":
+                assert isinstance(thing, nn.Module)
+                frame.training = thing.training
+                self.called.add(id(thing))
+                if _outside_of_modules(thread.frames):
+                    self._initialised = True
+                    self.variables.model(thing)
+            elif role.kind in ("used", "step"):
+                self._use(thing)
+            frame.phase = self._phase(role.phase, role.kind, outer, frame.training)
+            if self.steps.recording:
+                if role.compares:
+                    self._compare(thread)
+                if self._selection.takes(api):
+                    frame.call = self._call(thread, frame, target, original, args, kwargs)
+            thread.frames.append(frame)
+            if frame.call is not None:
+                self._tell("entered", frame.call)
+        except BaseException:
+            if thread.frames and thread.frames[-1] is frame:
+                thread.frames.pop()
+            raise
+        finally:
+            thread.busy = False
+        return frame
+
+    def _leave(
+        self,
+        thread: _Thread,
+        frame: _Frame,
+        target: Target,
+        result: object,
+        error: BaseException | None,
+    ) -> None:
+        role, call = target.role, frame.call
+        thread.busy = True
+        try:
+            if role.kind == "made" and error is None:
+                self._use(frame.thing)
+                self._found()
+            elif role.kind in ("iter", "next") and error is None:
+                self._iterated(role.kind, frame.thing, result)
+            if self.steps.recording:
+                if role.compares:
+                    self._compare(thread, role.exact)
+                elif isinstance(frame.thing, nn.Module) and frame.thing._buffers:
+                    by = self._innermost(thread)
+                    self.variables.compare_buffers(
+                        frame.thing, lambda slot, before: self._changed(slot, before, by)
+                    )
+            if call is not None:
+                if error is not None:
+                    call.exception = error_name(type(error))
+                else:
+                    self.describer.put("result", result, call.values)
+                self._tell("left", call)
+        finally:
+            while thread.frames and thread.frames.pop() is not frame:
+                pass
+            thread.busy = False
+        if role.kind == "step" and error is None and self.steps.ends_with(frame.thing):
+            self.end_step(fresh=True)
+
+    def _call(
+        self,
+        thread: _Thread,
+        frame: _Frame,
+        target: Target,
+        original: Callable[..., Any],
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> Call:
+        if thread.number is None:
+            with self._lock:
+                thread.number, self._threads = self._threads, self._threads + 1
+        meta = self.meta.now(frame.phase, frame.training)
+        call = Call(frame.api, meta, self._innermost(thread), thread.number)
+        values = call.values
+        if target.is_method and args:
+            self.describer.put_self(frame.thing, values, groups=target.role.kind == "step")
+            args = args[1:]
+        put = self.describer.put
+        for place, value in self._binder(target, original, frame.thing).places(args, kwargs):
+            put(place, value, values)
+        return call
+
+    def _binder(self, target: Target, original: Callable[..., Any], thing: object) -> Binder:
+        cls = type(thing) if target.role.kind == "module" else None
+        key = id(original), cls
+        known = self._binders.get(key)
+        if known is None:
+            function = original if cls is None else cls.forward  # type: ignore[attr-defined]
+            made = Binder(function, bound=target.is_method)
+            known = self._binders[key] = made, original
+        return known[0]
+
+    # State.
+
+    def _use(self, thing: object) -> None:
+        if self.variables.following and thing is not None:
+            self.variables.add(thing)
+
+    def _iterated(self, kind: str, thing: object, result: object) -> None:
+        if kind == "iter":
+            self.variables.add(thing)
+            counts = self.variables.loader_counts(thing)
+            counts["epoch"], counts["batches"] = counts["epoch"] + 1, 0
+            self._loaders[id(result)] = counts
+            while len(self._loaders) > 64:
+                del self._loaders[next(iter(self._loaders))]
+            epoch = self.steps.epoch_of(thing, counts["epoch"])
+            self.meta.epoch = self.meta.epoch if epoch is None else epoch
+        elif id(thing) in self._loaders:
+            self._loaders[id(thing)]["batches"] += 1
+
+    def _compare(self, thread: _Thread, exact: frozenset[str] = frozenset()) -> None:
+        by = self._innermost(thread)
+        self.variables.compare(lambda slot, before: self._changed(slot, before, by), exact)
+
+    def _changed(self, slot: Slot, before: Value | None, by: Call | None) -> None:
+        names = slot.object, slot.type, slot.attribute
+        self._tell("changed", Change(*names, slot.value, self._meta_now(), before, by))
+
+    def _sampled(self, slot: Slot) -> None:
+        names = slot.object, slot.type, slot.attribute
+        self._tell("changed", Change(*names, slot.value, self._meta_now(), changed=False))
+
+    def _meta_now(self) -> Mapping[str, Plain]:
+        frames = self._thread.frames
+        frame = frames[-1] if frames else None
+        phase = self._base if frame is None else frame.phase
+        return self.meta.now(phase, frame.training if frame else None)
+
+    # Steps.
+
+    def begin_step(self, number: int) -> None:
+        """A step begins that the program marks."""
+        self.meta.step = number
+        was = self.steps.recording
+        self.steps.begin(number)
+        if self.steps.recording and not was:
+            self._rebase()
+
+    def end_step(self, fresh: bool = False) -> None:
+        """The step is over.  `fresh`: nothing ran since state was compared."""
+        thread = self._thread
+        number, recorded = self.steps.now, self.steps.recording
+        thread.busy = True
+        try:
+            if recorded and number is not None:
+                by = self._innermost(thread)
+                self.variables.sample(
+                    lambda slot, before: self._changed(slot, before, by), self._sampled, fresh
+                )
+                with self._lock:
+                    for listener in self._listeners:
+                        listener.step_ended(number)
+        finally:
+            thread.busy = False
+        self._initialised = True
+        self.steps.end()
+        self.meta.step = self.steps.now
+        if self.steps.recording and not recorded:
+            self._rebase()
+
+    def _rebase(self) -> None:
+        self._thread.busy = True
+        try:
+            self.variables.rebase()
+        finally:
+            self._thread.busy = False
+
+    # Phases.
+
+    @property
+    def _base(self) -> str:
+        """The phase of code outside of every patched call."""
+        return "" if self._initialised else "init"
+
+    def _phase(self, own: str, kind: str, outer: _Frame | None, training: bool | None) -> str:
+        around = outer.phase if outer else self._base
+        if own:
+            return own
+        if in_backward():
+            return "recompute" if kind == "module" or around == "recompute" else "backward"
+        if kind == "module" and around not in ("forward", "evaluation", "recompute"):
+            return "forward" if training and torch.is_grad_enabled() else "evaluation"
+        return around
+
+    def _innermost(self, thread: _Thread) -> Call | None:
+        """The innermost call of a thread that is recorded."""
+        for frame in reversed(thread.frames):
+            if frame.call is not None:
+                return frame.call
+        return None
+
+    # Operators, which have no wrapper.
+
+    def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call an operator of torch; record the call."""
+        thread = self._thread
+        if thread.busy or not self.steps.recording:
+            return function(*args, **kwargs)
+        target = Target(torch, "", api, _OPERATOR)
+        frame = self._enter(thread, target, function, api, None, args, kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            self._leave(thread, frame, target, None, error)
+            raise
+        self._leave(thread, frame, target, result, None)
+        return result
+
+    def _tell(self, what: str, event: Any) -> None:
+        with self._lock:
+            for listener in self._listeners:
+                getattr(listener, what)(event)
+
+
+def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
+    return not any(isinstance(frame.thing, nn.Module) for frame in frames)
+
+
+def _repeats(frame: _Frame, thing: object, target: Target) -> bool:
+    """Whether a call repeats the one around it: through `super()`, or for a module's parts."""
+    if target.role.kind == "module":
+        return False
+    return frame.thing is thing or isinstance(thing, nn.Module)

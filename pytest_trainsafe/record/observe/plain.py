@@ -1,0 +1,143 @@
+"""The followed attributes of optimizers, schedulers, scalers, loaders, samplers and programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from pytest_trainsafe.record.observe.describe import as_plain, cut, plain_attributes
+from pytest_trainsafe.record.observe.facts import Objects
+from pytest_trainsafe.record.observe.names import public_name
+from pytest_trainsafe.record.observe.slots import Slot
+
+#: Parameters whose optimizer states are followed, per optimizer.
+MAX_STATES = 4096
+
+
+def of_optimizer(
+    name: str, optimizer: Optimizer, objects: Objects, named: Mapping[int, str]
+) -> Iterator[Slot]:
+    """Groups and states of an optimizer; `named` has the names of parameters by their id."""
+    kind = public_name(type(optimizer))
+    for index, group in enumerate(optimizer.param_groups):
+        where = f"{name}.param_groups.{index}"
+        for key in group:
+            if key == "params":
+                read: Callable[[], object] = functools.partial(_identities, group, objects)
+                yield Slot(where, kind, "params", "plain", read)
+            elif as_plain(group[key]) is not None or isinstance(group[key], torch.Tensor):
+                read = functools.partial(_number, group, key)
+                yield Slot(where, kind, str(key), "plain", read)
+        for number, parameter in enumerate(group["params"][:MAX_STATES]):
+            held = optimizer.state.get(parameter)
+            if not isinstance(held, dict):
+                continue
+            called = named.get(id(parameter), f"params.{index}.{number}")
+            called = called.removeprefix("model.")
+            for key, value in held.items():
+                if isinstance(value, torch.Tensor) or as_plain(value) is not None:
+                    where = f"{name}.state.{called}"
+                    read = functools.partial(_number, held, key)
+                    yield Slot(where, kind, str(key), "state", read)
+
+
+def of_object(name: str, thing: object) -> Iterator[Slot]:
+    """The plain attributes of any object."""
+    kind = public_name(type(thing))
+    for attribute in plain_attributes(thing):
+        read = functools.partial(getattr, thing, attribute, None)
+        yield Slot(name, kind, attribute, "plain", read)
+
+
+def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
+    """A scheduler's attributes, and the numbers that its functions of the step hold."""
+    yield from of_object(name, scheduler)
+    for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
+        for held, read in _held_by(function):
+            yield Slot(
+                name, public_name(type(scheduler)), f"lr_lambdas.{index}.{held}", "plain", read
+            )
+
+
+def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
+    """A gradient scaler: its scale, and how many steps it has grown for."""
+    kind = public_name(type(scaler))
+    for attribute in ("_scale", "_growth_tracker"):
+        yield Slot(
+            name, kind, attribute.lstrip("_"), "plain", functools.partial(_item, scaler, attribute)
+        )
+    for attribute in ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval"):
+        if hasattr(scaler, attribute):
+            read = functools.partial(getattr, scaler, attribute)
+            yield Slot(name, kind, attribute.lstrip("_"), "plain", read)
+
+
+def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
+    """A loader: how often and how far it was iterated, its length and how it divides data."""
+    kind = public_name(type(loader))
+    for attribute in ("epoch", "batches"):
+        yield Slot(name, kind, attribute, "plain", functools.partial(counts.get, attribute))
+    yield Slot(name, kind, "length", "plain", functools.partial(_length, loader))
+    for attribute in ("dataset", "sampler"):
+        held = getattr(loader, attribute, None)
+        yield Slot(name, kind, f"{attribute}_length", "plain", functools.partial(_length, held))
+        if held is not None:
+            read: Callable[[], object] = functools.partial(public_name, type(held))
+            yield Slot(name, kind, attribute, "plain", read)
+    yield from of_object(name, loader)
+
+
+def _held_by(function: Any) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The numbers in a partial function's arguments, a closure, or a callable object."""
+    if isinstance(function, functools.partial):
+        for name, value in function.keywords.items():
+            if isinstance(value, bool | int | float):
+                yield name, functools.partial(function.keywords.get, name)
+        function = function.func
+    code = getattr(function, "__code__", None)
+    cells = getattr(function, "__closure__", None) or ()
+    if code is not None:
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            if isinstance(_content(cell), bool | int | float):
+                yield name, functools.partial(_content, cell)
+    else:
+        for name in plain_attributes(function):
+            yield name, functools.partial(getattr, function, name, None)
+
+
+def _content(cell: Any) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _identities(group: Mapping[str, Any], objects: Objects) -> str:
+    return cut(",".join(str(objects.identity(each)) for each in group["params"]))
+
+
+def _number(held: Mapping[Any, Any], key: Any) -> object:
+    """An item of a dict; of a CPU tensor without dimensions the number in it."""
+    value = held.get(key)
+    if isinstance(value, torch.Tensor) and value.is_cpu and not value.dim():
+        return value.item()
+    return value
+
+
+def _item(thing: Any, attribute: str) -> object:
+    held = getattr(thing, attribute, None)
+    if isinstance(held, torch.Tensor):
+        return held.item() if held.numel() == 1 else None
+    return held
+
+
+def _length(thing: Any) -> int | None:
+    """The length of a loader or a dataset; None for one without, or where it fails."""
+    try:
+        return len(thing)
+    except Exception:  # written by a user: it may fail in any way
+        return None

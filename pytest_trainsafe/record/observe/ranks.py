@@ -1,0 +1,63 @@
+"""The observation of one rank of a Run, which writes a file of the rank's trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.observe.observation import Observation
+from pytest_trainsafe.record.observe.steps import Sample, Steps
+from pytest_trainsafe.trace.observed.check import MAX_NAME
+from pytest_trainsafe.trace.observed.events import Plain
+from pytest_trainsafe.trace.observed.file import FILE, TableWriter, UnseenCalls
+from pytest_trainsafe.trace.writer import RankWriter
+
+
+class RankObservation(Observation):
+    """Observes as the Run's `observe` says; the recorder marks the steps."""
+
+    def __init__(self, assignment: Assignment, writer: RankWriter) -> None:
+        spec = assignment.spec
+        assert spec.observe is not None
+        self._spec = spec.observe
+        self._writer = writer
+        self._table = TableWriter(writer.directory / FILE, writer.rank)
+        coordinates = spec.point.coordinates(writer.rank)
+        fixed: dict[str, Plain] = {"rank": writer.rank, "world_size": spec.point.world_size}
+        for axis, size in spec.point.sizes.items():
+            if size > 1:
+                fixed[f"{axis}_rank"] = coordinates[axis]
+        super().__init__(
+            self._spec.apis,
+            self._spec.variables,
+            (self._table,),
+            Steps(Sample(self._spec.every, self._spec.warm_up), automatic=False),
+            fixed,
+        )
+
+    def watch(self, parts: Sequence[tuple[str, nn.Module]], optimizer: Any) -> None:
+        """Follow the watched model and optimizer before they are first used."""
+        for prefix, part in parts:
+            self.model(part, prefix)
+        if isinstance(optimizer, Optimizer):
+            self.observer.variables.add(optimizer)
+
+    @contextlib.contextmanager
+    def recording(self) -> Iterator[None]:
+        """Observe until the end, and seal what was written if no exception ends it."""
+        try:
+            with self.active(self._spec.operators):
+                yield
+        except BaseException:
+            self._table.abandon()
+            raise
+        sealed = self._table.close()
+        if sealed is not None:
+            self._writer.add(sealed)
+        for what in self.unseen:
+            self._writer.add(UnseenCalls(what[:MAX_NAME]))

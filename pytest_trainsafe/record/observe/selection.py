@@ -1,0 +1,104 @@
+"""Which of all APIs and followed variables are observed."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import importlib
+import sys
+from collections.abc import Sequence
+
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+
+def names_in(given: object, what: str) -> tuple[str, ...] | None:
+    """Names as `observe` takes them; raises ArgumentError for anything else."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Sequence | set | frozenset):
+        raise ArgumentTypeError(
+            f"observe({what}={given!r}): {what} is None for all, or a list of names such as "
+            + ("['torch.optim.Adam.step']" if what == "apis" else "['model.*.grad']")
+        )
+    for name in given:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"observe({what}=...): {name!r} is not a text")
+        if not name or name != name.strip() or ".." in name or name.endswith("."):
+            raise ArgumentError(f"observe({what}=...): {name!r} is not a name")
+    return tuple(sorted(set(given))) if isinstance(given, set | frozenset) else tuple(given)
+
+
+class Selection:
+    """The APIs that are observed: those named, and all below a named module or class.
+
+    `apis` None takes the whole catalogue.
+    """
+
+    def __init__(self, apis: Sequence[str] | None) -> None:
+        self.apis = apis
+        self._exact = frozenset(apis or ())
+        self._prefixes = tuple(f"{name}." for name in apis or ())
+        self.takes = functools.cache(self._takes)
+
+    def _takes(self, api: str) -> bool:
+        """Whether calls of this API are recorded."""
+        return self.apis is None or api in self._exact or api.startswith(self._prefixes)
+
+    def may_take(self, owner: object, attribute: str, api: str) -> bool:
+        """Whether calls of this function may be recorded, also as the method of a subclass."""
+        if self.takes(api):
+            return True
+        if not isinstance(owner, type):
+            return False
+        for name in self._exact:
+            head, _, last = name.rpartition(".")
+            if (
+                (last == attribute and _is_below(head, owner))
+                or _is_below(name, owner)
+                or owner.__module__.startswith(f"{name}.")
+            ):
+                return True
+        return False
+
+
+class Wanted:
+    """The variables that are followed: patterns of `OBJECT.ATTRIBUTE` or `TYPE.ATTRIBUTE`."""
+
+    def __init__(self, patterns: Sequence[str] | None) -> None:
+        self._patterns = patterns
+        self.takes = functools.cache(self._takes)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether no variable is followed."""
+        return self._patterns is not None and not self._patterns
+
+    def _takes(self, name: str, kind: str, attribute: str) -> bool:
+        if self._patterns is None:
+            return True
+        return any(
+            fnmatch.fnmatchcase(f"{head}.{attribute}", pattern)
+            for pattern in self._patterns
+            for head in (name, kind)
+        )
+
+
+def _is_below(name: str, owner: type) -> bool:
+    found = resolved(name)
+    return isinstance(found, type) and issubclass(found, owner)
+
+
+@functools.cache
+def resolved(name: str) -> object:
+    """The object of a dotted name, importing modules as needed; None if there is none."""
+    levels = name.split(".")
+    for count in range(len(levels), 0, -1):
+        module = ".".join(levels[:count])
+        try:
+            found: object = sys.modules.get(module) or importlib.import_module(module)
+        except Exception:  # a module may fail in any way when it is imported
+            continue
+        for level in levels[count:]:
+            found = getattr(found, level, None)
+        return found
+    return None

@@ -1,0 +1,70 @@
+"""One followed attribute: how it is read, and when it counts as changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.record.observe.describe import Describer, as_plain, plain_of
+from pytest_trainsafe.record.observe.facts import key_of
+from pytest_trainsafe.trace.observed.events import Value
+
+#: The value of an attribute that is None.
+NOTHING = Value("NoneType")
+
+
+class Slot:
+    """An attribute of a training object.
+
+    `kind` groups attributes whose content calls read exactly: "data", "grad", "buffer", "state",
+    or "plain".  `read` returns a tensor, something plain, or None.
+    """
+
+    __slots__ = ("_key", "attribute", "kind", "moment", "object", "read", "type", "value")
+
+    def __init__(
+        self, name: str, cls: str, attribute: str, kind: str, read: Callable[[], Any]
+    ) -> None:
+        self.object, self.type, self.attribute, self.kind = name, cls, attribute, kind
+        self.read = read
+        self.value = NOTHING
+        #: When the content was read last.
+        self.moment = -1
+        self._key: Any = None
+
+    def look(self, describer: Describer, exact: bool, moment: int) -> Value | None:
+        """Read the attribute; its value before if it changed, else None.
+
+        Without `exact`, a tensor is read only if its version, its address or the object differs.
+        """
+        now = self.read()
+        if isinstance(now, torch.Tensor):
+            if exact and self.moment == moment >= 0:
+                return None
+            key = (id(now), key_of(now))
+            if not exact and key == self._key and key[1] is not None:
+                return None
+            self._key, self.moment = key, moment
+            # A gradient or a state is named by its slot; which object holds it says nothing.
+            value = describer.value(now, exact=True, identity=self.kind in ("data", "buffer"))
+        else:
+            if self._key is not None and type(now) is type(self._key) and now == self._key:
+                return None
+            self._key = now
+            plain = as_plain(now)
+            value = NOTHING if plain is None else plain_of(now, plain)
+        before, self.value = self.value, value
+        return None if _same(before, value) else before
+
+
+def _same(before: Value, after: Value) -> bool:
+    """Whether the content is the same; one that cannot be read counts as unchanged."""
+    old, new = before.tensor, after.tensor
+    if old is None or new is None:
+        return before == after
+    return (old.digest, old.shape, old.dtype, old.device, before.identity) == (
+        *(new.digest, new.shape, new.dtype, new.device),
+        after.identity,
+    )

@@ -1,0 +1,88 @@
+"""When a training step begins and ends, and which steps are recorded."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Every `every`-th step is recorded, after a warm-up in which all are."""
+
+    every: int = 1
+    warm_up: int = 0
+
+    def takes(self, step: int) -> bool:
+        """Whether this step is recorded."""
+        return step < self.warm_up or (step - self.warm_up) % self.every == 0
+
+
+def sample_of(given: object) -> Sample:
+    """The sample as `observe` takes it; raises ArgumentError for anything else."""
+    pair = given if isinstance(given, tuple) else ()
+    if len(pair) != 2 or not all(type(number) is int for number in pair):
+        raise ArgumentTypeError(
+            f"observe(sample={given!r}): sample is a pair of ints, (every, warm_up); (10, 3) "
+            "records steps 0 to 2 and then every tenth step"
+        )
+    every, warm_up = pair
+    if every < 1 or warm_up < 0:
+        raise ArgumentError(
+            f"observe(sample={given!r}): every is at least 1 and warm_up at least 0"
+        )
+    return Sample(every, warm_up)
+
+
+@dataclass(slots=True)
+class Steps:
+    """The step of a process.
+
+    With `automatic`, each step of the first optimizer that steps ends a step, until the program
+    marks steps itself.  `now` is None outside of marked steps.
+    """
+
+    sample: Sample
+    automatic: bool
+    now: int | None = None
+    recording: bool = True
+    #: Whether the epoch is the first loader's.
+    counts_epochs: bool = True
+    _next: int = 0
+    _first: weakref.ref[Any] | None = None
+    _loader: weakref.ref[Any] | None = field(default=None)
+
+    def __post_init__(self) -> None:
+        self.now = 0 if self.automatic else None
+        self.recording = self.sample.takes(0)
+
+    def begin(self, number: int) -> None:
+        """A step begins that the program marks."""
+        self.automatic = False
+        self.now, self._next = number, number
+        self.recording = self.sample.takes(number)
+
+    def end(self) -> None:
+        """The step is over; what follows belongs to the next one."""
+        self._next += 1
+        self.now = self._next if self.automatic else None
+        self.recording = self.sample.takes(self._next)
+
+    def ends_with(self, optimizer: Any) -> bool:
+        """Whether the step ends when this optimizer has stepped."""
+        if not self.automatic:
+            return False
+        if self._first is None or self._first() is None:
+            self._first = weakref.ref(optimizer)
+        return self._first() is optimizer
+
+    def epoch_of(self, loader: Any, epoch: int) -> int | None:
+        """The epoch that begins as a loader is iterated; None if it does not decide it."""
+        if not self.counts_epochs:
+            return None
+        if self._loader is None or self._loader() is None:
+            self._loader = weakref.ref(loader)
+        return epoch if self._loader() is loader else None

@@ -1,0 +1,323 @@
+"""Follows the state of training objects: finds them, names them, and notices changes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Sampler
+
+from pytest_trainsafe.record.model.names import canonical
+from pytest_trainsafe.record.observe import plain
+from pytest_trainsafe.record.observe.describe import Describer
+from pytest_trainsafe.record.observe.facts import Objects
+from pytest_trainsafe.record.observe.names import public_name
+from pytest_trainsafe.record.observe.selection import Wanted
+from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.trace.observed.events import Plain, Value
+
+#: Called with each change: the slot, and its value before.
+Changed = Callable[[Slot, Value | None], None]
+
+#: Objects of one kind that are followed; later ones are listed as unseen.
+MAX_OBJECTS = 64
+
+#: The variables of the program itself.
+PROGRAM = "program"
+
+_NOTHING_EXACT: frozenset[str] = frozenset()
+
+
+class Variables:
+    """The followed objects of a process.
+
+    Objects are held weakly: an optimizer that the program has dropped is forgotten at the end of
+    the step.
+    """
+
+    def __init__(self, objects: Objects, describer: Describer, wanted: Wanted) -> None:
+        self._objects = objects
+        self._describer = describer
+        self._wanted = wanted
+        self._models: list[tuple[str, weakref.ref[nn.Module]]] = []
+        self._others: list[tuple[str, weakref.ref[Any]]] = []
+        self._counts: dict[str, int] = {}
+        self._slots: dict[tuple[str, str], Slot] = {}
+        #: The slots of buffers, by the buffer's id.
+        self._buffers: dict[int, Slot] = {}
+        self._program: dict[str, Plain] = {}
+        self._names: dict[int, str] = {}
+        #: What no root of a model is: the modules of known models, and losses and the like.
+        self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._loaders: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
+        self._moment = 0
+        self._stale = False
+        self._held: tuple[tuple[int, int], ...] = ()
+        self.following = not wanted.nothing
+        #: What is not followed, and why.
+        self.unseen: dict[str, None] = {}
+
+    # What is followed.
+
+    def name_of(self, module: nn.Module) -> str:
+        """The name of a module in its model; "" for the model itself and for unknown modules."""
+        return self._modules.get(module, "")
+
+    def never_called(self, called: Container[int]) -> list[str]:
+        """The names of the modules with a forward whose address is not among those called."""
+        return [
+            name
+            for module, name in self._modules.items()
+            if name and id(module) not in called and type(module).forward is not nn.Module.forward
+        ]
+
+    def model(self, module: nn.Module, prefix: str = "") -> None:
+        """Follow a model, or a part of one under a prefix, unless it is known."""
+        if module in self._known:
+            return
+        self._known.add(module)
+        if next(module.parameters(), None) is None and next(module.buffers(), None) is None:
+            return
+        inside = set(module.modules())
+        name = f"model.{prefix}" if prefix else ""
+        for index, (known, reference) in enumerate(self._models):
+            if reference() in inside:  # a part of this model, or a model that is wrapped now
+                self._models[index] = known, weakref.ref(module)
+                name = known
+                break
+        else:
+            count = len(self._models) + 1
+            name = name or ("model" if count == 1 else f"model{count}")
+            if count > MAX_OBJECTS:
+                self.unseen[f"models after the first {MAX_OBJECTS}"] = None
+                return
+            self._models.append((name, weakref.ref(module)))
+        for path, each in module.named_modules():
+            self._known.add(each)
+            self._modules[each] = canonical(path)
+        self._stale = True
+
+    def add(self, thing: Any) -> bool:
+        """Follow an optimizer, scheduler, scaler, loader or sampler; whether it is a new one."""
+        if any(reference() is thing for _, reference in self._others):
+            return False
+        if isinstance(thing, Sampler) and not hasattr(thing, "epoch"):
+            return False
+        kind, numbered = _kind_of(thing)
+        count = self._counts[kind] = self._counts.get(kind, -1) + 1
+        if count >= MAX_OBJECTS:
+            self.unseen[f"objects named {kind} after the first {MAX_OBJECTS}"] = None
+            return False
+        name = f"{kind}.{count}" if numbered else kind if not count else f"{kind}{count + 1}"
+        self._others.append((name, weakref.ref(thing)))
+        self._stale = True
+        return True
+
+    def follow(self, name: str, thing: Any) -> None:
+        """Follow the plain attributes of an object of the program's as "program.NAME"."""
+        self._others.append((f"{PROGRAM}.{name}", weakref.ref(thing)))
+        self._stale = True
+
+    def set_program(self, name: str, value: Plain) -> None:
+        """Set a plain variable of the program's own."""
+        self._stale |= name not in self._program
+        self._program[name] = value
+
+    def loader_counts(self, loader: Any) -> dict[str, int]:
+        """How often and how far a loader was iterated."""
+        return self._loaders.setdefault(loader, {"epoch": -1, "batches": 0})
+
+    # What changes.
+
+    def compare(self, changed: Changed, exact: frozenset[str] = _NOTHING_EXACT) -> None:
+        """Call `changed` for each attribute that changed; `exact` kinds are read anew."""
+        if not self.following:
+            return
+        self._moment += 1
+        self._refresh(changed)
+        describer, moment = self._describer, self._moment
+        for slot in self._slots.values():
+            before = slot.look(describer, slot.kind in exact, moment)
+            if before is not None:
+                changed(slot, before)
+        if "state" in exact and self._states() != self._held:
+            self._stale = True
+            self._refresh(changed)
+
+    def sample(
+        self, changed: Changed, sampled: Callable[[Slot], None], fresh: bool = False
+    ) -> None:
+        """At the end of a step: find what changed unnoticed, then sample every attribute.
+
+        `fresh` says that nothing ran since the last comparison: what it read is not read again.
+        """
+        if not self.following:
+            return
+        self._moment += not fresh
+        self._stale = True
+        self._refresh(changed)
+        describer = self._describer
+        for slot in self._slots.values():
+            before = slot.look(describer, True, self._moment)
+            if before is not None:
+                changed(slot, before)
+        for slot in self._slots.values():
+            sampled(slot)
+
+    def rebase(self) -> None:
+        """Read everything without calling it a change: nothing was observed for a while."""
+        self._stale = True
+        self.sample(lambda slot, before: None, lambda slot: None)
+
+    def compare_buffers(self, module: nn.Module, changed: Changed) -> None:
+        """Compare the buffers that a module itself has: its forward may have written to them."""
+        for buffer in module._buffers.values():
+            slot = self._buffers.get(id(buffer))
+            if slot is not None:
+                before = slot.look(self._describer, True, -1)
+                if before is not None:
+                    changed(slot, before)
+
+    def _states(self) -> tuple[tuple[int, int], ...]:
+        """Which dict of states each optimizer has, and for how many parameters."""
+        things = [reference() for _, reference in self._others]
+        return tuple(
+            (id(each.state), len(each.state)) for each in things if isinstance(each, Optimizer)
+        )
+
+    def _refresh(self, changed: Changed) -> None:
+        """Find the slots anew.  One that is new is read; a new state counts as a change."""
+        if not self._stale:
+            return
+        self._stale = False
+        self._held = self._states()
+        slots: dict[tuple[str, str], Slot] = {}
+        for slot in self._all():
+            if not self._wanted.takes(slot.object, slot.type, slot.attribute):
+                continue
+            key = slot.object, slot.attribute
+            known = self._slots.get(key)
+            if known is not None and known.type == slot.type:
+                known.read = slot.read
+                slots[key] = known
+                continue
+            slot.look(self._describer, True, self._moment)
+            slots[key] = slot
+            if slot.kind == "state" and self._slots:
+                changed(slot, None)
+        self._slots = slots
+        self._buffers = {id(slot.read()): slot for slot in slots.values() if slot.kind == "buffer"}
+
+    def _all(self) -> Iterator[Slot]:
+        self._models = [each for each in self._models if each[1]() is not None]
+        self._others = [each for each in self._others if each[1]() is not None]
+        things = [(name, reference()) for name, reference in self._others]
+        optimized = {
+            id(parameter)
+            for _, thing in things
+            if isinstance(thing, Optimizer)
+            for group in thing.param_groups
+            for parameter in group["params"]
+        }
+        self._names = {}
+        for name, reference in self._models:
+            module = reference()
+            if module is not None:
+                yield from self._of_model(name, module, optimized)
+        for name, thing in things:
+            if isinstance(thing, Optimizer):
+                yield from self._of_bare(name, thing, optimized)
+                yield from plain.of_optimizer(name, thing, self._objects, self._names)
+            elif isinstance(thing, LRScheduler):
+                yield from plain.of_scheduler(name, thing)
+            elif isinstance(thing, torch.amp.GradScaler):
+                yield from plain.of_scaler(name, thing)
+            elif isinstance(thing, DataLoader):
+                yield from plain.of_loader(name, thing, self.loader_counts(thing))
+            elif thing is not None:
+                yield from plain.of_object(name, thing)
+        for key in self._program:
+            yield Slot(PROGRAM, PROGRAM, key, "plain", _Item(self._program, key))
+
+    def _of_model(self, name: str, module: nn.Module, optimized: set[int]) -> Iterator[Slot]:
+        for path, parameter in module.named_parameters():
+            called = f"{name}.{canonical(path)}"
+            self._names.setdefault(id(parameter), called)
+            yield from _of_parameter(called, parameter, optimized)
+        for path, buffer in module.named_buffers():
+            yield Slot(
+                f"{name}.{canonical(path)}",
+                public_name(type(buffer)),
+                "data",
+                "buffer",
+                _Same(buffer),
+            )
+
+    def _of_bare(self, name: str, optimizer: Optimizer, optimized: set[int]) -> Iterator[Slot]:
+        """The parameters of an optimizer that no known model has."""
+        for index, group in enumerate(optimizer.param_groups):
+            for number, parameter in enumerate(group["params"]):
+                if id(parameter) not in self._names:
+                    called = f"{name}.params.{index}.{number}"
+                    yield from _of_parameter(called, parameter, optimized)
+
+
+def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> Iterator[Slot]:
+    kind = public_name(type(parameter))
+    yield Slot(name, kind, "data", "data", _Same(parameter))
+    yield Slot(name, kind, "grad", "grad", _Attribute(parameter, "grad"))
+    yield Slot(name, kind, "requires_grad", "plain", _Attribute(parameter, "requires_grad"))
+    yield Slot(name, kind, "in_optimizer", "plain", _Same(id(parameter) in optimized))
+
+
+class _Same:
+    """Reads an object that is known already."""
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: object) -> None:
+        self._thing = thing
+
+    def __call__(self) -> object:
+        return self._thing
+
+
+class _Attribute:
+    """Reads an attribute."""
+
+    __slots__ = ("_name", "_thing")
+
+    def __init__(self, thing: object, name: str) -> None:
+        self._thing, self._name = thing, name
+
+    def __call__(self) -> object:
+        return getattr(self._thing, self._name)
+
+
+class _Item:
+    """Reads an item of a dict."""
+
+    __slots__ = ("_held", "_key")
+
+    def __init__(self, held: Mapping[str, object], key: str) -> None:
+        self._held, self._key = held, key
+
+    def __call__(self) -> object:
+        return self._held.get(self._key)
+
+
+def _kind_of(thing: Any) -> tuple[str, bool]:
+    """The name of an object's kind, and whether the first one has a number."""
+    if isinstance(thing, Optimizer):
+        return "optimizer", False
+    if isinstance(thing, LRScheduler):
+        return "scheduler", True
+    if isinstance(thing, torch.amp.GradScaler):
+        return "scaler", True
+    return ("loader" if isinstance(thing, DataLoader) else "sampler"), True

@@ -1,0 +1,252 @@
+"""A table as a file: parts that are appended, each complete or not there.
+
+A file is a line that names the format, then parts: a length, a hash, and msgpack with the texts and
+the columns that the part adds.  After a crash all complete parts are read.  Whoever can write to
+the folder can compute the hashes again; `check.py` checks what parts declare.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import msgspec
+import numpy as np
+import xxhash
+
+from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
+from pytest_trainsafe.errors import TraceError
+from pytest_trainsafe.trace.observed.check import MAX_NAME, check
+from pytest_trainsafe.trace.observed.events import MAX_TEXT, Call, Change, Plain
+from pytest_trainsafe.trace.observed.table import (
+    CALLS,
+    CHANGES,
+    RETURNS,
+    STEPS,
+    VALUES,
+    Columns,
+    Part,
+    Table,
+    TableBuilder,
+)
+
+#: The first bytes of a file.
+FORMAT = b"pytest-trainsafe observed 1\n"
+
+#: The name of a rank's file in its folder.
+FILE = "observed.bin"
+
+#: Maximum bytes of a file and of one part.
+MAX_FILE, MAX_PART = 2**31, 2**27
+
+#: Rows of values after which the end of a step writes a part, and those after which any call does.
+FEW, MANY = 2000, 200_000
+
+_HEADER = struct.Struct("<IQ")
+
+_KINDS = {
+    "calls": CALLS,
+    "changes": CHANGES,
+    "values": VALUES,
+    "steps": STEPS,
+    "returns": RETURNS,
+}
+
+_Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME)]
+_Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+_Meta = Annotated[dict[_Name, bool | int | float | _Text | None], msgspec.Meta(max_length=256)]
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part as it stands in the file; each column is the bytes of its rows, little-endian."""
+
+    texts: list[_Name]
+    metas: list[_Meta]
+    columns: dict[str, dict[str, bytes]]
+
+
+class ObservedEvent(msgspec.Struct, frozen=True, tag="observed"):
+    """The rank's file of observed calls and changes is complete: its parts, bytes and hash."""
+
+    parts: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE)]
+    hash: Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
+    """What the rank was to observe and could not, as a sentence."""
+
+    what: _Name
+
+
+class TableWriter:
+    """A Listener that writes a table's parts to a file as they come.
+
+    `close` writes the rest and returns the event that seals the file.  A file that would grow
+    beyond the limit is not written on; `close` then returns None, and `full` is set.
+    """
+
+    def __init__(self, path: Path, rank: int) -> None:
+        self._builder = TableBuilder(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("xb", buffering=0)
+        self._hash = xxhash.xxh3_128()
+        self._bytes = self._parts = 0
+        self.full = False
+        self._write(FORMAT)
+
+    def entered(self, call: Call) -> None:
+        """Add a call that begins."""
+        self._builder.entered(call)
+
+    def left(self, call: Call) -> None:
+        """Add how a call ended."""
+        self._builder.left(call)
+        if self._builder.waiting >= MANY:
+            self.flush()
+
+    def changed(self, change: Change) -> None:
+        """Add a change."""
+        self._builder.changed(change)
+
+    def step_ended(self, step: int) -> None:
+        """Add the end of a step; write a part if there is enough for one."""
+        self._builder.step_ended(step)
+        if self._builder.waiting >= FEW:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added as a part."""
+        data = encode(self._builder.take_part())
+        if self.full or self._bytes + _HEADER.size + len(data) > MAX_FILE or len(data) > MAX_PART:
+            self.full = True
+            return
+        self._write(_HEADER.pack(len(data), xxhash.xxh3_64_intdigest(data)) + data)
+        self._parts += 1
+
+    def close(self) -> ObservedEvent | None:
+        """Write the rest, and close the file."""
+        self.flush()
+        self._file.close()
+        if self.full:
+            return None
+        return ObservedEvent(self._parts, self._bytes, self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        """Write the rest after an exception, without the event."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._file.fileno(), view) :]
+        self._hash.update(data)
+        self._bytes += len(data)
+
+
+def encode(part: Part) -> bytes:
+    """A part as the bytes of its record."""
+    columns = {
+        table: {
+            name: np.ascontiguousarray(getattr(part, table)[name], _little(kind)).tobytes()
+            for name, kind in kinds.items()
+        }
+        for table, kinds in _KINDS.items()
+    }
+    texts = [text if len(text) <= MAX_NAME else text[:MAX_NAME] for text in part.texts]
+    metas = [dict(meta) for meta in part.metas]
+    return msgspec.msgpack.encode(_Record(texts, metas, columns))
+
+
+def read_table(
+    path: Path, rank: int, *, below: Path | None = None, sealed: ObservedEvent | None = None
+) -> Table:
+    """The table in a file: of a `sealed` one all of it, of another its complete parts.
+
+    Raises TraceError for a file that is missing, damaged, or not what `sealed` says.
+    """
+    try:
+        descriptor = open_file(path, below=below, max_bytes=MAX_FILE)
+    except OSError as error:
+        raise TraceError(
+            f"{path} cannot be read: {error.strerror}. Record the run again."
+        ) from None
+    with os.fdopen(descriptor, "rb") as file:
+        return _read(path, file, rank, sealed)
+
+
+def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -> Table:
+    digest = xxhash.xxh3_128()
+    start = file.read(len(FORMAT))
+    if start != FORMAT:
+        raise _damaged(path, "it does not begin as a file of observed calls of this version does")
+    digest.update(start)
+    size, records = len(start), []
+    while header := file.read(_HEADER.size):
+        length, expected = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, 0)
+        if length > MAX_PART:
+            raise _damaged(path, f"part {len(records)} declares {length} bytes")
+        data = file.read(length)
+        if len(header) < _HEADER.size or len(data) < length:
+            break  # the rank died while it wrote this part
+        if xxhash.xxh3_64_intdigest(data) != expected:
+            raise _damaged(path, f"part {len(records)} does not have its hash")
+        digest.update(header + data)
+        size += len(header) + length
+        try:
+            records.append(msgspec.msgpack.decode(data, type=_Record))
+        except MALFORMED as error:
+            raise _damaged(path, f"part {len(records)}: {shown(error)}") from None
+    if sealed is not None and sealed != ObservedEvent(len(records), size, digest.hexdigest()):
+        raise _damaged(path, "it is not the file that the rank recorded")
+    return _joined(path, records, rank)
+
+
+def _joined(path: Path, records: Sequence[_Record], rank: int) -> Table:
+    joined: dict[str, Columns] = {}
+    for table, kinds in _KINDS.items():
+        pieces = [_columns(path, record, table, kinds) for record in records]
+        joined[table] = {
+            name: np.concatenate([piece[name] for piece in pieces] or [np.empty(0, kind)])
+            for name, kind in kinds.items()
+        }
+    texts = [text for record in records for text in record.texts]
+    metas: list[Mapping[str, Plain]] = [meta for record in records for meta in record.metas]
+    calls, returns = joined["calls"], joined.pop("returns")
+    rows = returns["row"].astype(np.int64)
+    if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(calls["entry"])):
+        raise _damaged(path, "a call returns that never began")
+    for name in RETURNS:
+        if name != "row":
+            calls[name][rows] = returns[name]
+    table_read = Table(rank, texts, metas, **joined)
+    fault = check(table_read)
+    if fault:
+        raise _damaged(path, fault)
+    return table_read
+
+
+def _columns(path: Path, record: _Record, table: str, kinds: Mapping[str, str]) -> Columns:
+    held = record.columns.get(table, {})
+    if set(held) != set(kinds):
+        raise _damaged(path, f"the columns of its {table} are not those of this version")
+    try:
+        found = {name: np.frombuffer(held[name], _little(kind)) for name, kind in kinds.items()}
+    except ValueError:
+        raise _damaged(path, f"a column of its {table} is cut in the middle of a row") from None
+    if len({len(column) for column in found.values()}) > 1:
+        raise _damaged(path, f"the columns of its {table} have different lengths")
+    return found
+
+
+def _little(kind: str) -> str:
+    return kind if kind in ("?", "u1") else f"<{kind}"
+
+
+def _damaged(path: Path, reason: str) -> TraceError:
+    return TraceError(f"{path} is damaged: {reason}. Record the run again.")

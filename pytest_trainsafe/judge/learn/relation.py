@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.invariant import Hypothesis
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
@@ -41,9 +41,6 @@ class Relation(Protocol):
 
     #: The name in packs and in check codes ("learn:NAME").
     name: str
-    #: How many programs the rule's form is worth as evidence: a rule that follows from what an API
-    #: is needs fewer programs than one that authors may choose to break.
-    prior: int
     #: Whether its examples have records of several ranks or objects.
     several: bool
 
@@ -65,8 +62,20 @@ class Relation(Protocol):
         """Whether a precondition must not read this field, since it only restates the claim."""
         ...
 
+    def prior(self, claim: Hypothesis) -> int:
+        """How many programs the form of a claim is worth as evidence.
+
+        A rule that follows from what an API is needs fewer programs than one that authors may
+        choose to break: from 2 for the former to -3 for the latter.
+        """
+        ...
+
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """Hypotheses that this one implies."""
+        ...
+
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """Claims of invariants that several others of the relation imply together."""
         ...
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -93,7 +102,6 @@ class RelationBase:
     """What most relations have in common."""
 
     name = ""
-    prior = 1
     several = False
     #: The parameters of each form of claim: a type, or the allowed values.
     forms: Sequence[Mapping[str, type | tuple[Plain, ...]]] = ()
@@ -106,8 +114,16 @@ class RelationBase:
         """No field is forbidden."""
         return False
 
+    def prior(self, claim: Hypothesis) -> int:
+        """One program: a rule that few authors break on purpose."""
+        return 1
+
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """Nothing is implied."""
+        return ()
+
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """Nothing is redundant."""
         return ()
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:

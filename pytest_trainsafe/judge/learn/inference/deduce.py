@@ -143,13 +143,29 @@ class _Search:
                 best = found
         return best
 
+    def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
+        """The conditions of the best kind that are safe by themselves.
+
+        Where the context tells examples apart, arguments only repeat it in the terms of one
+        program; and that a field exists is the least that can be said.
+        """
+        context = [each for each in common if "." not in each.field and each.kind != "exist"]
+        values = [each for each in common if each.kind != "exist"]
+        for conditions in (context, values):
+            broken = 0
+            for condition in conditions:
+                broken |= self._broken[condition]
+            if broken == self._fails:
+                return conditions
+        return common
+
     def _made(self, common: Sequence[Condition]) -> _Scenario:
         """The scenario of the conditions that all hold, without those that others imply."""
         constant = {each.field for each in common if each.kind == "constant"}
         different = {each.field for each in common if each.kind == "unequal"}
         consistent = {each.field for each in common if each.kind == "consistent"} | constant
         kept = []
-        for each in common:
+        for each in self._enough(common):
             implied = (
                 each.kind == "consistent" and each.field in constant
                 or each.kind == "exist" and each.field in consistent | different

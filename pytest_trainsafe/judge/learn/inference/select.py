@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_trainsafe.judge.learn.conditions import ALWAYS
 from pytest_trainsafe.judge.learn.evidence import Counts, together
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
@@ -58,33 +57,11 @@ def without_implied(
                 and strong.programs >= weak.programs
             ):
                 implied.add(claim)
-    implied |= _through_others(found)
+    for relation in relations.values():
+        own = [each for each in found if each.claim.relation == relation.name]
+        implied.update(relation.redundant(own))
     kept = [each for each in found if each.claim not in implied]
     return kept, [each for each in found if each.claim in implied]
-
-
-def _through_others(found: Sequence[Invariant]) -> set[Hypothesis]:
-    """What a call contains because a call inside it always does."""
-    always = [
-        each for each in found if each.claim.relation == "contain" and each.precondition == ALWAYS
-    ]
-    inner: dict[str, set[str]] = {}
-    events: dict[tuple[str, object], Invariant] = {}
-    for each in always:
-        api = each.claim.text("api")
-        if each.claim["inner"] is not None:
-            inner.setdefault(api, set()).add(each.claim.text("inner"))
-        events[api, each.claim.params[1:]] = each
-    dropped = set()
-    for each in always:
-        api = each.claim.text("api")
-        for between in inner.get(api, ()):
-            # Two APIs that contain each other would drop each other's events.
-            if api in inner.get(between, ()) or each.claim["inner"] == between:
-                continue
-            if (between, each.claim.params[1:]) in events:
-                dropped.add(each.claim)
-    return dropped
 
 
 def confidence(invariant: Invariant, relation: Relation, program: str = "") -> float:
@@ -95,5 +72,5 @@ def confidence(invariant: Invariant, relation: Relation, program: str = "") -> f
     learned from, they are its examples.
     """
     examples = next((each.examples for each in invariant.support if each.program == program), 0)
-    programs = invariant.programs + relation.prior - 1
+    programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)
     return max((programs + 1) / (programs + 2), (examples + 1) / (examples + 2) if examples else 0)

@@ -26,7 +26,6 @@ class Agreement(RelationBase):
     """`property` of `place` in calls of `api` is equal, or differs, between ranks."""
 
     name = "agreement"
-    prior = 1
     several = True
     forms = (
         {"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},

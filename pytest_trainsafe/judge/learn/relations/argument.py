@@ -33,7 +33,6 @@ class Argument(RelationBase):
     """The argument `place` of `api` is constant, steady or fresh."""
 
     name = "argument"
-    prior = 0
     forms = (
         *(
             {"form": ("constant",), "api": str, "place": str, "property": ("value",), "value": kind}
@@ -90,6 +89,10 @@ class Argument(RelationBase):
         if claim["form"] == other["form"] == "constant":
             return claim["value"] != other["value"]
         return {claim["form"], other["form"]} == {"steady", "fresh"}
+
+    def prior(self, claim: Hypothesis) -> int:
+        """Options are the author's choice, and the sizes of batches even more."""
+        return -3 if claim["property"] == "shape" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""

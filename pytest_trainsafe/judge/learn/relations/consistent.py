@@ -26,7 +26,6 @@ class Consistent(RelationBase):
     """`variable`.`attribute` is equal on two ranks."""
 
     name = "consistent"
-    prior = 2
     several = True
     forms = ({"variable": str, "attribute": str},)
 
@@ -48,6 +47,10 @@ class Consistent(RelationBase):
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The value itself."""
         return field == "value"
+
+    def prior(self, claim: Hypothesis) -> int:
+        """Replicas are equal by definition."""
+        return 2
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable."""

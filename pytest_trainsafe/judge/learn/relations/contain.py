@@ -7,12 +7,13 @@ finds the same.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
 from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import (
@@ -40,7 +41,6 @@ class Contain(RelationBase):
     """Calls of `api` contain a call of `inner`, or a change of `variable`."""
 
     name = "contain"
-    prior = 2
     forms = (
         {"api": str, "inner": str},
         {"api": str, "variable": str, "attribute": str, "change": ("set", "cleared", "updated", "any")},
@@ -88,6 +88,28 @@ class Contain(RelationBase):
         event = _event(claim)
         if event[0] == "change" and event[3] != "any":
             yield _claim(claim.text("api"), (*event[:3], "any"))
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What a call does inside follows from the API."""
+        return 2
+
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """What a call contains because a call inside it always does."""
+        always = {each.claim for each in found if each.precondition.always}
+        inner: dict[str, set[str]] = defaultdict(set)
+        events: dict[str, set[Event]] = defaultdict(set)
+        for claim in always:
+            events[claim.text("api")].add(_event(claim))
+            if claim["inner"] is not None:
+                inner[claim.text("api")].add(claim.text("inner"))
+        implied = set()
+        for claim in always:
+            api, event = claim.text("api"), _event(claim)
+            for between in inner[api]:
+                # Two APIs that contain each other would make each other redundant.
+                if event in events[between] and api not in inner[between] and event[1] != between:
+                    implied.add(claim)
+        return implied
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API and the event."""

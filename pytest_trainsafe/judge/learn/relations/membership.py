@@ -31,7 +31,6 @@ class Membership(RelationBase):
     """The optimizer holds the model's parameters, and no others."""
 
     name = "membership"
-    prior = 2
     forms = ({"form": ("held", "known")},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -49,6 +48,10 @@ class Membership(RelationBase):
                 records, passed = _examples(frame, claim.text("form"))
                 if len(passed):
                     found.add(claim, records, passed)
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What is not in the optimizer is not trained."""
+        return 2
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The parameters and the optimizer's groups."""

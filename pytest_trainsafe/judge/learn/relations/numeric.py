@@ -35,7 +35,6 @@ class Numeric(RelationBase):
     """`variable`.`attribute` changes as `form` says, within `bound` if it has one."""
 
     name = "numeric"
-    prior = 1
     forms = (
         {"variable": str, "attribute": str, "form": (*_COUNTS, "finite")},
         *({"variable": str, "attribute": str, "form": (form,), "bound": bounds} for form, bounds in _BOUNDS.items()),
@@ -78,6 +77,10 @@ class Numeric(RelationBase):
         for larger in _BOUNDS.get(form, ()):
             if isinstance(bound, float) and larger > bound:
                 yield _claim(name, form, larger)
+
+    def prior(self, claim: Hypothesis) -> int:
+        """Bounds of norms depend on the model and its rate."""
+        return 0 if claim["form"] in _BOUNDS else 1
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable."""

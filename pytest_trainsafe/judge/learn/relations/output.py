@@ -35,7 +35,6 @@ class Output(RelationBase):
     """The result at `place` of `api` is what `form` says of its `property`."""
 
     name = "output"
-    prior = 2
     forms = (
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
@@ -81,6 +80,10 @@ class Output(RelationBase):
             all(claim[name] == other[name] for name in ("api", "place"))
             and {claim["form"], other["form"]} == {"requires_grad", "no_grad"}
         )
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What a call returns follows from the API; the sign of a number may not."""
+        return 0 if claim["form"] == "not_negative" else 2
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""

@@ -33,7 +33,6 @@ class Periodic(RelationBase):
     """`variable`.`attribute` changes in every `period` steps; never, if `period` is 0."""
 
     name = "periodic"
-    prior = 1
     forms = ({"variable": str, "attribute": str, "period": tuple(range(_LONGEST + 2))},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -77,6 +76,10 @@ class Periodic(RelationBase):
         """A variable that never changes does not change in every step."""
         same = all(claim[name] == other[name] for name in ("variable", "attribute"))
         return same and {claim["period"], other["period"]} == {0, 1}
+
+    def prior(self, claim: Hypothesis) -> int:
+        """That something rests, such as a rate, is often a choice."""
+        return -1 if claim["period"] == 0 else 1
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable, and what explains that it rests: its gradient and the learning rate."""

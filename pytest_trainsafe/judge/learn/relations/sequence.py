@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, name_of
@@ -31,16 +31,16 @@ class CallSequence(RelationBase):
     """Calls of `inner` between calls of `api`, or the order of their first calls in a step."""
 
     name = "sequence"
-    prior = 1
     forms = ({"form": ("between", "once", "order"), "api": str, "inner": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Pairs of APIs that are not part of the model's architecture."""
         for frame in frames:
             table = _Entries(frame)
-            for api in table.apis:
+            outer = [api for api in table.apis if not table.is_nested(api)]
+            for api in outer:
                 records, before, positions = table.consecutive(api)
-                for inner in table.apis:
+                for inner in outer:
                     if inner == api or not len(records.rows):
                         continue
                     counts = table.between(inner, records, before, positions)
@@ -48,8 +48,8 @@ class CallSequence(RelationBase):
                         if passed.mean() >= _LEAST:
                             yield _claim(form, api, inner)
             firsts = table.firsts
-            for api in table.apis:
-                for inner in table.apis:
+            for api in outer:
+                for inner in outer:
                     if api != inner and (both := firsts[api].keys() & firsts[inner].keys()):
                         leads = [firsts[api][step] < firsts[inner][step] for step in both]
                         if sum(leads) >= _LEAST * len(leads):
@@ -93,6 +93,19 @@ class CallSequence(RelationBase):
             and claim["inner"] == other["api"]
         )
 
+    def prior(self, claim: Hypothesis) -> int:
+        """Whether a loop has a scheduler or clips gradients is the author's choice."""
+        return 0
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """Which class an optimizer has does not decide what a loop calls."""
+        return field == "class"
+
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """Orders that follow from two others, and rounds that follow from those of one API."""
+        always = {each.claim: each for each in found if each.precondition.always}
+        return {*_round_trips(always), *_detours(always)}
+
     def needs(self, claim: Hypothesis) -> Needs:
         """Both APIs."""
         return Needs(frozenset({claim.text("api"), claim.text("inner")}))
@@ -134,6 +147,17 @@ class _Entries:
         self.firsts: Mapping[str, Mapping[int, int]] = {
             api: self._first_entries(rows) for api, rows in self._rows.items()
         }
+
+    def is_nested(self, api: str) -> bool:
+        """Whether every call of an API lies in a call of another one.
+
+        What it follows then says no more than what the outer call follows.
+        """
+        calls = self.frame.table.calls
+        parents = calls["parent"][self._rows[api]]
+        inside = parents != NONE
+        outer = self.frame.api[parents[inside]]
+        return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
         """The calls of an API with an earlier one on their thread: when each one was entered.
@@ -251,6 +275,58 @@ class _Checker(Checker):
         """`call` should have come before `other`."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
+
+
+def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
+    """Of APIs that alternate with each other, the pairs without the one that leads them.
+
+    The leader is that with the most programs and pairs.
+    """
+    pairs = {
+        (claim.text("api"), claim.text("inner")): each.programs
+        for claim, each in always.items()
+        if claim["form"] == "once"
+    }
+    apis = sorted({api for pair in pairs for api in pair})
+    mutual = {
+        api: {other for other in apis if {(api, other), (other, api)} <= pairs.keys()}
+        for api in apis
+    }
+    implied = set()
+    for api, other in pairs:
+        leaders = mutual[api] & mutual[other] if other in mutual[api] else set()
+        for leader in leaders:
+            rank, others = _weight(leader, pairs), (_weight(api, pairs), _weight(other, pairs))
+            if rank > max(others):
+                implied.add(_claim("once", api, other))
+    return implied
+
+
+def _weight(api: str, pairs: Mapping[tuple[str, str], int]) -> tuple[int, int, list[int]]:
+    own = [programs for pair, programs in pairs.items() if api in pair]
+    # Of equals, the first in the alphabet.
+    return max(own), len(own), [-ord(letter) for letter in api]
+
+
+def _detours(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
+    """The orders of two APIs of which a third is always in between."""
+    orders = {
+        (claim.text("api"), claim.text("inner")): each.programs
+        for claim, each in always.items()
+        if claim["form"] == "order"
+    }
+    after: dict[str, set[str]] = defaultdict(set)
+    for api, inner in orders:
+        after[api].add(inner)
+    implied = set()
+    for (api, inner), programs in orders.items():
+        for between in after[api]:
+            if inner in after.get(between, ()):
+                known = min(orders[api, between], orders[between, inner])
+                # Two APIs that each come first would make each other redundant.
+                if known >= programs and (between, api) not in orders:
+                    implied.add(_claim("order", api, inner))
+    return implied
 
 
 def _by_inner(claims: Iterable[Hypothesis]) -> Mapping[str, list[Hypothesis]]:

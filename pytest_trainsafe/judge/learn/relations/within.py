@@ -31,7 +31,6 @@ class Within(RelationBase):
     """Changes of `variable`.`attribute` happen inside calls of `api`."""
 
     name = "within"
-    prior = 1
     forms = ({"api": str, "variable": str, "attribute": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -67,6 +66,10 @@ class Within(RelationBase):
                 for claim in wanted[name]:
                     nowhere = np.zeros(len(rows), bool)
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """The phase only says again where a change lies."""
+        return field == "phase"
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API and the variable."""

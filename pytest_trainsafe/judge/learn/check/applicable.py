@@ -1,0 +1,114 @@
+"""What a check did not check, and why: nothing is skipped silently."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.packs.pack import Pack
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.watch import Watch
+
+
+@dataclass(frozen=True, slots=True)
+class NotChecked:
+    """Invariants that had no example.
+
+    `lacking` has those that name an API that the installed library lacks, with the API;
+    `untriggered` those whose precondition was never met; `outside` those that would have applied
+    only in contexts that the pack was not learned in; `unsure` those below the confidence; and
+    `ranks` those between ranks, where only one rank was observed.
+    """
+
+    lacking: tuple[tuple[Invariant, str], ...]
+    untriggered: tuple[Invariant, ...]
+    outside: tuple[Invariant, ...]
+    unsure: tuple[Invariant, ...]
+    ranks: tuple[Invariant, ...]
+
+    def sentences(self) -> list[str]:
+        """What to say in a report."""
+        found = [
+            f"not checked: {each.id}, because this library has no {api}"
+            for each, api in self.lacking
+        ]
+        for what, why in (
+            (self.untriggered, "never applied"),
+            (self.outside, "applied only in contexts that the packs were not learned in"),
+            (self.unsure, "have too little evidence"),
+            (self.ranks, "compare ranks, and one rank was observed"),
+        ):
+            if what:
+                some = ", ".join(each.id for each in what[:3]) + ", ..." * (len(what) > 3)
+                found.append(f"not checked: {len(what)} invariants that {why} ({some})")
+        return found
+
+
+def not_checked(
+    packs: Sequence[Pack], watches: Sequence[Watch], relations: Mapping[str, Relation], ranks: int
+) -> NotChecked:
+    """The invariants of the packs that no watch judged an example of."""
+    watched = {watch.claim for watch in watches}
+    judged = {watch.claim for watch in watches if watch.triggered}
+    outside = {watch.claim for watch in watches if watch.outside} - judged
+    several = {watch.claim for watch in watches if relations[watch.claim.relation].several}
+    every = {each.claim: each for pack in packs for each in pack.invariants}
+    lacking, untriggered, away, unsure, between = [], [], [], [], []
+    for claim in sorted(every, key=lambda claim: claim.order):
+        invariant = every[claim]
+        api = next((name for name in _apis(invariant) if not exists(name)), None)
+        if claim in judged:
+            continue
+        if api is not None:
+            lacking.append((invariant, api))
+        elif claim not in watched:
+            unsure.append(invariant)
+        elif ranks == 1 and claim in several:
+            between.append(invariant)
+        elif claim in outside:
+            away.append(invariant)
+        else:
+            untriggered.append(invariant)
+    return NotChecked(*map(tuple, (lacking, untriggered, away, unsure, between)))
+
+
+def exists(api: str) -> bool:
+    """Whether a library has an API; True if that cannot be known without an import.
+
+    Only modules that are imported already are asked, since the name comes from a file.
+    """
+    parts = api.split(".")
+    for size in range(len(parts), 0, -1):
+        found: object = sys.modules.get(".".join(parts[:size]))
+        if found is None:
+            continue
+        for part in parts[size:]:
+            if part == "*":
+                return True
+            try:
+                found = inspect.getattr_static(found, part)
+            except AttributeError:
+                return _may_have(found, part)
+        return True
+    return True
+
+
+def _may_have(found: object, name: str) -> bool:
+    """Whether an object may have an attribute that it does not show."""
+    if inspect.ismodule(found):
+        if "__getattr__" in vars(found):
+            return True
+        try:
+            # A submodule that was not imported; its parent was, so nothing is imported here.
+            return importlib.util.find_spec(f"{found.__name__}.{name}") is not None
+        except (ImportError, ValueError):
+            return False
+    return not inspect.isclass(found)
+
+
+def _apis(invariant: Invariant) -> list[str]:
+    return [invariant.claim.text(name) for name in ("api", "inner") if invariant.claim.text(name)]

@@ -1,0 +1,137 @@
+"""Checks the events of one process as they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judge.learn.inference.select import confidence
+from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.packs.pack import Pack
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.watch import Contexts, Violation, Watch
+from pytest_trainsafe.trace.observed.events import Call, Change, Listener
+
+#: The confidence from which on an invariant is checked: three programs keep a rule that authors
+#: may choose, one keeps a rule that follows from the API, or the checked program itself does.
+CONFIDENCE = 0.75
+
+#: Violations of one invariant that are kept; further ones are counted.
+MAX_KEPT = 20
+
+
+class InvariantViolation(TrainsafeError, AssertionError):
+    """Training breaks a learned rule; raised within the step that breaks it."""
+
+    def __init__(self, violation: Violation, text: str) -> None:
+        super().__init__(text)
+        self.violation = violation
+
+
+class Verifier:
+    """A Listener that checks the invariants of packs on the events that it is given.
+
+    With `on_violation="raise"`, the first violation raises InvariantViolation from the event that
+    shows it; with "collect", violations are kept in `violations`.  Relations between ranks need
+    the tables of all ranks and are left to `offline.check`.  `program` is the program that is
+    checked: a pack that was learned from it needs fewer programs.
+    """
+
+    def __init__(
+        self,
+        packs: Sequence[Pack],
+        relations: Mapping[str, Relation],
+        *,
+        on_violation: Literal["raise", "collect"] = "collect",
+        min_confidence: float = CONFIDENCE,
+        program: str = "",
+        rank: int = 0,
+        first_step: int | None = None,
+    ) -> None:
+        self.violations: list[Violation] = []
+        self._raise = on_violation == "raise"
+        self._relations = relations
+        self._contexts = Contexts(first_step)
+        self.watches = watches_of(packs, relations, min_confidence, program)
+        self._checkers: list[Listener] = []
+        groups: dict[str, list[Watch]] = {}
+        for watch in self.watches:
+            watch.rank, watch.report = rank, self._report
+            groups.setdefault(watch.claim.relation, []).append(watch)
+        for name, group in groups.items():
+            checker = relations[name].checker(group, self._contexts)
+            if checker is not None:
+                self._checkers.append(checker)
+
+    def entered(self, call: Call) -> None:
+        """A call begins."""
+        self._contexts.see(call.meta)
+        for checker in self._checkers:
+            checker.entered(call)
+
+    def left(self, call: Call) -> None:
+        """A call returned or raised."""
+        for checker in self._checkers:
+            checker.left(call)
+
+    def changed(self, change: Change) -> None:
+        """An attribute changed, or was sampled."""
+        self._contexts.see(change.meta)
+        for checker in self._checkers:
+            checker.changed(change)
+
+    def step_ended(self, step: int) -> None:
+        """A step is over."""
+        for checker in self._checkers:
+            checker.step_ended(step)
+
+    def _report(self, violation: Violation) -> None:
+        violation.order = len(self.violations)
+        if sum(each.invariant is violation.invariant for each in self.violations) < MAX_KEPT:
+            self.violations.append(violation)
+        if self._raise:
+            raise InvariantViolation(violation, message(violation, self._relations))
+
+
+def watches_of(
+    packs: Sequence[Pack], relations: Mapping[str, Relation], min_confidence: float, program: str
+) -> list[Watch]:
+    """A watch for each invariant that is confident enough, each claim once."""
+    found: dict[object, Watch] = {}
+    for pack in packs:
+        for invariant in pack.invariants:
+            relation = relations[invariant.claim.relation]
+            if confidence(invariant, relation, program) >= min_confidence:
+                key = invariant.claim, invariant.precondition
+                found.setdefault(key, Watch(invariant, _ignore, pack.contexts))
+    return list(found.values())
+
+
+def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
+    """A violation in a few lines: the rule, the record that breaks it, and one that keeps it."""
+    invariant = violation.invariant
+    explanation = relations[invariant.claim.relation].explain(invariant.claim)
+    lines = [f"broken rule: {explanation.sentence}{_when(invariant)}"]
+    lines.append(f"  broken by: {violation.quoted}")
+    if violation.detail:
+        lines.append(f"  where: {violation.detail}")
+    if violation.kept:
+        lines.append(f"  kept by: {violation.kept}")
+    lines.append(f"  usual cause: {explanation.causes}")
+    lines.append(f"  evidence: {evidence_text(invariant)} ({invariant.id})")
+    return "\n".join(lines)
+
+
+def evidence_text(invariant: Invariant) -> str:
+    """How often the rule was kept, and by how many programs."""
+    programs = f"{invariant.programs} program{'s' * (invariant.programs != 1)}"
+    return f"kept {invariant.examples} times in {programs}"
+
+
+def _when(invariant: Invariant) -> str:
+    return "" if invariant.precondition.always else f" (when {invariant.precondition})"
+
+
+def _ignore(violation: Violation) -> None:
+    """Replaced by the one who checks."""

@@ -1,0 +1,397 @@
+"""A table as relations read it: calls grouped by API, and the distinct features of records.
+
+All of it is made by operations on whole columns, so its cost is near linear in the records.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from pytest_trainsafe.judge.learn.conditions import Feature
+from pytest_trainsafe.judge.learn.features import (
+    call_features,
+    change_features,
+    context_features,
+    kind_of,
+)
+from pytest_trainsafe.judge.learn.names import family, is_incidental, variable
+from pytest_trainsafe.trace.observed.events import Call, Change, Plain
+from pytest_trainsafe.trace.observed.table import (
+    IS_TENSOR,
+    NONE,
+    REQUIRES_GRAD,
+    ZERO,
+    Table,
+    value_at,
+)
+
+Ints = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.uint64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+#: A place with more distinct texts than this is no feature.
+_MAX_DISTINCT = 16
+
+
+def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
+    """A code for each distinct row of the columns, and the first row that has it."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, each = np.unique(column, return_inverse=True)
+        codes = codes * len(values) + each.reshape(-1)
+        codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    first = np.unique(codes, return_index=True)[1] if len(codes) else codes
+    return codes.astype(np.int64), first.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of one kind with the code of each one's features.
+
+    `frame` is the table that they are from, and `other` has, for examples of two ranks, the other
+    table and its rows.
+    """
+
+    rows: Ints
+    codes: Ints
+    features: Sequence[Mapping[str, Feature]]
+    frame: Frame | None = field(default=None, kw_only=True)
+    other: tuple[Frame, Ints] | None = field(default=None, kw_only=True)
+    of_calls: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class CallGroup(Records):
+    """The calls of an API that returned, in order.  `slots` has the row of each one's values."""
+
+    api: str
+    slots: Mapping[str, Ints]
+
+
+class Frame:
+    """The columns of one table, prepared once for all relations."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.apis: list[str] = []
+        #: The code of each call's API; NONE for incidental queries.
+        self.api = self._api_codes()
+        #: Whether a call returned.
+        self.returned: Bools = (table.calls["exit"] != NONE) & (table.calls["exception"] == NONE)
+        self.meta_steps = self._meta_numbers("step")
+        steps = self.meta_steps[self.meta_steps >= 0]
+        self.first_step: int | None = int(steps.min()) if len(steps) else None
+        contexts = [context_features(meta, self.first_step) for meta in table.metas]
+        known: dict[tuple[tuple[str, str, Plain], ...], int] = {}
+        self.context_of_meta: Ints = np.array(
+            [known.setdefault(feature_key(each), len(known)) for each in contexts], np.int64
+        )
+        self.contexts = contexts
+        texts = [xxhash.xxh64_intdigest(text.encode()) for text in table.texts]
+        self._text_keys: Keys = np.array([*texts, 0], np.uint64)  # the last is that of NONE
+        # Calls of an API lie together, in order.
+        self._order = np.argsort(self.api, kind="stable")
+        self._bounds = np.searchsorted(self.api[self._order], np.arange(len(self.apis) + 1))
+
+    def entries(self, code: int) -> Ints:
+        """Rows of all calls of an API, returned or not, in the order of entry."""
+        return self._order[self._bounds[code] : self._bounds[code + 1]]
+
+    @functools.cached_property
+    def groups(self) -> Mapping[str, CallGroup]:
+        """The calls of each API, sorted by its name."""
+        made = {api: self._group(code, api) for code, api in enumerate(self.apis)}
+        return {api: made[api] for api in sorted(made) if len(made[api].rows)}
+
+    @functools.cached_property
+    def variables(self) -> list[tuple[str, str]]:
+        """The kinds of observed variables and their attributes, sorted."""
+        return self._variables[0]
+
+    @functools.cached_property
+    def variable_of_change(self) -> Ints:
+        """The index in `variables` of each change."""
+        return self._variables[1]
+
+    @functools.cached_property
+    def _variables(self) -> tuple[list[tuple[str, str]], Ints]:
+        changes, texts = self.table.changes, self.table.texts
+        codes, first = combine(changes["object"], changes["type"], changes["attribute"])
+        names = [
+            (
+                variable(texts[int(changes["object"][row])], texts[int(changes["type"][row])]),
+                texts[int(changes["attribute"][row])],
+            )
+            for row in first
+        ]
+        every = sorted(set(names))
+        place = {name: index for index, name in enumerate(every)}
+        return every, np.array([place[name] for name in names], np.int64)[codes]
+
+    @functools.cached_property
+    def kinds(self) -> tuple[list[str], Ints]:
+        """The kinds of change (`features.kind_of`), and the index of that of each change."""
+        changes = self.table.changes
+        before, after = changes["before"], changes["after"]
+        sampled = before == NONE
+        codes, first = combine(sampled, self.empty(before), self.empty(after))
+        names = [kind_of(self._light_change(int(row))) for row in first]
+        every = sorted(set(names))
+        return every, np.array([every.index(name) for name in names], np.int64)[codes]
+
+    @functools.cached_property
+    def _is_none(self) -> Bools:
+        types = [text == "NoneType" for text in self.table.texts]
+        return np.array([*types, False], bool)[self.table.values["type"]]
+
+    def change_records(self, rows: Ints) -> Records:
+        """Changes with their features."""
+        changes = self.table.changes
+        codes, first = combine(
+            self.context_of_meta[changes["meta"][rows]],
+            *self._feature_columns(changes["after"][rows]),
+        )
+        features = [
+            change_features(
+                self._light_change(int(rows[at])), self.context(int(changes["meta"][rows[at]]))
+            )
+            for at in first
+        ]
+        return Records(rows, codes, features, of_calls=False)
+
+    @functools.cached_property
+    def interval_of_change(self) -> Ints:
+        """The index in `Table.steps` of the step that each change lies in."""
+        ends = self.table.steps["position"]
+        return np.searchsorted(ends, self.table.changes["position"]).astype(np.int64)
+
+    @functools.cached_property
+    def complete(self) -> Bools:
+        """Whether each change lies in a step that ended."""
+        return self.interval_of_change < len(self.table.steps["position"])
+
+    def at_step_ends(self, code: int) -> Ints:
+        """The last record of each object of a kind of variable in each step, in order.
+
+        `code` is an index in `variables`.  Sorted by object, then by step.
+        """
+        rows = np.flatnonzero((self.variable_of_change == code) & self.complete)
+        objects, intervals = self.table.changes["object"][rows], self.interval_of_change[rows]
+        order = np.lexsort((rows, intervals, objects))
+        rows, objects, intervals = rows[order], objects[order], intervals[order]
+        last = np.ones(len(rows), bool)
+        last[:-1] = (objects[1:] != objects[:-1]) | (intervals[1:] != intervals[:-1])
+        return rows[last]
+
+    def context(self, meta: int) -> Mapping[str, Feature]:
+        """The features of a set of meta variables."""
+        return self.contexts[meta]
+
+    def steps_of(self, metas: Ints) -> Ints:
+        """The step of each set of meta variables, NONE outside of steps."""
+        return self.meta_steps[metas]
+
+    def text_keys(self, texts: Ints) -> Keys:
+        """Keys of texts that are equal in every table."""
+        return self._text_keys[texts]
+
+    def keys(self, rows: Ints, name: str) -> tuple[Keys, Bools]:
+        """A property (`features.property_of`) of values as comparable keys, and which have it.
+
+        Equal properties have equal keys in every table.  A row of NONE has no property.
+        """
+        values = self.table.values
+        present = rows != NONE
+        at = np.where(present, rows, 0)
+        if not len(values["type"]):
+            return np.zeros(len(rows), np.uint64), np.zeros(len(rows), bool)
+        tensor = present & ((values["bits"][at] & IS_TENSOR) != 0)
+        if name == "identity":
+            keys = values["identity"][at].astype(np.uint64)
+            return keys, present & (keys != 0)
+        if name == "digest":
+            keys = values["digest"][at].astype(np.uint64)
+            return keys, tensor & (keys != 0)
+        if name in ("dtype", "device", "shape"):
+            return self._text_keys[values[name][at]], tensor
+        if name in ("shape[0]", "shape[-1]"):
+            numbers, valid = self.numbers(rows, name)
+            return numbers.view(np.uint64), valid
+        numbers, texts = values["number"][at], values["text"][at]
+        kinds = self._text_keys[values["type"][at]]
+        # A truth value is no number, and a text of digits no integer.
+        of_number = (numbers + 0.0).view(np.uint64) ^ np.where(self._is_bool[at], kinds, 0)
+        keys = np.where(texts != NONE, self._text_keys[texts] ^ kinds, of_number)
+        none = self._is_none[at]
+        keys = np.where(none, np.uint64(0x9E3779B97F4A7C15), keys)
+        has = none | (texts != NONE) | ~np.isnan(numbers)
+        return keys, present & ~tensor & has
+
+    def numbers(self, rows: Ints, name: str) -> tuple[Floats, Bools]:
+        """A property of values as numbers, and which have one (`features.number_of`)."""
+        values = self.table.values
+        present = rows != NONE
+        at = np.where(present, rows, 0)
+        if not len(values["type"]):
+            return np.zeros(len(rows)), np.zeros(len(rows), bool)
+        if name == "norm":
+            norms = values["norm"][at]
+            return norms, present & ~np.isnan(norms)
+        if name == "value":
+            plain: Floats = values["number"][at] + 0.0
+            return plain, present & ~np.isnan(plain) & ~self._is_bool[at]
+        ends = self._ends[0 if name == "shape[0]" else 1]
+        sizes: Floats = ends[values["shape"][at]]
+        tensor = (values["bits"][at] & IS_TENSOR) != 0
+        return sizes, present & tensor & ~np.isnan(sizes)
+
+    def autocast_keys(self, metas: Ints) -> tuple[Keys, Bools]:
+        """The autocast dtype of each set of meta variables as a key of a dtype."""
+        names = [meta.get("autocast") for meta in self.table.metas]
+        keys = [xxhash.xxh64_intdigest(n.encode()) if isinstance(n, str) else 0 for n in names]
+        has = np.array([isinstance(name, str) for name in names], bool)
+        return np.array(keys, np.uint64)[metas], has[metas]
+
+    def empty(self, rows: Ints) -> Bools:
+        """Whether values are None or tensors of zeros (`features.is_empty`)."""
+        if not len(self.table.values["type"]):
+            return np.zeros(len(rows), bool)
+        return (self._is_none[rows] | self.bits(rows, ZERO)) & (rows != NONE)
+
+    def bits(self, rows: Ints, bit: int) -> Bools:
+        """Whether the values are tensors with this bit set."""
+        at = np.where(rows != NONE, rows, 0)
+        found: Bools = (self.table.values["bits"][at] & bit) != 0
+        return found & (rows != NONE)
+
+    @functools.cached_property
+    def _is_bool(self) -> Bools:
+        types = [text == "bool" for text in self.table.texts]
+        return np.array([*types, False], bool)[self.table.values["type"]]
+
+    @functools.cached_property
+    def _ends(self) -> tuple[Floats, Floats]:
+        """The first and the last size of each text that is a shape; NaN for others."""
+        shapes = np.unique(self.table.values["shape"])
+        first, last = (np.full(len(self.table.texts) + 1, np.nan) for _ in range(2))
+        for shape in shapes[shapes != NONE]:
+            sizes = self.table.texts[int(shape)].split("x")
+            if sizes[0]:
+                first[shape], last[shape] = float(sizes[0]), float(sizes[-1])
+        return first, last
+
+    def _api_codes(self) -> Ints:
+        known: dict[str, int] = {}
+        codes = np.full(len(self.table.texts) + 1, NONE, np.int64)
+        for text in np.unique(self.table.calls["api"]):
+            name = self.table.texts[int(text)]
+            if not is_incidental(name):
+                codes[text] = known.setdefault(family(name)[0], len(known))
+        self.apis = list(known)
+        return codes[self.table.calls["api"]]
+
+    def _meta_numbers(self, name: str) -> Ints:
+        numbers = [meta.get(name) for meta in self.table.metas]
+        return np.array([each if isinstance(each, int) else NONE for each in numbers], np.int64)
+
+    def _group(self, code: int, api: str) -> CallGroup:
+        calls = self.table.calls
+        every = self.entries(code)
+        rows = every[self.returned[every]]
+        firsts, counts = calls["values"][rows], calls["arguments"][rows] + calls["results"][rows]
+        owner = np.repeat(np.arange(len(rows)), counts)
+        starts = np.repeat(firsts - np.cumsum(counts) + counts, counts)
+        values = starts + np.arange(len(owner))
+        slots: dict[str, Ints] = {}
+        places = self.table.values["place"][values]
+        for place in np.unique(places):
+            slot = np.full(len(rows), NONE, np.int64)
+            here = places == place
+            slot[owner[here]] = values[here]
+            slots[self.table.texts[int(place)]] = slot
+        slots = dict(sorted(slots.items()))
+        columns: list[npt.NDArray[np.generic]] = [
+            self.context_of_meta[calls["meta"][rows]],
+            calls["api"][rows],
+        ]
+        varied: set[str] = set()
+        for place, slot in slots.items():
+            if not place.startswith("result"):
+                columns += self._feature_columns(slot)
+                if self._varies(slot):
+                    varied.add(place)
+        codes, first = combine(*columns)
+        features = [self._call_features(int(rows[at]), varied) for at in first]
+        return CallGroup(rows, codes, features, api, slots)
+
+    def _call_features(self, row: int, varied: Collection[str]) -> dict[str, Feature]:
+        context = self.context(int(self.table.calls["meta"][row]))
+        features = call_features(light_call(self.table, row), context)
+        return {name: each for name, each in features.items() if name not in varied}
+
+    def _varies(self, rows: Ints) -> bool:
+        """Whether values have too many distinct texts to be a feature."""
+        texts = self.table.values["text"][rows[rows != NONE]]
+        return len(np.unique(texts)) > _MAX_DISTINCT
+
+    def _feature_columns(self, rows: Ints) -> list[npt.NDArray[np.generic]]:
+        """The columns that the features of a value depend on."""
+        values = self.table.values
+        if not len(values["type"]):
+            return []
+        absent = rows == NONE
+        at = np.where(absent, 0, rows)
+        numbers = np.where(self._is_bool[at] & ~absent, values["number"][at], -1.0)
+        texts = np.where(absent | self._varies(rows), NONE, values["text"][at])
+        bits = values["bits"][at] & (REQUIRES_GRAD | IS_TENSOR)
+        columns = [numbers, texts, np.where(absent, 255, bits)]
+        for name in ("type", "dtype", "flags"):
+            columns.append(np.where(absent, NONE, values[name][at]))
+        return [column for column in columns if len(column) and np.any(column != column[0])]
+
+    def _light_change(self, row: int) -> Change:
+        return light_change(self.table, row)
+
+
+def light_call(table: Table, row: int) -> Call:
+    """A call of a table with its values, without its parent."""
+    columns = table.calls
+    call = Call(
+        table.texts[int(columns["api"][row])],
+        table.metas[int(columns["meta"][row])],
+        thread=int(columns["thread"][row]),
+    )
+    first = int(columns["values"][row])
+    count = int(columns["arguments"][row]) + int(columns["results"][row])
+    for at in range(first, first + count):
+        call.values[table.texts[int(table.values["place"][at])]] = value_at(table, at)
+    return call
+
+
+def light_change(table: Table, row: int) -> Change:
+    """A change of a table, without the call that made it."""
+    columns, texts = table.changes, table.texts
+    before = int(columns["before"][row])
+    return Change(
+        object=texts[int(columns["object"][row])],
+        type=texts[int(columns["type"][row])],
+        attribute=texts[int(columns["attribute"][row])],
+        after=value_at(table, int(columns["after"][row])),
+        meta=table.metas[int(columns["meta"][row])],
+        before=None if before == NONE else value_at(table, before),
+        changed=bool(columns["changed"][row]),
+    )
+
+
+def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
+    """A key that tells features apart, also True from 1."""
+    return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))
+
+

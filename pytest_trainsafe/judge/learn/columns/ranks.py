@@ -1,0 +1,82 @@
+"""Which ranks are compared with each other, and how their records are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints, Keys, Records, combine
+from pytest_trainsafe.judge.learn.conditions import Feature, joined
+
+#: Coordinates that number all ranks rather than those along one axis.
+_WHOLE = {"rank", "local_rank", "global_rank"}
+
+
+def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
+    """Neighbours along each axis; neighbouring ranks where no axis is known.
+
+    A chain along every axis compares all ranks at a cost linear in their number.
+    """
+    ordered = sorted(frames, key=lambda frame: frame.table.rank)
+    places = [coordinates(frame) for frame in ordered]
+    axes = sorted(places[0]) if places else []
+    if not axes or any(sorted(place) != axes for place in places):
+        return list(zip(ordered, ordered[1:], strict=False))
+    pairs = []
+    for axis in axes:
+        lines: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for index, place in enumerate(places):
+            rest = tuple(place[name] for name in axes if name != axis)
+            lines.setdefault(rest, []).append((place[axis], index))
+        for line in lines.values():
+            line.sort()
+            pairs += [(ordered[a], ordered[b]) for (_, a), (_, b) in zip(line, line[1:], strict=False)]
+    return pairs
+
+
+def coordinates(frame: Frame) -> Mapping[str, int]:
+    """The rank's position along each axis: "dp_rank", "tp_rank"."""
+    found: dict[str, int] = {}
+    for meta in frame.table.metas:
+        for name, value in meta.items():
+            if name.endswith("_rank") and name not in _WHOLE and isinstance(value, int):
+                found.setdefault(name, value)
+    return found
+
+
+def join(
+    frames: tuple[Frame, Frame], records: tuple[Records, Records], keys: tuple[Keys, Keys]
+) -> tuple[Records, Ints, Ints]:
+    """Join records of two ranks with equal keys, each key at most once.
+
+    Returns the examples, and for each the positions of its two records.
+    """
+    _, at, to = np.intersect1d(keys[0], keys[1], return_indices=True)
+    first, second = records
+    if not len(at):
+        return Records(at, at, [], of_calls=first.of_calls), at, to
+    codes, rows = combine(first.codes[at], second.codes[to])
+    places = [dict[str, Feature](coordinates(frame)) for frame in frames]
+    features = [
+        joined(
+            {**first.features[int(first.codes[at[row]])], **places[0]},
+            {**second.features[int(second.codes[to[row]])], **places[1]},
+        )
+        for row in rows
+    ]
+    other = frames[1], second.rows[to]
+    found = Records(
+        first.rows[at], codes, features, frame=frames[0], other=other, of_calls=first.of_calls
+    )
+    return found, at, to
+
+
+def mixed(*columns: Keys) -> Keys:
+    """One key from several, which differs where one of them does."""
+    found = np.zeros(len(columns[0]), np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            found = (found ^ column) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(29)
+    return found

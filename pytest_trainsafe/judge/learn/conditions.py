@@ -1,0 +1,124 @@
+"""Preconditions: when a rule applies, as conditions on the features of an example.
+
+An example has one record (a call, a change) or several (the same variable on two ranks).  Its
+features are the fields of its records: a field on which the records agree has their value, or
+`Mark.SAME` where the value itself can never matter; one on which they differ has
+`Mark.DIFFERENT`; one that a record lacks is absent.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_trainsafe.trace.observed.events import Plain
+
+
+class Mark(enum.Enum):
+    """What is kept of a field of several records instead of its value."""
+
+    SAME = "same"
+    DIFFERENT = "different"
+
+
+Feature = Plain | Mark
+Features = Mapping[str, Feature]
+
+Kind = Literal["constant", "consistent", "unequal", "exist"]
+KINDS: tuple[Kind, ...] = ("constant", "consistent", "unequal", "exist")
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on a field: it has `value`, agrees, differs or exists in all records."""
+
+    kind: Kind
+    field: str
+    value: Plain = None
+
+    def holds(self, features: Features) -> bool:
+        """Whether the features meet the condition."""
+        if self.field not in features:
+            return False
+        found = features[self.field]
+        if self.kind == "constant":
+            return type(found) is type(self.value) and found == self.value
+        if self.kind == "consistent":
+            return found is not Mark.DIFFERENT
+        return self.kind == "exist" or found is Mark.DIFFERENT
+
+    @property
+    def order(self) -> tuple[int, str, str, str]:
+        """A key that sorts conditions in the same way on every machine."""
+        return KINDS.index(self.kind), self.field, type(self.value).__name__, str(self.value)
+
+    def __str__(self) -> str:
+        if self.kind == "constant":
+            return f"{self.field} is {self.value!r}"
+        words = {"consistent": "is equal", "unequal": "differs", "exist": "exists"}
+        return f"{self.field} {words[self.kind]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Precondition:
+    """A disjunction of conjunctions.  One empty conjunction is always true."""
+
+    any_of: tuple[tuple[Condition, ...], ...] = ((),)
+
+    def holds(self, features: Features) -> bool:
+        """Whether the features meet every condition of some conjunction."""
+        return any(all(each.holds(features) for each in part) for part in self.any_of)
+
+    @property
+    def always(self) -> bool:
+        """Whether no condition is asked."""
+        return () in self.any_of
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that the conditions read."""
+        return frozenset(each.field for part in self.any_of for each in part)
+
+    def implies(self, other: Precondition) -> bool:
+        """Whether `other` holds wherever this holds, as far as their conditions show it."""
+        return all(any(set(weaker) <= set(part) for weaker in other.any_of) for part in self.any_of)
+
+    def __str__(self) -> str:
+        if self.always:
+            return "always"
+        return ", or ".join(" and ".join(map(str, part)) for part in self.any_of)
+
+
+ALWAYS = Precondition()
+
+
+def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
+    """Every condition that an example with these features meets.
+
+    `several` says whether the example has several records: of one record, no field agrees with
+    another.
+    """
+    for field, found in features.items():
+        yield Condition("exist", field)
+        if found is Mark.DIFFERENT:
+            yield Condition("unequal", field)
+            continue
+        if several:
+            yield Condition("consistent", field)
+        if not isinstance(found, Mark):
+            yield Condition("constant", field, found)
+
+
+def joined(first: Features, second: Features) -> dict[str, Feature]:
+    """The features of an example with two records."""
+    return {
+        field: found if _same(found, second[field]) else Mark.DIFFERENT
+        for field, found in first.items()
+        if field in second
+    }
+
+
+def _same(one: Feature, other: Feature) -> bool:
+    return type(one) is type(other) and one == other

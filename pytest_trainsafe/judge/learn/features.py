@@ -1,0 +1,156 @@
+"""The features of calls and changes that preconditions read, and the values that rules compare.
+
+Inference reads columns and checking receives events.  Inference finds the distinct records by
+columns and asks these functions for the features of each, so that both see the same features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pytest_trainsafe.judge.learn.conditions import Feature
+from pytest_trainsafe.judge.learn.names import family
+from pytest_trainsafe.trace.observed.events import Call, Change, Plain, Value
+
+#: Meta variables that number things.  Features say what matters about them.
+_NUMBERS = {"step", "microbatch", "epoch", "rank", "world_size"}
+
+#: Meta variables whose values say in which context training runs.
+CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "training"})
+
+#: A longer text is a path or a message, which no precondition should name.
+_LONGEST = 40
+
+#: Places whose text names a part of one program's model.
+_NAMES = {"self.name"}
+
+#: Attributes of parameters whose absence means False (Megatron-LM's conventions).
+_FLAGS = ("tensor_model_parallel", "sequence_parallel")
+
+Key = tuple[str, Plain] | None
+
+
+def context_features(meta: Mapping[str, Plain], first_step: int | None) -> dict[str, Feature]:
+    """The features of a set of meta variables.  `first_step` is the process's first step."""
+    step = meta.get("step")
+    found: dict[str, Feature] = {"in_step": step is not None}
+    if step is not None:
+        found["first_step"] = step == first_step
+    if meta.get("microbatch") is not None:
+        found["first_microbatch"] = meta["microbatch"] == 0
+    size = meta.get("world_size")
+    if isinstance(size, int):
+        found["distributed"] = size > 1
+    for name, value in meta.items():
+        if name not in _NUMBERS and not name.endswith("_rank") and is_feature(value):
+            found[name] = value
+    return found
+
+
+def is_feature(value: Plain) -> bool:
+    """Whether a precondition may name this value: a short text, a truth value or None."""
+    return value is None or isinstance(value, bool) or isinstance(value, str) and _short(value)
+
+
+def _short(text: str) -> bool:
+    return len(text) <= _LONGEST
+
+
+def value_features(place: str, value: Value) -> dict[str, Feature]:
+    """The features of a value at a place such as "arg.input"."""
+    facts = value.tensor
+    if facts is not None:
+        found: dict[str, Feature] = {
+            f"{place}.dtype": facts.dtype,
+            f"{place}.requires_grad": facts.requires_grad,
+        }
+        if place == "value":
+            found.update({f"value.{flag}": False for flag in _FLAGS})
+        for flag in facts.flags:
+            found[f"{place}.{flag}"] = True
+        return found
+    if place in _NAMES:
+        return {}
+    if value.type == "bool" or value.type == "NoneType" or isinstance(value.plain, str):
+        return {place: value.plain} if is_feature(value.plain) else {}
+    return {}
+
+
+def call_features(call: Call, context: Mapping[str, Feature]) -> dict[str, Feature]:
+    """The features of a call: its context, its class in a family, and its arguments."""
+    found = dict(context)
+    name = family(call.api)[1]
+    if name:
+        found["class"] = name
+    for place, value in call.values.items():
+        if not place.startswith("result"):
+            found.update(value_features(place, value))
+    return found
+
+
+def change_features(change: Change, context: Mapping[str, Feature]) -> dict[str, Feature]:
+    """The features of a change: its context, and those of the value after it."""
+    return {**context, **value_features("value", change.after)}
+
+
+def kind_of(change: Change) -> str:
+    """What a change did: "set" a missing or zero value, "cleared" it, or "updated" it."""
+    if change.before is None:
+        return "set"
+    before, after = is_empty(change.before), is_empty(change.after)
+    if before:
+        return "other" if after else "set"
+    return "cleared" if after else "updated"
+
+
+def is_empty(value: Value) -> bool:
+    """Whether a value is None, or a tensor of zeros."""
+    return value.type == "NoneType" or (value.tensor is not None and value.tensor.zero)
+
+
+#: What a rule may compare of a value.
+PROPERTIES = ("value", "dtype", "device", "shape", "shape[0]", "shape[-1]", "digest", "identity")
+
+
+def property_of(value: Value, name: str) -> Key:
+    """A property of a value, as a key that is equal for equal properties; None if it has none."""
+    facts = value.tensor
+    if name == "identity":
+        return ("identity", value.identity) if value.identity else None
+    if name == "value":
+        return None if facts is not None else _plain_key(value)
+    if facts is None:
+        return None
+    if name in ("dtype", "device"):
+        return "text", facts.dtype if name == "dtype" else facts.device
+    if name == "digest":
+        return ("digest", facts.digest) if facts.digest else None
+    if name == "shape":
+        return "text", "x".join(map(str, facts.shape))
+    if not facts.shape:
+        return None
+    return "number", float(facts.shape[0] if name == "shape[0]" else facts.shape[-1])
+
+
+def _plain_key(value: Value) -> Key:
+    plain = value.plain
+    if plain is None:
+        return ("none", None) if value.type == "NoneType" else None
+    if isinstance(plain, bool):
+        return "bool", plain
+    if isinstance(plain, str):
+        return "text", plain
+    if isinstance(plain, int) and abs(plain) > 2**53:
+        return "integer", str(plain)
+    number = float(plain)
+    return None if number != number else ("number", number)
+
+
+def number_of(value: Value, name: str = "value") -> float | None:
+    """A property of a value as a number; None if it is none."""
+    if name == "norm":
+        return None if value.tensor is None else value.tensor.norm
+    if name == "value" and isinstance(value.plain, bool):
+        return None
+    key = property_of(value, name)
+    return key[1] if key is not None and isinstance(key[1], float) else None

@@ -1,0 +1,187 @@
+"""Deduces when a hypothesis holds, from the features of its passing and failing examples.
+
+A precondition is safe if it is false for every failing example.  The conditions that all passing
+examples meet are tried first.  Where they are not safe, the hypothesis holds in several scenarios:
+the passing examples are split by further conditions, those that cover most of them first, and the
+scenarios are joined by "or".  Conditions that no failing example breaks say nothing and are left
+out.
+
+Sets of examples are bits of an integer: the cost depends on the number of distinct features, not
+on that of examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.judge.learn.conditions import (
+    ALWAYS,
+    Condition,
+    Features,
+    Precondition,
+    conditions_of,
+)
+from pytest_trainsafe.judge.learn.evidence import Counts
+
+#: The most scenarios of a precondition, and the most splits on the way to one of them.
+_MAX_SCENARIOS, _MAX_SPLITS = 6, 3
+#: The least share of the passing examples that the scenarios must cover.
+_LEAST_COVERED = 0.5
+#: The least examples that a scenario must cover: fewer are a coincidence.
+_LEAST_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Deduced:
+    """A precondition, and how many passing examples meet it."""
+
+    precondition: Precondition
+    covered: int
+
+
+def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> Deduced | None:
+    """The precondition of a hypothesis; None if nothing tells passing from failing examples.
+
+    Examples whose features also occur in failing examples cannot be covered.  `several` says
+    whether examples have several records, and `forbidden` which fields must not be read.
+    """
+    passing = [(features, passed) for features, passed, failed in counts if passed and not failed]
+    failing = [features for features, _, failed in counts if failed]
+    total = sum(passed for _, passed, _ in counts)
+    if not failing:
+        return Deduced(ALWAYS, total) if total else None
+    if not passing:
+        return None
+    search = _Search(passing, failing, several, forbidden)
+    found = search.scenarios()
+    covered = sum(search.weight(each.passing) for each in _disjoint(found))
+    if not found or covered < _LEAST_COVERED * total:
+        return None
+    parts = sorted(
+        (tuple(sorted(each.conditions, key=lambda c: c.order)) for each in found),
+        key=lambda part: [condition.order for condition in part],
+    )
+    return Deduced(Precondition(tuple(parts)), covered)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scenario:
+    """A safe conjunction and the passing examples that meet it."""
+
+    conditions: frozenset[Condition]
+    passing: int
+
+
+class _Search:
+    def __init__(
+        self,
+        passing: Sequence[tuple[Features, int]],
+        failing: Sequence[Features],
+        several: bool,
+        forbidden: Callable[[str], bool],
+    ) -> None:
+        self._weights = [weight for _, weight in passing]
+        self._every = (1 << len(passing)) - 1
+        self._fails = (1 << len(failing)) - 1
+        holds: dict[Condition, int] = {}
+        for at, (features, _) in enumerate(passing):
+            for condition in conditions_of(features, several):
+                if not forbidden(condition.field):
+                    holds[condition] = holds.get(condition, 0) | 1 << at
+        self._holds = {each: holds[each] for each in sorted(holds, key=lambda c: c.order)}
+        self._broken = {
+            condition: sum(1 << at for at, each in enumerate(failing) if not condition.holds(each))
+            for condition in self._holds
+        }
+        # A condition that no failing example breaks tells nothing apart.
+        self._telling = [each for each in self._holds if self._broken[each]]
+
+    def weight(self, examples: int) -> int:
+        """How many examples are in a set."""
+        return sum(each for at, each in enumerate(self._weights) if examples >> at & 1)
+
+    def scenarios(self) -> list[_Scenario]:
+        """Safe conjunctions that together cover as many passing examples as possible."""
+        found: list[_Scenario] = []
+        left = self._every
+        while left and len(found) < _MAX_SCENARIOS:
+            best = self._scenario(left, left, 0)
+            if best is None:
+                break
+            found.append(best)
+            left &= ~best.passing
+        return found
+
+    def _scenario(self, group: int, left: int, splits: int) -> _Scenario | None:
+        """A safe conjunction that covers much of `group`, a part of what is `left` to cover."""
+        if self.weight(group) < _LEAST_EXAMPLES:
+            return None
+        common = [each for each in self._telling if self._holds[each] & group == group]
+        broken = 0
+        for condition in common:
+            broken |= self._broken[condition]
+        if broken == self._fails:
+            return self._made(common)
+        if splits == _MAX_SPLITS:
+            return None
+        # Further conditions, by how many passing examples they cover.
+        candidates: dict[int, int] = {}
+        for condition in self._telling:
+            part = self._holds[condition] & group
+            if part and part != group and self._broken[condition] & ~broken:
+                candidates.setdefault(part, self.weight(part))
+        best: _Scenario | None = None
+        for part in sorted(candidates, key=lambda each: (-candidates[each], each))[:8]:
+            if best is not None and candidates[part] <= self.weight(best.passing & left):
+                break
+            found = self._scenario(part, left, splits + 1)
+            if found is not None and (
+                best is None
+                or self.weight(found.passing & left) > self.weight(best.passing & left)
+            ):
+                best = found
+        return best
+
+    def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
+        """The conditions of the best kind that are safe by themselves.
+
+        Where the context tells examples apart, arguments only repeat it in the terms of one
+        program; and that a field exists is the least that can be said.
+        """
+        context = [each for each in common if "." not in each.field and each.kind != "exist"]
+        values = [each for each in common if each.kind != "exist"]
+        for conditions in (context, values):
+            broken = 0
+            for condition in conditions:
+                broken |= self._broken[condition]
+            if broken == self._fails:
+                return conditions
+        return common
+
+    def _made(self, common: Sequence[Condition]) -> _Scenario:
+        """The scenario of the conditions that all hold, without those that others imply."""
+        constant = {each.field for each in common if each.kind == "constant"}
+        different = {each.field for each in common if each.kind == "unequal"}
+        consistent = {each.field for each in common if each.kind == "consistent"} | constant
+        kept = []
+        for each in self._enough(common):
+            implied = (
+                each.kind == "consistent" and each.field in constant
+                or each.kind == "exist" and each.field in consistent | different
+            )
+            if not implied:
+                kept.append(each)
+        passing = self._every
+        for condition in kept:
+            passing &= self._holds[condition]
+        return _Scenario(frozenset(kept), passing)
+
+
+def _disjoint(scenarios: Sequence[_Scenario]) -> list[_Scenario]:
+    """The scenarios, each with the passing examples that no earlier one covers."""
+    found, seen = [], 0
+    for each in scenarios:
+        found.append(_Scenario(each.conditions, each.passing & ~seen))
+        seen |= each.passing
+    return found

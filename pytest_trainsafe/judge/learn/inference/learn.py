@@ -1,0 +1,140 @@
+"""Learns invariants from runs of healthy programs.
+
+For each relation: hypotheses from every run, examples of every hypothesis in every run, a
+precondition for each, and the choice of those with evidence.  Relations do not depend on each
+other, so they are the unit of work for processes, progress and resumption.  The result does not
+depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judge.learn.columns.frame import Frame
+from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
+from pytest_trainsafe.judge.learn.features import CONTEXT_FIELDS
+from pytest_trainsafe.judge.learn.inference.jobs import run_jobs
+from pytest_trainsafe.judge.learn.inference.select import invariant_of, without_implied
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
+from pytest_trainsafe.judge.learn.registry import load_relation, relation_paths
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.trace.observed.events import Plain
+
+#: Called with the number of finished relations, of all relations, and the name of the last.
+Progress = Callable[[int, int, str], None]
+
+
+class LearnError(TrainsafeError, ValueError):
+    """Runs that nothing can be learned from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedRelation:
+    """What one relation yields: its invariants, and how many hypotheses were dropped and why."""
+
+    invariants: tuple[Invariant, ...]
+    dropped: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Invariants in a stable order, and where they come from.
+
+    `programs` has the versions that each program ran with, and `contexts` the values that context
+    fields had in any program: an invariant says nothing about other contexts.  `dropped` counts
+    the hypotheses that did not become invariants, by reason.
+    """
+
+    invariants: tuple[Invariant, ...]
+    programs: Mapping[str, Mapping[str, str]]
+    contexts: Mapping[str, tuple[Plain, ...]]
+    dropped: Mapping[str, int]
+
+
+def learn(
+    runs: Sequence[ObservedRun],
+    *,
+    own: Sequence[str] = (),
+    jobs: int = 1,
+    progress: Progress | None = None,
+    keep: Path | None = None,
+) -> Learned:
+    """Invariants of healthy runs.
+
+    `own` has import paths of a project's relations.  With `jobs` above one, that many processes
+    work on relations.  With `keep`, the result of each relation is kept in that folder, and a
+    later call with the same runs takes it from there.
+
+    Raises LearnError for runs without records or steps.
+    """
+    _require_steps(runs)
+    paths = relation_paths(own)
+    results = run_jobs(runs, paths, jobs, progress, keep)
+    dropped: Counter[str] = Counter()
+    invariants: list[Invariant] = []
+    for result in results:
+        invariants += result.invariants
+        dropped.update(result.dropped)
+    programs: dict[str, Mapping[str, str]] = {}
+    for run in sorted(runs, key=lambda run: run.program):
+        programs[run.program] = {**programs.get(run.program, {}), **run.versions}
+    return Learned(
+        tuple(sorted(invariants, key=lambda each: each.claim.order)),
+        programs,
+        contexts_of(runs),
+        dict(sorted(dropped.items())),
+    )
+
+
+def learn_relation(path: str, runs: Sequence[tuple[str, Sequence[Frame]]]) -> LearnedRelation:
+    """What the relation at an import path yields; each run is a program and its ranks' frames."""
+    relation = load_relation(path)
+    claims: set[Hypothesis] = set()
+    for _, frames in runs:
+        claims.update(relation.hypotheses(frames))
+    ordered = sorted(claims, key=lambda claim: claim.order)
+    evidence: dict[Hypothesis, dict[str, Counts]] = {}
+    for program, frames in runs:
+        counted = Evidence()
+        relation.examples(frames, ordered, counted)
+        for claim, counts in counted.counts().items():
+            known = evidence.setdefault(claim, {})
+            known[program] = together([known.get(program, []), counts])
+    found: list[Invariant] = []
+    dropped: Counter[str] = Counter()
+    for claim in ordered:
+        made = invariant_of(relation, claim, evidence.get(claim, {}))
+        if isinstance(made, Invariant):
+            found.append(made)
+        else:
+            dropped[made] += 1
+    kept, implied = without_implied(found, {relation.name: relation})
+    if implied:
+        dropped["implied by a stronger invariant"] += len(implied)
+    return LearnedRelation(tuple(kept), dict(dropped))
+
+
+def contexts_of(runs: Collection[ObservedRun]) -> dict[str, tuple[Plain, ...]]:
+    """The values that the context fields have in the runs, sorted."""
+    found: dict[str, set[Plain]] = {}
+    for run in runs:
+        for table in run.tables:
+            for meta in table.metas:
+                for name in CONTEXT_FIELDS & meta.keys():
+                    found.setdefault(name, set()).add(meta[name])
+    return {name: tuple(sorted(found[name], key=repr)) for name in sorted(found)}
+
+
+def _require_steps(runs: Sequence[ObservedRun]) -> None:
+    if not runs:
+        raise LearnError("there is no run to learn from; give the runs of at least one program")
+    for run in runs:
+        if not run.tables or not all(len(table.steps["step"]) for table in run.tables):
+            raise LearnError(
+                f"the run of {run.program!r} has no complete step to learn from; train for at least "
+                "two steps, in `ctx.step()` or with an optimizer that is observed"
+            )

@@ -1,0 +1,76 @@
+"""Which hypotheses become invariants: those with evidence that nothing stronger implies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_trainsafe.judge.learn.evidence import Counts, together
+from pytest_trainsafe.judge.learn.inference.deduce import deduce
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
+from pytest_trainsafe.judge.learn.relation import Relation
+
+#: Fewer passing examples are no evidence.
+LEAST_EXAMPLES = 3
+
+
+def invariant_of(
+    relation: Relation, claim: Hypothesis, evidence: Mapping[str, Counts]
+) -> Invariant | str:
+    """The invariant of a hypothesis, or why there is none.
+
+    `evidence` has the counts of each program.
+    """
+    counts = together(evidence.values())
+    if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
+        return "too little evidence"
+    found = deduce(counts, relation.several, lambda field: relation.forbidden(claim, field))
+    if found is None:
+        return "no precondition tells passing from failing examples"
+    if found.covered < LEAST_EXAMPLES:
+        return "too little evidence"
+    support = []
+    for program in sorted(evidence):
+        examples = sum(
+            passed
+            for features, passed, _ in evidence[program]
+            if found.precondition.holds(features)
+        )
+        if examples:
+            support.append(Support(program, examples))
+    return Invariant(claim, found.precondition, tuple(support))
+
+
+def without_implied(
+    found: Sequence[Invariant], relations: Mapping[str, Relation]
+) -> tuple[list[Invariant], list[Invariant]]:
+    """The invariants that no other implies, and those that one does."""
+    by_claim = {each.claim: each for each in found}
+    implied: set[Hypothesis] = set()
+    for strong in found:
+        for claim in relations[strong.claim.relation].weaker(strong.claim):
+            weak = by_claim.get(claim)
+            # The weaker one says nothing new unless it applies where the stronger does not, or
+            # is known from programs that the stronger is not known from.
+            if (
+                weak is not None
+                and weak.precondition.implies(strong.precondition)
+                and strong.programs >= weak.programs
+            ):
+                implied.add(claim)
+    for relation in relations.values():
+        own = [each for each in found if each.claim.relation == relation.name]
+        implied.update(relation.redundant(own))
+    kept = [each for each in found if each.claim not in implied]
+    return kept, [each for each in found if each.claim in implied]
+
+
+def confidence(invariant: Invariant, relation: Relation, program: str = "") -> float:
+    """How likely the next example, or the next program, keeps the invariant.
+
+    By the rule of succession: of n cases without a failure, (n + 1) / (n + 2).  The cases are
+    programs, to which the relation's prior adds some; for a program that the invariant was
+    learned from, they are its examples.
+    """
+    examples = next((each.examples for each in invariant.support if each.program == program), 0)
+    programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)
+    return max((programs + 1) / (programs + 2), (examples + 1) / (examples + 2) if examples else 0)

@@ -1,0 +1,60 @@
+"""Names that rules refer to: families of APIs, and kinds of variables.
+
+A rule about `torch.optim.Adam.step` would say nothing about a program that uses SGD.  APIs that
+every class of a library implements alike are therefore one family, `torch.optim.*.step`, and the
+class is a feature of the call, which a precondition may name.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+_FAMILY = re.compile(r"(torch\.optim(?:\.lr_scheduler)?)\.([A-Z]\w*)\.(\w+)")
+
+#: Queries that programs make in passing.  They say nothing about training.
+_INCIDENTAL = re.compile(r"(is|has|get|current|supports)_\w+|_\w*|__(?!iter__|next__|call__)\w+")
+
+#: What a model is made of rather than how it is trained.
+_ARCHITECTURE = re.compile(r"torch\.nn\.functional\.\w+|.*\.forward")
+
+
+@functools.lru_cache(maxsize=4096)
+def family(api: str) -> tuple[str, str]:
+    """The family of an API and the class in it; the API itself and "" without a family.
+
+    >>> family("torch.optim.Adam.step")
+    ('torch.optim.*.step', 'Adam')
+    """
+    found = _FAMILY.fullmatch(api)
+    return (f"{found[1]}.*.{found[3]}", found[2]) if found else (api, "")
+
+
+@functools.lru_cache(maxsize=4096)
+def is_incidental(api: str) -> bool:
+    """Whether an API only answers a question, such as `torch.cuda.is_available`."""
+    return _INCIDENTAL.fullmatch(api.rpartition(".")[2]) is not None
+
+
+@functools.lru_cache(maxsize=4096)
+def is_architecture(api: str) -> bool:
+    """Whether calls of an API follow from the model's architecture."""
+    return _ARCHITECTURE.fullmatch(api) is not None
+
+
+@functools.lru_cache(maxsize=65536)
+def variable(name: str, type_name: str) -> str:
+    """The kind of an observed object: its type for a part of the model, else its role.
+
+    >>> variable("model.fc.weight", "torch.nn.Parameter")
+    'torch.nn.Parameter'
+    >>> variable("optimizer.param_groups.0", "dict")
+    'optimizer.param_groups'
+    """
+    parts = [part for part in name.split(".") if not part.isdigit()]
+    head = parts[0].rstrip("0123456789") if parts else ""
+    if head == "model":
+        return type_name
+    if head == "optimizer" and len(parts) > 1:
+        return f"{head}.{parts[1]}"
+    return head or type_name

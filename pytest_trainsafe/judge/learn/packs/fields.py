@@ -1,0 +1,100 @@
+"""An invariant as plain data, checked when it is read."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judge.learn.conditions import KINDS, Condition, Kind, Precondition
+from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesis
+
+_Plain = bool | int | float | str | None
+
+#: Limits of an invariant from a file.
+MAX_PARAMS, MAX_SCENARIOS, MAX_CONDITIONS, MAX_PROGRAMS, MAX_TEXT = 16, 64, 64, 1000, 300
+
+
+class FieldError(TrainsafeError, ValueError):
+    """Fields that are no invariant; the message says what is wrong and what is allowed."""
+
+
+class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
+    """The formal fields: the claim by name, the precondition, and the examples of each program.
+
+    A condition is [kind, field], or ["constant", field, value].
+    """
+
+    claim: dict[str, _Plain]
+    precondition: list[list[list[_Plain]]]
+    seen: dict[str, int]
+
+    @classmethod
+    def of(cls, invariant: Invariant) -> InvariantFields:
+        """The fields of an invariant."""
+        claim = invariant.claim
+        parts = [
+            [
+                [each.kind, each.field, *([each.value] if each.kind == "constant" else [])]
+                for each in part
+            ]
+            for part in invariant.precondition.any_of
+        ]
+        seen = {each.program: each.examples for each in invariant.support}
+        return cls({"relation": claim.relation, **dict(claim.params)}, parts, seen)
+
+    def invariant(self) -> Invariant:
+        """The invariant.  Raises FieldError if the fields are none."""
+        params = dict(self.claim)
+        relation = params.pop("relation", None)
+        if not isinstance(relation, str):
+            raise FieldError("the claim has no relation; name one as in {\"relation\": \"contain\"}")
+        _require(len(params) <= MAX_PARAMS, f"the claim has more than {MAX_PARAMS} parameters")
+        for name, value in params.items():
+            _require(_short(name) and _short(value), f"a text has more than {MAX_TEXT} characters")
+        parts = self.precondition
+        _require(bool(parts), "the precondition is empty; [[]] is one that always holds")
+        _require(
+            len(parts) <= MAX_SCENARIOS and all(len(part) <= MAX_CONDITIONS for part in parts),
+            f"the precondition has more than {MAX_SCENARIOS} scenarios of {MAX_CONDITIONS} "
+            "conditions",
+        )
+        _require(len(self.seen) <= MAX_PROGRAMS, f"there are more than {MAX_PROGRAMS} programs")
+        for program, examples in self.seen.items():
+            _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
+            _require(
+                0 < examples < 2**53, "the number of a program's examples must be 1 or more"
+            )
+        found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
+        support = tuple(Support(program, self.seen[program]) for program in sorted(self.seen))
+        return Invariant(hypothesis(relation, **params), found, support)
+
+
+def _condition(fields: list[_Plain]) -> Condition:
+    kind = next((known for known in KINDS if fields and fields[0] == known), None)
+    _require(
+        kind is not None,
+        f"a condition begins with {', '.join(KINDS)}, as in [\"constant\", \"phase\", \"forward\"]",
+    )
+    size = 3 if kind == "constant" else 2
+    _require(
+        len(fields) == size and isinstance(fields[1], str),
+        f"a condition of the kind {kind} has {size} entries: the kind, a field"
+        + (" and a value" if size == 3 else ""),
+    )
+    value = fields[2] if size == 3 else None
+    _require(_short(fields[1]) and _short(value), f"a text has more than {MAX_TEXT} characters")
+    return Condition(_kind(kind), str(fields[1]), value)
+
+
+def _kind(kind: Kind | None) -> Kind:
+    assert kind is not None
+    return kind
+
+
+def _short(value: _Plain) -> bool:
+    return not isinstance(value, str) or len(value) <= MAX_TEXT
+
+
+def _require(holds: bool, problem: str) -> None:
+    if not holds:
+        raise FieldError(problem)

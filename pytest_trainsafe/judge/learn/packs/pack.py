@@ -1,0 +1,93 @@
+"""A pack of invariants, and its text.
+
+The text is made for review: an invariant is a few lines in a stable order, the first of which is
+a sentence, so that a change of one invariant is a change of few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.judge.learn.inference.learn import Learned
+from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.packs.fields import InvariantFields
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.trace.observed.events import Plain
+
+#: The version of the format.  A reader refuses others.
+SCHEMA = 1
+#: The ending of a pack's file name.
+SUFFIX = ".pack"
+
+_HEAD = """\
+# Invariants that pytest-trainsafe learned from healthy runs of the programs below.
+# `says` and `when` are what a reviewer reads; they follow from `claim` and `precondition`.
+# To withdraw an invariant, delete its lines.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Invariants with their provenance.
+
+    `programs` has the versions that each program ran with, and `contexts` the values of context
+    fields in them.
+    """
+
+    name: str
+    invariants: tuple[Invariant, ...]
+    programs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    contexts: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)
+
+
+def pack_of(name: str, learned: Learned) -> Pack:
+    """What was learned, as a pack."""
+    return Pack(name, learned.invariants, learned.programs, learned.contexts)
+
+
+def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
+    """The text of a pack."""
+    lines = [_HEAD, f"schema = {SCHEMA}", f"name = {_json(pack.name)}"]
+    for program in sorted(pack.programs):
+        versions = dict(sorted(pack.programs[program].items()))
+        lines.append(f"program {_json(program)} = {_json(versions)}")
+    for name in sorted(pack.contexts):
+        lines.append(f"context {_json(name)} = {_json(list(pack.contexts[name]))}")
+    for invariant in sorted(pack.invariants, key=lambda each: each.claim.order):
+        lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
+    return "\n".join(lines) + "\n"
+
+
+def write_pack(pack: Pack, path: Path, relations: Mapping[str, Relation]) -> None:
+    """Write the text of a pack to a file, as a whole."""
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(pack_text(pack, relations), encoding="utf-8")
+    partial.replace(path)
+
+
+def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
+    """The lines of one invariant."""
+    fields = InvariantFields.of(invariant)
+    return [
+        f"[{invariant.id}]",
+        f"says = {one_line(relation.explain(invariant.claim).sentence)}",
+        f"when = {one_line(str(invariant.precondition))}",
+        f"claim = {_json(fields.claim)}",
+        f"precondition = {_json(fields.precondition)}",
+        f"seen = {_json(fields.seen)}",
+    ]
+
+
+def one_line(text: str) -> str:
+    """A text with its line ends and control characters escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _json(data: object) -> str:
+    text = msgspec.json.format(msgspec.json.encode(data), indent=0).decode()
+    # Line separators of Unicode would end a line for some editors and for `str.splitlines`.
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

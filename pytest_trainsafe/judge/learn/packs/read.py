@@ -1,0 +1,239 @@
+"""Reads packs.  A pack may have been edited by hand or come from anybody: nothing in it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
+from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
+from pytest_trainsafe.judge.learn.packs.fields import FieldError, InvariantFields
+from pytest_trainsafe.judge.learn.packs.pack import SCHEMA, Pack, invariant_lines, one_line
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.trace.observed.events import Plain
+
+MAX_BYTES, MAX_LINE, MAX_INVARIANTS = 64 * 2**20, 50_000, 100_000
+
+_SECTION = re.compile(r"\[([A-Za-z_]\w*-[0-9a-f]{10})\]")
+_HEADER = re.compile(r'(schema|name|(?:program|context) ("(?:[^"\\]|\\.)*")) = (.*)')
+_KEYS = ("says", "when", "claim", "precondition", "seen")
+_PLAIN = bool | int | float | str | None
+
+
+class PackError(TrainsafeError, ValueError):
+    """A file that is no pack; the message names the file and the line."""
+
+
+def read_pack(path: Path, relations: Mapping[str, Relation]) -> Pack:
+    """The pack in a file.  Raises PackError if it cannot be read or is none."""
+    try:
+        data = read_file(path, max_bytes=MAX_BYTES)
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise PackError(f"{path}: the pack is not text in UTF-8: {error.reason}") from error
+    except OSError as error:
+        raise PackError(
+            f"{excerpt(str(path), 500)}: the pack cannot be read: {excerpt(str(error.strerror))}"
+        ) from error
+    return parse_pack(text, str(path), relations)
+
+
+def parse_pack(text: str, origin: str, relations: Mapping[str, Relation]) -> Pack:
+    """The pack of a text; `origin` names it in errors.  Raises PackError if it is none."""
+    return _Reader(origin, relations).read(text)
+
+
+class _Reader:
+    def __init__(self, origin: str, relations: Mapping[str, Relation]) -> None:
+        self._origin = origin
+        self._relations = relations
+        self._line = 0
+        self._schema = False
+        self._name: str | None = None
+        self._programs: dict[str, Mapping[str, str]] = {}
+        self._contexts: dict[str, tuple[Plain, ...]] = {}
+        self._found: dict[Hypothesis, int] = {}
+        self._invariants: list[Invariant] = []
+        #: The invariant that is being read: its name, its first line, its values and their lines.
+        self._id = ""
+        self._start = 0
+        self._values: dict[str, str] = {}
+        self._lines: dict[str, int] = {}
+
+    def read(self, text: str) -> Pack:
+        for number, line in enumerate(text.split("\n"), 1):
+            self._line = number
+            if len(line) > MAX_LINE:
+                raise self._error(f"the line has more than {MAX_LINE} characters")
+            stripped = line.strip()
+            if not stripped or stripped.startswith("#"):
+                continue
+            if not self._schema:
+                self._read_schema(stripped)
+            elif stripped.startswith("["):
+                self._finish()
+                self._begin(stripped)
+            elif self._id:
+                self._value(stripped)
+            else:
+                self._header(stripped)
+        if not self._schema:
+            raise self._error(f"there is no line `schema = {SCHEMA}`; is it a pack?")
+        self._finish()
+        if self._name is None:
+            raise self._error('there is no line `name = "..."` at the beginning')
+        for invariant in self._invariants:
+            for each in invariant.support:
+                if each.program not in self._programs:
+                    raise PackError(
+                        f"{self._origin}: line {self._found[invariant.claim]}: {invariant.id} was "
+                        f"seen in {shown(each.program)}, which no `program` line names; the "
+                        f"programs are {listing(self._programs) or 'none'}"
+                    )
+        return Pack(self._name, tuple(self._invariants), self._programs, self._contexts)
+
+    def _read_schema(self, line: str) -> None:
+        found = re.fullmatch(r"schema = (\d{1,9})", line)
+        if found is None:
+            raise self._error(
+                f"found {shown(line)} where a pack begins with `schema = {SCHEMA}`; is it a pack?"
+            )
+        if int(found[1]) != SCHEMA:
+            raise self._error(
+                f"the pack has schema {found[1]}, but this release reads schema {SCHEMA}; learn it "
+                "again with --trainsafe-learn"
+            )
+        self._schema = True
+
+    def _header(self, line: str) -> None:
+        found = _HEADER.fullmatch(line)
+        if found is None or found[1] == "schema":
+            raise self._error(
+                f"found {shown(line)}; before the first invariant, allowed are `name = ...`, "
+                "`program \"...\" = {...}` and `context \"...\" = [...]`"
+            )
+        if found[1] == "name":
+            self._once(self._name is None, "name")
+            self._name = self._json(found[3], str, 'a text, as in "pytorch"')
+            return
+        key: str = self._json(found[2], str, "a text in quotes")
+        if found[1].startswith("program"):
+            self._once(key not in self._programs, shown(key))
+            example = 'versions, as in {"torch": "2.13.0"}'
+            self._programs[key] = self._json(found[3], dict[str, str], example)
+        else:
+            self._once(key not in self._contexts, shown(key))
+            values = self._json(found[3], list[_PLAIN], 'values, as in ["forward", null]')
+            self._contexts[key] = tuple(values)
+
+    def _begin(self, line: str) -> None:
+        found = _SECTION.fullmatch(line)
+        if found is None:
+            raise self._error(
+                f"found {shown(line)}; an invariant begins with its name in brackets, as in "
+                "[contain-0123456789]"
+            )
+        if len(self._invariants) == MAX_INVARIANTS:
+            raise self._error(f"there are more than {MAX_INVARIANTS} invariants")
+        self._id, self._start = found[1], self._line
+        self._values, self._lines = {}, {}
+
+    def _value(self, line: str) -> None:
+        key, equals, value = line.partition(" = ")
+        if not equals or key not in _KEYS:
+            raise self._error(
+                f"found {shown(line)}; in an invariant, allowed are lines `KEY = VALUE` with the "
+                f"keys {', '.join(_KEYS)}{nearest(key, _KEYS)}"
+            )
+        self._once(key not in self._values, key)
+        self._values[key], self._lines[key] = value, self._line
+
+    def _finish(self) -> None:
+        """Check the invariant that was read, and keep it."""
+        if not self._id:
+            return
+        missing = [key for key in _KEYS if key not in self._values]
+        if missing:
+            raise self._at(self._start, f"{self._id} has no {' and no '.join(missing)}")
+        claim = self._field("claim", dict[str, _PLAIN], 'as in {"relation": "contain", ...}')
+        parts = self._field("precondition", list[list[list[_PLAIN]]], "as in [[]] for always")
+        seen = self._field("seen", dict[str, int], 'as in {"program": 12}')
+        try:
+            invariant = InvariantFields(claim, parts, seen).invariant()
+        except FieldError as error:
+            raise self._at(self._start, f"{self._id}: {error}") from None
+        relation = self._relations.get(invariant.claim.relation)
+        if relation is None:
+            name = invariant.claim.relation
+            raise self._at(
+                self._lines["claim"],
+                f"{self._id} has the relation {shown(name)}; known are "
+                f"{listing(self._relations)}{nearest(name, self._relations)}. A project adds "
+                "relations with the hook pytest_trainsafe_relations",
+            )
+        self._check_words(invariant, relation)
+        if invariant.claim in self._found:
+            raise self._at(
+                self._start,
+                f"{self._id} appears twice (line {self._found[invariant.claim]} and line "
+                f"{self._start}); keep one",
+            )
+        self._found[invariant.claim] = self._start
+        self._invariants.append(invariant)
+        self._id = ""
+
+    def _check_words(self, invariant: Invariant, relation: Relation) -> None:
+        """What a reviewer reads must be what is checked."""
+        try:
+            lines = invariant_lines(invariant, relation)
+        except (KeyError, AssertionError, TypeError, ValueError):
+            lines = []
+        if not lines or not relation.valid(invariant.claim):
+            raise self._at(
+                self._lines["claim"],
+                f"{self._id}: the relation {invariant.claim.relation} cannot make a rule of "
+                f"{excerpt(self._values['claim'], 300)}",
+            )
+        for key, line in zip(("says", "when"), lines[1:3], strict=True):
+            wanted = line.partition(" = ")[2]
+            if one_line(self._values[key]).strip() != wanted.strip():
+                formal = "claim" if key == "says" else "precondition"
+                raise self._at(
+                    self._lines[key],
+                    f"{self._id}: `{key}` does not say what `{formal}` says, which is: "
+                    f"{excerpt(wanted, 500)}",
+                )
+        if self._id != invariant.id:
+            raise self._at(
+                self._start,
+                f"{self._id} has the claim of {invariant.id}; an invariant's name follows from its "
+                "claim. Learn another claim instead of editing one",
+            )
+
+    def _field(self, key: str, kind: Any, example: str) -> Any:
+        self._line = self._lines[key]
+        return self._json(self._values[key], kind, f"JSON {example}")
+
+    def _json(self, text: str, kind: Any, what: str) -> Any:
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (*MALFORMED, msgspec.ValidationError) as error:
+            raise self._error(
+                f"{excerpt(text, 200)} must be {what} ({excerpt(str(error), 200)})"
+            ) from None
+
+    def _once(self, first: bool, what: str) -> None:
+        if not first:
+            raise self._error(f"{what} appears twice; keep one")
+
+    def _error(self, problem: str) -> PackError:
+        return self._at(self._line, problem)
+
+    def _at(self, line: int, problem: str) -> PackError:
+        return PackError(f"{excerpt(self._origin, 500)}: line {line}: {problem}")

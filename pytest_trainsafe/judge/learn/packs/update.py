@@ -1,0 +1,101 @@
+"""What changed between an old pack and what was learned since; and packs that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.packs.pack import Pack
+from pytest_trainsafe.judge.learn.relation import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An updated pack, and what is different in it.
+
+    `changed` has pairs of an old and a new invariant with another precondition.  `unsupported`
+    has the old invariants that the new runs do not show: they stay in the pack until a reviewer
+    deletes them, because a program may be missing from the new runs by mistake.
+    """
+
+    pack: Pack
+    new: tuple[Invariant, ...]
+    changed: tuple[tuple[Invariant, Invariant], ...]
+    unsupported: tuple[Invariant, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether the rules stay as they were; their evidence may differ."""
+        return not (self.new or self.changed or self.unsupported)
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Two invariants that no example keeps, where both apply."""
+
+    first: tuple[str, Invariant]
+    second: tuple[str, Invariant]
+
+    def __str__(self) -> str:
+        (pack, one), (other_pack, other) = self.first, self.second
+        return (
+            f"{one.id} of the pack {pack} contradicts {other.id} of the pack {other_pack}: delete "
+            "one of them, or use only one of the packs"
+        )
+
+
+def update(old: Pack, learned: Pack) -> Update:
+    """The learned pack under the old one's name, with the old invariants that it lacks."""
+    before = {each.claim: each for each in old.invariants}
+    after = {each.claim: each for each in learned.invariants}
+    new = [each for claim, each in after.items() if claim not in before]
+    changed = [
+        (before[claim], each)
+        for claim, each in after.items()
+        if claim in before and before[claim].precondition != each.precondition
+    ]
+    unsupported = [each for claim, each in before.items() if claim not in after]
+    every = sorted([*after.values(), *unsupported], key=lambda each: each.claim.order)
+    named = {each.program for invariant in unsupported for each in invariant.support}
+    programs = {name: old.programs[name] for name in named & old.programs.keys()}
+    contexts = {
+        name: tuple(
+            dict.fromkeys((*old.contexts.get(name, ()), *learned.contexts.get(name, ())))
+        )
+        for name in old.contexts.keys() & learned.contexts.keys()
+    } if unsupported else learned.contexts
+    pack = Pack(old.name, tuple(every), {**programs, **learned.programs}, contexts)
+    return Update(pack, tuple(new), tuple(changed), tuple(unsupported))
+
+
+def contradictions(
+    packs: Sequence[Pack], relations: Mapping[str, Relation]
+) -> tuple[Contradiction, ...]:
+    """Invariants of different packs that contradict each other where both always apply."""
+    found = []
+    groups: dict[tuple[str, frozenset[object]], list[tuple[str, Invariant]]] = {}
+    for pack in packs:
+        for invariant in pack.invariants:
+            groups.setdefault(_about(invariant), []).append((pack.name, invariant))
+    for group in groups.values():
+        for at, first in enumerate(group):
+            for second in group[at + 1 :]:
+                if first[1].claim != second[1].claim and _clash(first[1], second[1], relations):
+                    found.append(Contradiction(first, second))
+    return tuple(found)
+
+
+def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
+    """Groups invariants that may contradict each other, so that few pairs are compared."""
+    claim = invariant.claim
+    names = ("api", "inner", "variable", "attribute", "place")
+    return claim.relation, frozenset(claim[name] for name in names)
+
+
+def _clash(one: Invariant, other: Invariant, relations: Mapping[str, Relation]) -> bool:
+    relation = relations[one.claim.relation]
+    both = one.precondition.implies(other.precondition) or other.precondition.implies(
+        one.precondition
+    )
+    return both and relation.contradicts(one.claim, other.claim)

@@ -1,0 +1,14 @@
+"""The forms of rules, one file each.
+
+consistent  variables are equal on ranks
+agreement   arguments agree, or differ, between ranks
+membership  the optimizer holds the model's parameters
+contain     a call contains another call or a change
+within      a variable changes only inside an API
+sequence    what happens between two calls, and in which order
+argument    arguments are constant, steady or fresh
+output      results compared with arguments, and bounds
+periodic    variables change in every so many steps, or never
+numeric     counters, and bounds of norms
+checker     what their checkers share
+"""

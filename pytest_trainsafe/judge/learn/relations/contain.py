@@ -1,0 +1,211 @@
+"""Contain: every call of an API contains an event, a call of another API or a change of state.
+
+An optimizer's step contains updates of parameters, and `zero_grad` contains the clearing of
+gradients.  Events count wherever they lie below the call, so a check that observes fewer APIs
+finds the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.checker import (
+    Checker,
+    by_param,
+    chain,
+    name_of,
+    variable_of,
+)
+from pytest_trainsafe.judge.learn.features import kind_of
+from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
+from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.events import Call, Change
+from pytest_trainsafe.trace.observed.table import NONE
+
+#: An event: ("call", API, "", "") or ("change", variable, attribute, kind).
+Event = tuple[str, str, str, str]
+
+#: The least share of calls that contain an event, for it to be worth a hypothesis.
+_LEAST = 0.02
+
+
+class Contain(RelationBase):
+    """Calls of `api` contain a call of `inner`, or a change of `variable`."""
+
+    name = "contain"
+    forms = (
+        {"api": str, "inner": str},
+        {"api": str, "variable": str, "attribute": str, "change": ("set", "cleared", "updated", "any")},
+    )
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Every API with each event that some of its calls contain."""
+        for frame in frames:
+            events, pairs = _contained(frame)
+            for api, positions, codes in pairs:
+                counts = np.bincount(codes, minlength=len(events))
+                for code in np.flatnonzero(counts):
+                    calls = len(frame.groups[api].rows)
+                    if counts[code] >= _LEAST * calls and _sensible(api, events[code]):
+                        yield _claim(api, events[code])
+                del positions
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """One example for each call of the API."""
+        wanted: dict[str, list[Hypothesis]] = {}
+        for claim in claims:
+            wanted.setdefault(claim.text("api"), []).append(claim)
+        for frame in frames:
+            events, pairs = _contained(frame)
+            number = {event: code for code, event in enumerate(events)}
+            inside = {api: (positions, codes) for api, positions, codes in pairs}
+            for api in sorted(wanted.keys() & frame.groups.keys()):
+                group = frame.groups[api]
+                nothing = np.zeros(0, np.int64)
+                positions, codes = inside.get(api, (nothing, nothing))
+                order = np.argsort(codes, kind="stable")
+                positions, codes = positions[order], codes[order]
+                for claim in wanted[api]:
+                    passed = np.zeros(len(group.rows), bool)
+                    code = number.get(_event(claim))
+                    if code is not None:
+                        first, last = np.searchsorted(codes, [code, code + 1])
+                        passed[positions[first:last]] = True
+                    found.add(claim, group, passed)
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """A change of one kind is a change."""
+        event = _event(claim)
+        if event[0] == "change" and event[3] != "any":
+            yield _claim(claim.text("api"), (*event[:3], "any"))
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What a call does inside follows from the API."""
+        return 2
+
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """What a call contains because a call inside it always does."""
+        always = {each.claim for each in found if each.precondition.always}
+        inner: dict[str, set[str]] = defaultdict(set)
+        events: dict[str, set[Event]] = defaultdict(set)
+        for claim in always:
+            events[claim.text("api")].add(_event(claim))
+            if claim["inner"] is not None:
+                inner[claim.text("api")].add(claim.text("inner"))
+        implied = set()
+        for claim in always:
+            api, event = claim.text("api"), _event(claim)
+            for between in inner[api]:
+                # Two APIs that contain each other would make each other redundant.
+                if event in events[between] and api not in inner[between] and event[1] != between:
+                    implied.add(claim)
+        return implied
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The API and the event."""
+        what, name, attribute, _ = _event(claim)
+        if what == "call":
+            return Needs(frozenset({claim.text("api"), name}))
+        return Needs(frozenset({claim.text("api")}), frozenset({(name, attribute)}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """Collects the events of each open call."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        what, name, attribute, kind = _event(claim)
+        api = claim.text("api")
+        if what == "call":
+            return Explanation(
+                f"every call of {api} calls {name}",
+                f"an option or a replaced function makes {api} skip {name}",
+            )
+        verb = {"set": "sets", "cleared": "clears", "updated": "updates"}.get(kind, "changes")
+        return Explanation(
+            f"every call of {api} {verb} {attribute} of some {name}",
+            f"{api} works on other objects than those that are trained, or has nothing to do",
+        )
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._watches = by_param(watches, "api")
+        self._open: dict[int, set[Event]] = {}
+
+    def entered(self, call: Call) -> None:
+        api = name_of(call)
+        self._happened(call.parent, ("call", api, "", ""))
+        if api in self._watches:
+            self._open[id(call)] = set()
+
+    def changed(self, change: Change) -> None:
+        if change.changed:
+            name, attribute = variable_of(change)
+            self._happened(change.by, ("change", name, attribute, kind_of(change)))
+            self._happened(change.by, ("change", name, attribute, "any"))
+
+    def left(self, call: Call) -> None:
+        events = self._open.pop(id(call), None)
+        if events is not None and not call.exception:
+            for watch in self._watches[name_of(call)]:
+                watch.example(lambda: self.of_call(call), _event(watch.claim) in events, call)
+
+    def _happened(self, call: Call | None, event: Event) -> None:
+        for outer in chain(call):
+            if id(outer) in self._open:
+                self._open[id(outer)].add(event)
+
+
+def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:
+    """The events of a table, and which calls contain which of them."""
+    events: list[Event] = [("call", api, "", "") for api in frame.apis]
+    calls, changes = frame.table.calls, frame.table.changes
+    kinds, kind = frame.kinds
+    first = len(events)
+    for name, attribute in frame.variables:
+        events += [("change", name, attribute, each) for each in (*kinds, "any")]
+    changed = changes["changed"]
+    base = first + frame.variable_of_change * (len(kinds) + 1)
+    start = np.concatenate([calls["parent"], changes["by"], changes["by"]])
+    code = np.concatenate(
+        [
+            frame.api,
+            np.where(changed, base + kind, NONE),
+            np.where(changed, base + len(kinds), NONE),
+        ]
+    )
+    return events, list(pairs_by_api(frame, start, code, len(events)))
+
+
+def _sensible(api: str, event: Event) -> bool:
+    """Whether an API that contains an event could be a rule of training."""
+    what, name, _, kind = event
+    if what == "call":
+        # How a model is composed is no rule.
+        return name != api and not is_architecture(name)
+    return kind != "other"
+
+
+def _claim(api: str, event: Event) -> Hypothesis:
+    what, name, attribute, kind = event
+    if what == "call":
+        return hypothesis("contain", api=api, inner=name)
+    return hypothesis("contain", api=api, variable=name, attribute=attribute, change=kind)
+
+
+def _event(claim: Hypothesis) -> Event:
+    if claim["inner"] is not None:
+        return "call", claim.text("inner"), "", ""
+    return "change", claim.text("variable"), claim.text("attribute"), claim.text("change")

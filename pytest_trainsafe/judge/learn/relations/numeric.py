@@ -1,0 +1,191 @@
+"""Numeric: how a number or a norm changes.
+
+"grows" and "counts": a counter never falls, or goes up by one.  "change": a norm changes by at
+most `bound` times itself, the ratio of update to weight.  "ratio": a norm is at most `bound`
+times what it was.  "finite": all elements are finite.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Ints
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import number_of
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
+from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.events import Change, Value
+from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
+
+#: Bounds are powers of ten, so that packs change little when programs are added.
+_BOUNDS = {"change": (0.1, 1.0, 10.0), "ratio": (10.0, 100.0, 1000.0)}
+_COUNTS = ("grows", "counts")
+#: Smallest norm that others are compared with: a norm of nothing has no ratio.
+_SMALLEST = 1e-12
+#: A bound is deployed only if what was learned is this much below it.
+MARGIN = 4.0
+
+
+class Numeric(RelationBase):
+    """`variable`.`attribute` changes as `form` says, within `bound` if it has one."""
+
+    name = "numeric"
+    forms = (
+        {"variable": str, "attribute": str, "form": (*_COUNTS, "finite")},
+        *({"variable": str, "attribute": str, "form": (form,), "bound": bounds} for form, bounds in _BOUNDS.items()),
+    )
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Each kind of variable with every form that fits its type."""
+        for frame in frames:
+            for name, rows in _changes(frame):
+                for claim in _proposed(name):
+                    passed, where = _passed(frame, rows, claim, MARGIN)
+                    if where.any() and passed[where].mean() >= 0.5:
+                        yield claim
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """One example for each change with what is compared; bounds are kept with a margin."""
+        wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
+        for claim in claims:
+            wanted[claim.text("variable"), claim.text("attribute")].append(claim)
+        for frame in frames:
+            for name, rows in _changes(frame):
+                if name in wanted:
+                    records = frame.change_records(rows)
+                    for claim in wanted[name]:
+                        passed, where = _passed(frame, rows, claim, MARGIN)
+                        found.add(claim, records, passed, where)
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """The value itself."""
+        return field == "value"
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """Larger bounds; and what goes up by one does not fall."""
+        form, bound = claim.text("form"), claim["bound"]
+        name = claim.text("variable"), claim.text("attribute")
+        if form == "counts":
+            yield _claim(name, "grows")
+        for larger in _BOUNDS.get(form, ()):
+            if isinstance(bound, float) and larger > bound:
+                yield _claim(name, form, larger)
+
+    def prior(self, claim: Hypothesis) -> int:
+        """Bounds of norms depend on the model and its rate."""
+        return 0 if claim["form"] in _BOUNDS else 1
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The variable."""
+        name = claim.text("variable"), claim.text("attribute")
+        return Needs(frozenset(), frozenset({name}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """Looks at each change."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        what = f"{claim['attribute']} of {claim['variable']}"
+        form, bound = claim.text("form"), claim["bound"]
+        said = {
+            "grows": (f"{what} never falls", "a counter was reset or read from an old checkpoint"),
+            "counts": (f"{what} goes up by one", "a step is counted twice or not at all"),
+            "change": (
+                f"the norm of {what} changes by at most {bound} times itself",
+                "the learning rate or the gradient is too large",
+            ),
+            "ratio": (
+                f"the norm of {what} is at most {bound} times what it was",
+                "gradients accumulate or explode",
+            ),
+            "finite": (f"{what} is finite", "an overflow, or a division by zero"),
+        }
+        return Explanation(*said[form])
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._watches = by_variable(watches)
+
+    def changed(self, change: Change) -> None:
+        if change.changed:
+            for watch in self._watches.get(variable_of(change), ()):
+                passed = _judged(change.before, change.after, watch.claim)
+                if passed is not None:
+                    watch.example(lambda: self.of_change(change), passed, change)
+
+
+def _changes(frame: Frame) -> Iterator[tuple[tuple[str, str], Ints]]:
+    codes, changed = frame.variable_of_change, frame.table.changes["changed"]
+    for code, name in enumerate(frame.variables):
+        rows = np.flatnonzero((codes == code) & changed)
+        if len(rows):
+            yield name, rows
+
+
+def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
+    for form in (*_COUNTS, "finite"):
+        yield _claim(name, form)
+    for form, bounds in _BOUNDS.items():
+        for bound in bounds:
+            yield _claim(name, form, bound)
+
+
+def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple[Bools, Bools]:
+    """Which changes pass, and which are examples."""
+    before, after = (frame.table.changes[name][rows] for name in ("before", "after"))
+    form = claim.text("form")
+    if form == "finite":
+        tensor = frame.bits(after, IS_TENSOR)
+        return frame.bits(after, FINITE), tensor
+    name = "value" if form in _COUNTS else "norm"
+    old, has = frame.numbers(before, name)
+    new, too = frame.numbers(after, name)
+    where = has & too & (before != NONE)
+    if name == "norm":
+        where &= old > _SMALLEST
+    with np.errstate(invalid="ignore", over="ignore"):
+        return _kept(old, new, claim, margin) & where, where
+
+
+def _judged(before: Value | None, after: Value, claim: Hypothesis) -> bool | None:
+    """Whether a change passes; None if it is no example."""
+    form = claim.text("form")
+    if form == "finite":
+        return None if after.tensor is None else after.tensor.finite
+    name = "value" if form in _COUNTS else "norm"
+    old = None if before is None else number_of(before, name)
+    new = number_of(after, name)
+    if old is None or new is None or (name == "norm" and not old > _SMALLEST):
+        return None
+    with np.errstate(invalid="ignore", over="ignore"):
+        return bool(_kept(np.float64(old), np.float64(new), claim, 1.0))
+
+
+def _kept(old: Floats, new: Floats, claim: Hypothesis, margin: float) -> Bools:
+    form, bound = claim.text("form"), claim["bound"]
+    found: Bools
+    if form == "grows":
+        found = new >= old
+    elif form == "counts":
+        found = new == old + 1
+    else:
+        assert isinstance(bound, float)
+        found = (abs(new - old) if form == "change" else new) * margin <= bound * old
+    return found
+
+
+def _claim(name: tuple[str, str], form: str, bound: float | None = None) -> Hypothesis:
+    params = {"variable": name[0], "attribute": name[1], "form": form}
+    if bound is None:
+        return hypothesis("numeric", **params)
+    return hypothesis("numeric", **params, bound=bound)

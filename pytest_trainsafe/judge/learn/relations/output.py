@@ -1,0 +1,236 @@
+"""Output: what the result of an API's call is, by itself or compared with its arguments.
+
+"equal": a property of the result is that of an argument.  "autocast": its dtype is that of the
+autocast context.  "at_most": a size or a number of the result does not exceed an argument.
+"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" and "no_grad" say what a
+tensor is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import number_of, property_of
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
+from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
+from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.events import Call
+from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
+
+_EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]")
+_AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
+_FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
+_LEAST = 0.2
+#: Rounding that a bound allows, relative to it.
+_ROUNDING = 1e-3
+
+
+class Output(RelationBase):
+    """The result at `place` of `api` is what `form` says of its `property`."""
+
+    name = "output"
+    forms = (
+        {"form": _FLAGS, "api": str, "place": str},
+        {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
+        {"form": ("not_negative",), "api": str, "place": str, "property": ("value",)},
+        {"form": ("equal",), "api": str, "place": str, "property": _EQUAL, "of": str},
+        {"form": ("at_most",), "api": str, "place": str, "property": _AT_MOST, "of": str},
+    )
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Every comparison that some calls pass."""
+        for frame in frames:
+            for group in frame.groups.values():
+                for claim in _proposed(frame, group):
+                    passed, where = _passed(frame, group, claim)
+                    if where.any() and passed[where].mean() >= _LEAST:
+                        yield claim
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """One example for each call that has what is compared."""
+        wanted: dict[str, list[Hypothesis]] = defaultdict(list)
+        for claim in claims:
+            wanted[claim.text("api")].append(claim)
+        for frame in frames:
+            for api in sorted(wanted.keys() & frame.groups.keys()):
+                group = frame.groups[api]
+                for claim in wanted[api]:
+                    passed, where = _passed(frame, group, claim)
+                    if where.any():
+                        found.add(claim, group, passed, where)
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """Equal shapes have equal sizes, and equal sizes do not exceed each other."""
+        params = dict(claim.params)
+        if claim["form"] == "equal" and claim["property"] == "shape":
+            for name in ("shape[0]", "shape[-1]"):
+                yield hypothesis("output", **{**params, "property": name})
+
+    def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """A result cannot both require gradients and not."""
+        return (
+            all(claim[name] == other[name] for name in ("api", "place"))
+            and {claim["form"], other["form"]} == {"requires_grad", "no_grad"}
+        )
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What a call returns follows from the API; the sign of a number may not."""
+        return 0 if claim["form"] == "not_negative" else 2
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The API."""
+        return Needs(frozenset({claim.text("api")}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """Looks at each call when it returns."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        form, place, of = claim.text("form"), claim.text("place"), claim["of"]
+        what = f"the {claim['property']} of {place} of {claim['api']}"
+        if form == "equal":
+            return Explanation(
+                f"{what} is that of {of}",
+                "the call drops, repeats or converts a part of what it is given",
+            )
+        if form == "autocast":
+            return Explanation(
+                f"{what} is that of autocast", "the call is not reached by the autocast context"
+            )
+        if form == "at_most":
+            return Explanation(f"{what} is at most {of}", "a limit is ignored")
+        if form == "not_negative":
+            return Explanation(f"{what} is not negative", "a loss or a count has the wrong sign")
+        said = {
+            "finite": ("is finite", "an overflow, or a division by zero"),
+            "nonzero": ("is not all zero", "inputs or parameters are zero, or all was masked"),
+            "requires_grad": ("requires gradients", "the graph is cut: detach, no_grad or frozen"),
+            "no_grad": ("requires no gradients", "a graph is kept where none is wanted"),
+        }
+        words, causes = said[form]
+        return Explanation(f"{place} of {claim['api']} {words}", causes)
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._watches = by_param(watches, "api")
+
+    def left(self, call: Call) -> None:
+        if not call.exception:
+            for watch in self._watches.get(name_of(call), ()):
+                passed = _judged(call, watch.claim)
+                if passed is not None:
+                    watch.example(lambda: self.of_call(call), passed, call)
+
+
+def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
+    """What could be claimed of the results of a group of calls."""
+    results = [place for place in group.slots if place.startswith("result")]
+    arguments = [place for place in group.slots if not place.startswith("result")]
+    for place in results:
+        slot = group.slots[place]
+        tensor = frame.bits(slot, IS_TENSOR).any()
+        if tensor:
+            for form in _FLAGS:
+                yield _claim(group.api, form, place)
+            yield _claim(group.api, "autocast", place, "dtype")
+        else:
+            yield _claim(group.api, "not_negative", place, "value")
+        for of in arguments:
+            other = group.slots[of]
+            if tensor and frame.bits(other, IS_TENSOR).any():
+                for name in _EQUAL:
+                    yield _claim(group.api, "equal", place, name, of)
+            elif frame.numbers(other, "value")[1].any() and of != "self":
+                for name in _AT_MOST:
+                    yield _claim(group.api, "at_most", place, name, of)
+
+
+def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, Bools]:
+    """Which calls pass, and which are examples."""
+    nowhere = np.zeros(len(group.rows), bool)
+    slot = group.slots.get(claim.text("place"))
+    if slot is None:
+        return nowhere, nowhere
+    form, name = claim.text("form"), claim.text("property")
+    if form in _FLAGS:
+        tensor = frame.bits(slot, IS_TENSOR)
+        bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
+        found = frame.bits(slot, bit)
+        return (~found if form in ("nonzero", "no_grad") else found) & tensor, tensor
+    if form == "not_negative":
+        numbers, valid = frame.numbers(slot, name)
+        return (numbers >= 0) & valid, valid
+    if form == "autocast":
+        keys, valid = frame.keys(slot, name)
+        wanted, has = frame.autocast_keys(frame.table.calls["meta"][group.rows])
+        return (keys == wanted) & has & valid, has & valid
+    other = group.slots.get(claim.text("of"))
+    if other is None:
+        return nowhere, nowhere
+    if form == "equal":
+        keys, valid = frame.keys(slot, name)
+        others, has = frame.keys(other, name)
+        return (keys == others) & valid & has, valid & has
+    numbers, valid = frame.numbers(slot, name)
+    bounds, has = frame.numbers(other, "value")
+    with np.errstate(invalid="ignore"):
+        return _within(numbers, bounds) & valid & has, valid & has
+
+
+def _judged(call: Call, claim: Hypothesis) -> bool | None:
+    """Whether a call passes; None if it is no example."""
+    value = call.values.get(claim.text("place"))
+    form, name = claim.text("form"), claim.text("property")
+    if value is None:
+        return None
+    facts = value.tensor
+    if form in _FLAGS:
+        if facts is None:
+            return None
+        return {
+            "finite": facts.finite,
+            "nonzero": not facts.zero,
+            "requires_grad": facts.requires_grad,
+            "no_grad": not facts.requires_grad,
+        }[form]
+    if form == "not_negative":
+        number = number_of(value, name)
+        return None if number is None else number >= 0
+    if form == "autocast":
+        wanted = call.meta.get("autocast")
+        return None if facts is None or not isinstance(wanted, str) else facts.dtype == wanted
+    other = call.values.get(claim.text("of"))
+    if other is None:
+        return None
+    if form == "equal":
+        key, of = property_of(value, name), property_of(other, name)
+        return None if key is None or of is None else key == of
+    number, bound = number_of(value, name), number_of(other)
+    return None if number is None or bound is None else bool(
+        _within(np.float64(number), np.float64(bound))
+    )
+
+
+def _within(numbers: Floats, bounds: Floats) -> Bools:
+    found: Bools = numbers <= bounds + abs(bounds) * _ROUNDING
+    return found
+
+
+def _claim(api: str, form: str, place: str, name: str = "", of: str = "") -> Hypothesis:
+    params = {"api": api, "form": form, "place": place}
+    if name:
+        params["property"] = name
+    if of:
+        params["of"] = of
+    return hypothesis("output", **params)

@@ -1,0 +1,232 @@
+"""Periodic: every variable of a kind changes at least once in so many steps, or never.
+
+The parameters of a model change in every step, if they had a gradient and the learning rate was
+not zero; running statistics do not change while a model is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records, combine
+from pytest_trainsafe.judge.learn.conditions import Feature, Features
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import is_empty, number_of
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
+from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.events import Change
+from pytest_trainsafe.trace.observed.table import NONE
+
+#: The longest period, in steps.
+_LONGEST = 8
+_LEAST = 0.05
+_RATE = "optimizer.param_groups", "lr"
+
+
+class Periodic(RelationBase):
+    """`variable`.`attribute` changes in every `period` steps; never, if `period` is 0."""
+
+    name = "periodic"
+    forms = ({"variable": str, "attribute": str, "period": tuple(range(_LONGEST + 2))},)
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Each kind of variable with the periods that its changes show."""
+        for frame in frames:
+            for name, _, quiet in _moments(frame, None):
+                last = int(min(quiet.max(), _LONGEST))
+                if (quiet == 0).mean() >= _LEAST:
+                    # Only 1 and the longest silence: those in between say less than the one,
+                    # and fail where the other holds.
+                    for period in {1, last + 1} if last < _LONGEST else {1}:
+                        yield _claim(name, period)
+                if (quiet > 0).mean() >= _LEAST:
+                    yield _claim(name, 0)
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """One example for each object at the end of each step."""
+        wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
+        for claim in claims:
+            wanted[claim.text("variable"), claim.text("attribute")].append(claim)
+        for frame in frames:
+            for name, records, quiet in _moments(frame, wanted.keys()):
+                for claim in wanted[name]:
+                    found.add(claim, records, _kept(quiet, claim))
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """The value itself."""
+        return field == "value"
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """What changes in every step also does in every two steps."""
+        period = claim["period"]
+        if isinstance(period, int) and period > 0:
+            name = claim.text("variable"), claim.text("attribute")
+            for longer in range(period + 1, _LONGEST + 2):
+                yield _claim(name, longer)
+
+    def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
+        """A variable that never changes does not change in every step."""
+        same = all(claim[name] == other[name] for name in ("variable", "attribute"))
+        return same and {claim["period"], other["period"]} == {0, 1}
+
+    def prior(self, claim: Hypothesis) -> int:
+        """That something rests, such as a rate, is often a choice."""
+        return -1 if claim["period"] == 0 else 1
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The variable, and what explains that it rests: its gradient and the learning rate."""
+        name = claim.text("variable"), claim.text("attribute")
+        return Needs(frozenset(), frozenset({name, (name[0], "grad"), _RATE}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """Notes what changes within a step, and judges at its end."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        what = f"{claim['attribute']} of every {claim['variable']}"
+        if claim["period"] == 0:
+            return Explanation(f"{what} never changes", "something writes to it by mistake")
+        steps = "every step" if claim["period"] == 1 else f"every {claim['period']} steps"
+        return Explanation(
+            f"{what} changes in {steps}",
+            "it is frozen, it is not in the optimizer, or its gradient is missing",
+        )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What happened to an object in the current step."""
+
+    last: Change
+    changed: bool = False
+    quiet: int = 0
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._watches = by_variable(watches)
+        self._now: dict[tuple[str, str], _Seen] = {}
+        self._quiet: dict[tuple[str, str], int] = {}
+        self._graded: set[str] = set()
+        self._zero_rate = False
+
+    def changed(self, change: Change) -> None:
+        name = variable_of(change)
+        if change.attribute == "grad" and _has_gradient(change):
+            self._graded.add(change.object)
+        if name == _RATE and number_of(change.after) == 0:
+            self._zero_rate = True
+        if name in self._watches:
+            key = change.object, change.attribute
+            seen = self._now.setdefault(key, _Seen(change))
+            seen.last = change
+            seen.changed |= change.changed
+
+    def step_ended(self, step: int) -> None:
+        for key, seen in self._now.items():
+            quiet = 0 if seen.changed else self._quiet.get(key, 0) + 1
+            self._quiet[key] = quiet
+            graded, zero = key[0] in self._graded, self._zero_rate
+            for watch in self._watches[variable_of(seen.last)]:
+                passed = bool(_kept(np.array([quiet]), watch.claim)[0])
+                watch.example(
+                    lambda seen=seen: _features(self.of_change(seen.last), graded, zero),
+                    passed,
+                    seen.last,
+                )
+        self._now, self._graded, self._zero_rate = {}, set(), False
+
+
+def _moments(
+    frame: Frame, wanted: Collection[tuple[str, str]] | None
+) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
+    """For each kind of variable: its objects at each step's end, and for how long each rests."""
+    changes = frame.table.changes
+    graded, zero = _graded(frame), _zero_rate(frame)
+    for code, name in enumerate(frame.variables):
+        if wanted is not None and name not in wanted:
+            continue
+        rows = frame.at_step_ends(code)
+        if not len(rows):
+            continue
+        objects, steps = changes["object"][rows], frame.interval_of_change[rows]
+        every = np.flatnonzero((frame.variable_of_change == code) & changes["changed"])
+        moments = np.unique(_moment(frame, every))
+        changed = np.isin(_moment(frame, rows), moments)
+        plain = frame.change_records(rows)
+        has = np.isin(_moment(frame, rows), graded)
+        rate = np.isin(steps, zero)
+        codes, first = combine(plain.codes, has, rate)
+        features = [
+            _features(plain.features[int(plain.codes[at])], bool(has[at]), bool(rate[at]))
+            for at in first
+        ]
+        records = Records(rows, codes, features, of_calls=False)
+        yield name, records, _quiet(objects, changed)
+
+
+def _quiet(objects: Ints, changed: Bools) -> Ints:
+    """For how many steps each object has rested, at each of its records in order."""
+    index = np.arange(len(objects))
+    first = np.ones(len(objects), bool)
+    first[1:] = objects[1:] != objects[:-1]
+    # Before its first record an object counts as changed.
+    marks = np.where(changed, index, np.where(first, index - 1, -2))
+    found: Ints = index - np.maximum.accumulate(marks)
+    return found
+
+
+def _moment(frame: Frame, rows: Ints) -> Ints:
+    """A number for the object and the step of each change."""
+    steps = len(frame.table.steps["position"]) + 1
+    moments: Ints = frame.table.changes["object"][rows].astype(np.int64) * steps
+    return moments + frame.interval_of_change[rows]
+
+
+def _graded(frame: Frame) -> Ints:
+    """The objects and steps in which a gradient existed."""
+    changes = frame.table.changes
+    grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
+    rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))
+    full = ~frame.empty(changes["after"][rows])
+    before = changes["before"][rows]
+    full |= (before != NONE) & ~frame.empty(before)
+    return np.unique(_moment(frame, rows[full]))
+
+
+def _zero_rate(frame: Frame) -> Ints:
+    """The steps in which a learning rate was zero."""
+    if _RATE not in frame.variables:
+        return np.zeros(0, np.int64)
+    rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(_RATE))
+    numbers, valid = frame.numbers(frame.table.changes["after"][rows], "value")
+    return np.unique(frame.interval_of_change[rows[valid & (numbers == 0)]])
+
+
+def _has_gradient(change: Change) -> bool:
+    before = change.before
+    return not is_empty(change.after) or (before is not None and not is_empty(before))
+
+
+def _features(features: Features, graded: bool, zero_rate: bool) -> dict[str, Feature]:
+    return {**features, "had_gradient": graded, "zero_rate": zero_rate}
+
+
+def _kept(quiet: Ints, claim: Hypothesis) -> Bools:
+    period = claim["period"]
+    assert isinstance(period, int)
+    return quiet < period if period else quiet > 0
+
+
+def _claim(name: tuple[str, str], period: int) -> Hypothesis:
+    return hypothesis("periodic", variable=name[0], attribute=name[1], period=period)

@@ -1,0 +1,113 @@
+"""Within: a kind of variable changes only inside calls of an API.
+
+Parameters change inside the optimizer's step; a change elsewhere is a fault of the loop, of a
+hook or of a module that writes to its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.checker import (
+    Checker,
+    by_variable,
+    chain,
+    name_of,
+    variable_of,
+)
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import ancestors
+from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.events import Change
+from pytest_trainsafe.trace.observed.table import NONE
+
+
+class Within(RelationBase):
+    """Changes of `variable`.`attribute` happen inside calls of `api`."""
+
+    name = "within"
+    forms = ({"api": str, "variable": str, "attribute": str},)
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Every kind of variable with each API that some of its changes lie in."""
+        for frame in frames:
+            for (name, attribute), rows in _changes(frame):
+                apis = set()
+                for _, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                    apis |= set(np.unique(frame.api[calls]).tolist())
+                for code in sorted(apis - {NONE}):
+                    yield hypothesis(
+                        "within", api=frame.apis[code], variable=name, attribute=attribute
+                    )
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """One example for each change."""
+        wanted: dict[tuple[str, str], list[Hypothesis]] = {}
+        for claim in claims:
+            wanted.setdefault((claim.text("variable"), claim.text("attribute")), []).append(claim)
+        for frame in frames:
+            for name, rows in _changes(frame):
+                if name not in wanted:
+                    continue
+                records = frame.change_records(rows)
+                inside: dict[str, Bools] = {}
+                for index, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                    apis = frame.api[calls]
+                    for code in np.unique(apis[apis != NONE]):
+                        marks = inside.setdefault(frame.apis[code], np.zeros(len(rows), bool))
+                        marks[index[apis == code]] = True
+                for claim in wanted[name]:
+                    nowhere = np.zeros(len(rows), bool)
+                    found.add(claim, records, inside.get(claim.text("api"), nowhere))
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """The phase only says again where a change lies."""
+        return field == "phase"
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The API and the variable."""
+        name = claim.text("variable"), claim.text("attribute")
+        return Needs(frozenset({claim.text("api")}), frozenset({name}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """Looks at the calls around each change."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        api, name = claim.text("api"), claim.text("variable")
+        return Explanation(
+            f"{claim.text('attribute')} of {name} changes only inside calls of {api}",
+            f"code outside of {api} writes to it, for example a repeated initialisation",
+        )
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._watches = by_variable(watches)
+
+    def changed(self, change: Change) -> None:
+        watches = self._watches.get(variable_of(change), ()) if change.changed else ()
+        if watches:
+            apis = {name_of(call) for call in chain(change.by)}
+            for watch in watches:
+                inside = watch.claim.text("api") in apis
+                watch.example(lambda: self.of_change(change), inside, change)
+
+
+def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
+    """The changes (not samples) of each kind of variable."""
+    changed = frame.table.changes["changed"]
+    codes = frame.variable_of_change
+    for code, name in enumerate(frame.variables):
+        rows = np.flatnonzero(changed & (codes == code))
+        if len(rows):
+            yield name, rows

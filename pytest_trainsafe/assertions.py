@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_trainsafe.core.finding import Finding
+    from pytest_trainsafe.record.observe.observation import TableObservation as Observation
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
@@ -26,6 +27,7 @@ __all__ = [
     "TrainsafeFailure",
     "assert_deterministic",
     "assert_equivalent",
+    "assert_invariants",
     "assert_rng",
     "assert_trainsafe",
     "expect_rng",
@@ -190,6 +192,41 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
         point = case.point if candidate.role == "candidate" else case.reference_point
         report = determinism_message(judgement, case.program.path, str(point.without("dtype")))
         raise TrainsafeFailure(report, judgement.findings)
+
+
+def assert_invariants(
+    given: Traces | Trace | Path | str | Observation,
+    *packs: str,
+    accept: Collection[str] = (),
+) -> None:
+    """Assert that a run keeps the invariants of packs.
+
+    Takes the fixture `candidate_trace` or `reference_trace`, which runs the program once more with
+    the packs' APIs and variables observed; a recorded trace that was observed, or its directory;
+    or what `observe()` yielded.  `packs` are names ("pytorch") or paths of .pack files, relative to
+    the root directory for a fixture and else to the working directory.
+    Raises TrainsafeFailure with the report: one finding for each cause, with the record that breaks
+    the rule and one that keeps it.  A run to which no invariant applies is inconclusive and fails
+    too, unless `accept` names "learn:nothing".
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.learn.asserted import judge_given
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.learn import learn_message
+
+    if not packs or not all(isinstance(pack, str) for pack in packs):
+        wrong = next((pack for pack in packs if not isinstance(pack, str)), None)
+        raise ArgumentTypeError(
+            "assert_invariants takes the names of packs after the run, such as "
+            f'assert_invariants(candidate_trace, "pytorch"), not {described(wrong)}'
+        )
+    _require_options("assert_invariants", (), accept)
+    try:
+        what, judgement = judge_given(given, packs, accept)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    if judgement.verdict != "pass":
+        raise TrainsafeFailure(learn_message(judgement, what), judgement.findings)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

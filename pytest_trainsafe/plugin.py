@@ -24,7 +24,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
-from pytest_trainsafe.report.summary import write_summary
+from pytest_trainsafe.report.summary import write_learned, write_summary
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -149,6 +149,7 @@ def pytest_report_collectionfinish(
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Writes the terminal summary."""
     write_summary(terminalreporter)
+    write_learned(terminalreporter)
 
 
 def _in_use(config: pytest.Config) -> bool:

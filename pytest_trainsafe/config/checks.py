@@ -28,6 +28,7 @@ CHECKS = (
     "reference",
     "reference-finite",
     "rng:unseen",
+    "learn:nothing",
 )
 
 

@@ -25,6 +25,7 @@ def header(settings: Settings) -> list[str]:
     added = {
         "adapters": settings.adapters,
         "judges": settings.judges,
+        "relations": settings.relations,
         "launchers": tuple(name for name, _ in settings.launchers),
     }
     parts += [f"{what} {excerpt(','.join(own), _MOST)}" for what, own in added.items() if own]

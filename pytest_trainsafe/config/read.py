@@ -48,6 +48,9 @@ def _read(config: pytest.Config) -> Settings:
         "root": str(config.rootpath),
         "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
         "judges": import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
+        "relations": import_paths(
+            "relations", config.hook.pytest_trainsafe_relations(config=config)
+        ),
         "launchers": launchers,
     }
     for option in OPTIONS:

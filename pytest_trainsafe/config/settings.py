@@ -40,8 +40,9 @@ class Settings:
     run learns, "" for none; `root` is the root directory, which has the project's packs in
     `invariants`.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
-    `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
-    and `launchers` the names of its own launchers, each with the import path of its factory.
+    `adapters`, `judges` and `relations` are the import paths of the project's own framework
+    adapters, judges and relations, and `launchers` the names of its own launchers, each with the
+    import path of its factory.
     """
 
     sweep: SweepWords = ()
@@ -71,6 +72,7 @@ class Settings:
     root: str = ""
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
+    relations: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()
 
 

@@ -10,6 +10,7 @@ from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, Terms, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
+from pytest_trainsafe.judge.learn_judge import LearnJudgement
 from pytest_trainsafe.judge.registry import judges
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -69,6 +70,9 @@ def _summary(joint: JointJudgement) -> PointSummary:
     summary = compared.summary
     others = [each for each in joint.judgements if each is not compared]
     summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]
+    for each in others:
+        if isinstance(each, LearnJudgement) and each.observed:
+            summary["observed"] = each.observed
     if joint.verdict == compared.verdict:
         return summary
     summary["verdict"] = joint.verdict

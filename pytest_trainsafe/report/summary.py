@@ -52,6 +52,22 @@ def write_summary(reporter: pytest.TerminalReporter) -> None:
         reporter.write_line(line)
 
 
+def write_learned(reporter: pytest.TerminalReporter) -> None:
+    """Learns a pack from the run's healthy tests with --trainsafe-learn, and says what it has."""
+    from pytest_trainsafe.config.settings import SETTINGS
+
+    settings = reporter.config.stash[SETTINGS]
+    if not settings.learn:
+        return
+    from pytest_trainsafe.report.learn import learned_lines
+
+    stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
+    summaries = collect_summaries(report for group in stats.values() for report in group)
+    reporter.write_sep("=", "trainsafe: learned invariants")
+    for line in learned_lines(settings, summaries):
+        reporter.write_line(line)
+
+
 def table(judged: Sequence[tuple[str, PointSummary]], *, detailed: bool) -> list[str]:
     """The lines of the table: failures first, then by the largest error relative to its tolerance.
 

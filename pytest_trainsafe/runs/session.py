@@ -106,7 +106,7 @@ class Session:
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
         self._retired: set[RunSpec] = set()
         self._parsed: set[tuple[str, str, tuple[str, ...]]] = set()
-        self._count = 0
+        self._count = self._kept = 0
         self._lock = threading.Lock()
 
     def reference(self, case: Case) -> Traces:
@@ -121,6 +121,14 @@ class Session:
         self._retired |= self._ahead
         self._drop_retired(keep=traces.specs())
         return traces
+
+    def keep(self, trace: Trace) -> Path:
+        """Copies a trace to a folder that is not removed when its Run is; the folder's path."""
+        with self._lock:
+            self._kept += 1
+            folder = self.root / "kept" / str(self._kept)
+        shutil.copytree(trace.path, folder)
+        return folder
 
     def look_ahead(self) -> None:
         """Launches the Runs of the next test, if it is known and independent of the current test.

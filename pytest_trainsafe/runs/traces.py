@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from msgspec import structs
 
@@ -184,3 +185,7 @@ class Runs:
     def get(self, spec: RunSpec) -> Run:
         """Waits for a Run and returns it.  Raises GroupFailure if its ranks did not finish."""
         return self.candidate.runs.get(spec)
+
+    def keep(self, spec: RunSpec) -> Path:
+        """Copies the trace of a Run to a folder that lasts longer than the test; its path."""
+        return self.candidate.runs.session.keep(self.get(spec).trace)

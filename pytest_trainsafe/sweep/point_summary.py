@@ -37,7 +37,8 @@ class PointSummary(TypedDict, total=False):
     skipped or is inconclusive.  `references` says, for the cache key of each reference, whether
     it was reused from an earlier pytest run.  `first` is the first Finding of a failure's report;
     `faults` has the phase and the module or parameter of each localised fault.  `notes` apply to
-    any verdict, for example that a rung was left out or that ranks were not forked.
+    any verdict, for example that a rung was left out or that ranks were not forked.  `observed` is
+    the folder of the trace that a pack may be learned from.
     """
 
     point: Required[str]
@@ -49,6 +50,7 @@ class PointSummary(TypedDict, total=False):
     first: NotRequired[FirstSummary]
     faults: NotRequired[list[tuple[str, str]]]
     notes: NotRequired[list[str]]
+    observed: NotRequired[str]
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:

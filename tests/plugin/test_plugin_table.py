@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
 #: Fields of Settings that no option sets: where the sweep is from, and what a hook gives.
-OTHERS = {"sweep_from_ini", "adapters", "judges", "launchers", "root"}
+OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "root"}
 
 #: A value of each field that is not its default, and how the header has it.
 CHANGED = {
@@ -39,6 +39,7 @@ CHANGED = {
     "profile": ("ci", "trainsafe: profile ci"),
     "adapters": (("our:Adapter",), "trainsafe: adapters our:Adapter"),
     "judges": (("our:Judge",), "trainsafe: judges our:Judge"),
+    "relations": (("our:Relation",), "trainsafe: relations our:Relation"),
     "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),

@@ -1,0 +1,64 @@
+"""What `assert_invariants` is given: a fixture, a recorded trace, or an observation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentTypeError
+from pytest_trainsafe.judge.learn.deploy import load_packs, observation_of
+from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn_judge import (
+    LearnJudgement,
+    judge_packs,
+    observed_run,
+    observed_spec,
+    unseen,
+)
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.trace.reader import Trace
+
+
+def judge_given(
+    given: Any, names: Sequence[str], accept: Collection[str]
+) -> tuple[str, LearnJudgement]:
+    """What the run is called in a report, and the judgement of the packs.
+
+    Raises ArgumentTypeError for what cannot be judged, TraceError for a trace that observed
+    nothing, and PackError for a pack that cannot be read.
+    """
+    if isinstance(given, Traces):
+        return _judge_fixture(given, names, accept)
+    known = relations()
+    packs = load_packs(names, Path.cwd(), known)
+    if isinstance(given, (Trace, str, os.PathLike)):
+        trace = given if isinstance(given, Trace) else Trace.open(given)
+        run, missed = observed_run(trace), unseen(trace)
+        what = f"{trace.manifest.program} at {trace.point}"
+    elif hasattr(given, "table") and hasattr(given, "unseen"):
+        run, missed, what = ObservedRun("", [given.table]), list(given.unseen), "the observed run"
+    else:
+        raise ArgumentTypeError(
+            f"assert_invariants was given {shown(given)}; it takes the fixture candidate_trace, a "
+            "recorded trace or its directory, or what observe() yields"
+        )
+    return what, judge_packs(run, packs, known, accept=accept, unseen=missed)
+
+
+def _judge_fixture(
+    given: Traces, names: Sequence[str], accept: Collection[str]
+) -> tuple[str, LearnJudgement]:
+    case = given.case
+    known = relations(case.settings.relations)
+    packs = load_packs(names, Path(case.settings.root), known)
+    spec = observed_spec(case, observation_of(packs, known), given.role)
+    trace = given.runs.get(spec).trace
+    accepted = {*accept, *case.settings.accept}
+    judgement = judge_packs(
+        observed_run(trace), packs, known, accept=accepted, unseen=unseen(trace)
+    )
+    return f"{case.program.path} at {spec.point}", judgement

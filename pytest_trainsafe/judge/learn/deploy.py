@@ -1,0 +1,96 @@
+"""Packs by name, and what must be observed to check them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack
+from pytest_trainsafe.judge.learn.packs.read import PackError, parse_pack, read_pack
+from pytest_trainsafe.judge.learn.packs.update import contradictions
+from pytest_trainsafe.judge.learn.relation import Needs, Relation
+from pytest_trainsafe.trace.run_spec import Observe
+
+#: The folder of a project's packs, below its root directory.
+FOLDER = "invariants"
+
+#: The libraries whose APIs a pack may name.  Observing an API imports its module, and a pack is a
+#: file that may come from anybody, so others are not observed.
+LIBRARIES = (
+    *("torch", "torchdata", "torchvision", "torchtitan", "transformers", "accelerate"),
+    *("deepspeed", "lightning", "megatron"),
+)
+
+
+def pack_path(name: str, root: Path) -> Path:
+    """The file of a project's pack: invariants/NAME.pack below the root directory."""
+    return root / FOLDER / f"{name}{SUFFIX}"
+
+
+def load_packs(
+    names: Collection[str], root: Path, relations: Mapping[str, Relation]
+) -> tuple[Pack, ...]:
+    """The packs of these names and paths, which are relative to the root directory.
+
+    A name is a pack of the project, else one of the package's.  Raises PackError for a pack that
+    does not exist or is damaged, and for packs that contradict each other.
+    """
+    packs = tuple(_load(name, root, relations) for name in names)
+    clashes = contradictions(packs, relations)
+    if clashes:
+        raise PackError(str(clashes[0]))
+    return packs
+
+
+def _load(name: str, root: Path, relations: Mapping[str, Relation]) -> Pack:
+    if name.endswith(SUFFIX):
+        return read_pack(root / name, relations)
+    own = pack_path(name, root)
+    if own.exists():
+        return read_pack(own, relations)
+    shipped = shipped_packs()
+    if name not in shipped:
+        raise PackError(
+            f"there is no pack {shown(name)}: {own} does not exist, and the packs of "
+            f"pytest-trainsafe are {listing(shipped) or 'none'}{nearest(name, shipped)}"
+        )
+    file = resources.files("pytest_trainsafe.invariants") / f"{name}{SUFFIX}"
+    return parse_pack(file.read_text(encoding="utf-8"), str(file), relations)
+
+
+def shipped_packs() -> list[str]:
+    """The names of the package's own packs."""
+    files = resources.files("pytest_trainsafe.invariants").iterdir()
+    return sorted(each.name.removesuffix(SUFFIX) for each in files if each.name.endswith(SUFFIX))
+
+
+def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
+    """What the packs' invariants are about."""
+    needs = Needs()
+    for claim in {each.claim for pack in packs for each in pack.invariants}:
+        needs |= relations[claim.relation].needs(claim)
+    return needs
+
+
+def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Observe:
+    """What ranks observe so that the packs can be checked, and nothing else."""
+    needs = needs_of(packs, relations)
+    apis = {api for api in needs.apis if api.partition(".")[0] in LIBRARIES}
+    patterns = {pattern for kind in needs.variables for pattern in variable_patterns(*kind)}
+    return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(patterns)))
+
+
+def variable_patterns(kind: str, attribute: str) -> tuple[str, ...]:
+    """The patterns of `observe(variables=...)` for one kind of variable.
+
+    A kind is the type of a part of the model ("torch.nn.Parameter"), or the role of another object
+    ("optimizer.param_groups"), of which there may be several: "optimizer1.param_groups.0".
+    """
+    head, _, rest = kind.partition(".")
+    if head == "torch":
+        return (f"{kind}.{attribute}",)
+    below = f".{rest}" if rest else ""
+    names = (head, f"{head}[0-9]*", f"{head}.[0-9]*")
+    return tuple(f"{name}{below}{tail}.{attribute}" for name in names for tail in ("", ".*"))

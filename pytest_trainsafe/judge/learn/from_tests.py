@@ -1,0 +1,50 @@
+"""Learns a pack from the healthy tests of a pytest run, once all of them have passed or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trainsafe.judge.learn.deploy import pack_path
+from pytest_trainsafe.judge.learn.inference.learn import Progress, learn
+from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of, write_pack
+from pytest_trainsafe.judge.learn.packs.read import read_pack
+from pytest_trainsafe.judge.learn.packs.update import Update, update
+from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judge.learn.run import ObservedRun
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPack:
+    """What a pytest run learned: the pack's file, what changed in it, and how much was read."""
+
+    path: Path
+    update: Update
+    runs: int
+    programs: int
+    records: int
+
+
+def learn_pack(
+    name: str,
+    root: Path,
+    runs: Sequence[ObservedRun],
+    own: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> LearnedPack:
+    """Learn invariants of the runs and write them into invariants/NAME.pack below `root`.
+
+    Invariants that the pack had and the runs do not support stay in it, and are listed.
+    Raises LearnError for runs that nothing can be learned from, and PackError if the pack is
+    damaged.
+    """
+    known = relations(own)
+    path = pack_path(name, root)
+    before = read_pack(path, known) if path.exists() else Pack(name, ())
+    learned = learn(runs, own=own, progress=progress)
+    changes = update(before, pack_of(name, learned))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_pack(changes.pack, path, known)
+    programs = {run.program for run in runs}
+    return LearnedPack(path, changes, len(runs), len(programs), sum(run.records for run in runs))

@@ -214,11 +214,13 @@ def assert_invariants(
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.learn import learn_message
 
-    if not packs or not all(isinstance(pack, str) for pack in packs):
-        wrong = next((pack for pack in packs if not isinstance(pack, str)), None)
+    given_packs: tuple[object, ...] = packs
+    wrong = [pack for pack in given_packs if not isinstance(pack, str)]
+    if wrong or not packs:
         raise ArgumentTypeError(
             "assert_invariants takes the names of packs after the run, such as "
-            f'assert_invariants(candidate_trace, "pytorch"), not {described(wrong)}'
+            'assert_invariants(candidate_trace, "pytorch"), and was given '
+            f"{described(wrong[0]) if wrong else 'none'}"
         )
     _require_options("assert_invariants", (), accept)
     try:

@@ -56,7 +56,10 @@ def findings_of(judgement: Judgement) -> list[str]:
 
 def _rows(finding: Finding, label: str) -> Sequence[str]:
     about = f"{finding.about}: " if finding.about is not None else ""
-    lines = row(label, f"{about}{finding.message} ({finding.check})")
+    first, *more = finding.message.splitlines()
+    lines = row(label, f"{about}{first} ({finding.check})")
+    for each in more:
+        lines += row("", each.strip())
     if finding.pattern is not None and finding.pattern.cause:
         lines += row("so", finding.pattern.cause)
     if finding.source:

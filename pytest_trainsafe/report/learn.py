@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,16 +37,26 @@ def learn_message(judgement: LearnJudgement, what: str) -> str:
     return "\n".join(lines)
 
 
-def learned_lines(settings: Settings, summaries: Sequence[tuple[str, PointSummary]]) -> list[str]:
-    """Learns the pack that the settings name from the tests that passed; what to print of it."""
+def learned_lines(
+    settings: Settings, summaries: Sequence[tuple[str, PointSummary]], failed: Collection[str] = ()
+) -> list[str]:
+    """Learns the pack that the settings name from the tests that passed; what to print of it.
+
+    `failed` has the node ids of tests that failed, whatever their verdict.
+    """
     from pytest_trainsafe.judge.learn.from_tests import learn_pack
     from pytest_trainsafe.judge.learn_judge import observed_run
     from pytest_trainsafe.trace.reader import Trace
 
     kept = [(nodeid, s) for nodeid, s in summaries if s.get("observed")]
-    passed = [summary for _, summary in kept if summary["verdict"] == "pass"]
-    refused = [(nodeid, s["verdict"]) for nodeid, s in kept if s["verdict"] != "pass"]
-    lines = [f"not learned from {nodeid}: its verdict is {why}" for nodeid, why in refused]
+    passed, lines = [], []
+    for nodeid, summary in kept:
+        if summary["verdict"] == "pass" and nodeid not in failed:
+            passed.append(summary)
+        else:
+            why = summary["verdict"]
+            why = "the test failed" if why == "pass" else f"its verdict is {why}"
+            lines.append(f"not learned from {nodeid}: {why}")
     if not passed:
         why = "no healthy test passed" if kept else "no test that ran is marked healthy=True"
         return [*lines, f"no pack was written, because {why}"]

@@ -63,8 +63,9 @@ def write_learned(reporter: pytest.TerminalReporter) -> None:
 
     stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
     summaries = collect_summaries(report for group in stats.values() for report in group)
+    failed = {r.nodeid for group in ("failed", "error") for r in stats.get(group, ())}
     reporter.write_sep("=", "trainsafe: learned invariants")
-    for line in learned_lines(settings, summaries):
+    for line in learned_lines(settings, summaries, failed):
         reporter.write_line(line)
 
 

@@ -36,7 +36,7 @@ def judge_given(
     known = relations()
     packs = load_packs(names, Path.cwd(), known)
     if isinstance(given, (Trace, str, os.PathLike)):
-        trace = given if isinstance(given, Trace) else Trace.open(given)
+        trace = given if isinstance(given, Trace) else Trace.open(os.fspath(given))
         run, missed = observed_run(trace), unseen(trace)
         what = f"{trace.manifest.program} at {trace.point}"
     elif hasattr(given, "table") and hasattr(given, "unseen"):

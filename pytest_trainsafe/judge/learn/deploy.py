@@ -77,7 +77,9 @@ def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
 def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Observe:
     """What ranks observe so that the packs can be checked, and nothing else."""
     needs = needs_of(packs, relations)
-    apis = {api for api in needs.apis if api.partition(".")[0] in LIBRARIES}
+    # "torch.optim.*.step" is a method of every class there; all of these are observed.
+    names = {api.partition(".*")[0] for api in needs.apis}
+    apis = {api for api in names if api.partition(".")[0] in LIBRARIES}
     patterns = {pattern for kind in needs.variables for pattern in variable_patterns(*kind)}
     return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(patterns)))
 

@@ -1,0 +1,124 @@
+"""A project learns a pack from its healthy tests, and later tests must keep its invariants."""
+
+from __future__ import annotations
+
+import pytest
+
+PROGRAM = """
+import torch
+from torch import nn
+
+
+def train(ctx, fault=""):
+    model = nn.Linear(4, 3).to(ctx.dtype)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ctx.watch(model, optimizer)
+    for step in range(3):
+        with ctx.step():
+            if fault != "no zero_grad":
+                optimizer.zero_grad()
+            for index in ctx.microbatches(2):
+                with ctx.microbatch(index):
+                    torch.manual_seed(10 * step + index)
+                    loss = model(torch.randn(5, 4, dtype=ctx.dtype)).square().mean()
+                    ctx.loss(loss)
+                    loss.backward()
+            if ctx.point.size("dp") > 1 and fault != "no reduction":
+                for parameter in model.parameters():
+                    torch.distributed.all_reduce(parameter.grad, group=ctx.group("dp"))
+            optimizer.step()
+"""
+
+HEALTHY = """
+import pytest
+from program import train
+from pytest_trainsafe import assert_trainsafe
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], healthy=True)
+def test_it_trains(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], healthy=True, seed=1)
+def test_that_fails_for_another_reason(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+    assert False
+"""
+
+CHECKED = """
+import pytest
+from program import train
+from pytest_trainsafe import TrainsafeFailure, assert_invariants, assert_trainsafe
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], packs=["ours"])
+def test_a_healthy_program_keeps_them(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], args={"fault": "no zero_grad"})
+def test_a_fault_that_both_share_breaks_one(candidate_trace):
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_invariants(candidate_trace, "ours")
+    [finding, *_] = failure.value.findings
+    assert finding.judge == "learn"
+    assert dict(finding.evidence)["step"] == 1
+    assert "zero_grad" in str(failure.value)
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], candidate_args={"fault": "no reduction"})
+def test_ranks_that_diverge_break_one_between_ranks(candidate_trace):
+    with pytest.raises(TrainsafeFailure, match="is equal on the ranks"):
+        assert_invariants(candidate_trace, "ours")
+
+"""
+
+
+def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(program=PROGRAM, test_healthy=HEALTHY, test_checked=CHECKED)
+
+    learned = pytester.runpytest_subprocess("test_healthy.py", "--trainsafe-learn=ours")
+    learned.assert_outcomes(passed=1, failed=1)
+    learned.stdout.fnmatch_lines(
+        [
+            "not learned from *test_that_fails_for_another_reason*: the test failed",
+            "learned from 1 run of 1 program (* records): * invariants in *invariants/ours.pack",
+            "* new: *",
+        ]
+    )
+    pack = (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8")
+    assert 'program "program:train" = {' in pack
+
+    pytester.runpytest_subprocess("test_checked.py").assert_outcomes(passed=3)
+    again = pytester.runpytest_subprocess(
+        "test_healthy.py", "-k", "trains", "--trainsafe-learn=ours"
+    )
+    again.stdout.fnmatch_lines(["the rules are the same as before"])
+    assert (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8") == pack
+
+
+def test_without_a_healthy_test_no_pack_is_written(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+
+    result = pytester.runpytest("--trainsafe-learn=ours")
+    result.stdout.fnmatch_lines(
+        ["no pack was written, because no test that ran is marked healthy=True"]
+    )
+    assert not (pytester.path / "invariants").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--trainsafe-learn", "tests/test_x.py"], "*write --trainsafe-learn=NAME before it*"),
+        (["--trainsafe-packs=a b"], "*--trainsafe-packs takes names of packs*not 'a b'*"),
+    ],
+)
+def test_a_word_that_is_no_name_is_refused(
+    pytester: pytest.Pytester, given: list[str], message: str
+) -> None:
+    result = pytester.runpytest(*given)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])

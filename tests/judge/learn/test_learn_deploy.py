@@ -1,0 +1,72 @@
+"""Packs are found by name, and only what they are about is observed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.judge.learn.deploy import (
+    load_packs,
+    observation_of,
+    pack_path,
+    variable_patterns,
+)
+from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesis
+from pytest_trainsafe.judge.learn.packs.pack import Pack, write_pack
+from pytest_trainsafe.judge.learn.packs.read import PackError
+from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.record.observe.selection import Wanted
+
+RELATIONS = relations()
+
+
+def _pack(name: str, *apis: str) -> Pack:
+    made = [
+        Invariant(hypothesis("contain", api=api, inner="torch.add"), support=(Support("p", 3),))
+        for api in apis
+    ]
+    return Pack(name, tuple(made), {"p": {}})
+
+
+def test_a_name_is_a_pack_of_the_project_and_a_path_any_file(tmp_path: Path) -> None:
+    own = pack_path("ours", tmp_path)
+    own.parent.mkdir()
+    write_pack(_pack("ours", "torch.optim.*.step"), own, RELATIONS)
+
+    for given in ("ours", "invariants/ours.pack", str(own)):
+        [pack] = load_packs([given], tmp_path, RELATIONS)
+        assert [each.claim["api"] for each in pack.invariants] == ["torch.optim.*.step"]
+
+
+def test_a_pack_that_does_not_exist_is_named_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(PackError, match=r"no pack 'ourz': .*invariants/ourz\.pack does not exist"):
+        load_packs(["ourz"], tmp_path, RELATIONS)
+
+
+def test_apis_of_a_family_are_observed_and_those_of_other_packages_are_not() -> None:
+    pack = _pack("p", "torch.optim.*.step", "torch.nn.functional.dropout", "antigravity.fly")
+
+    assert observation_of([pack], RELATIONS).apis == (
+        "torch.add",
+        "torch.nn.functional.dropout",
+        "torch.optim",
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "name"),
+    [
+        ("torch.nn.Parameter", "grad", "torch.nn.Parameter"),
+        ("optimizer.param_groups", "lr", "optimizer.param_groups.0"),
+        ("optimizer.state", "step", "optimizer1.state.model.weight"),
+        ("scheduler", "last_epoch", "scheduler.0"),
+        ("sampler", "epoch", "sampler"),
+    ],
+)
+def test_the_patterns_of_a_kind_take_its_variables(kind: str, attribute: str, name: str) -> None:
+    wanted = Wanted(variable_patterns(kind, attribute))
+
+    assert wanted.takes(name, name, attribute)
+    assert not wanted.takes(name, name, f"{attribute}x")
+    assert not wanted.takes("other.0", "other", attribute)

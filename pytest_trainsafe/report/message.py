@@ -46,12 +46,12 @@ def message_of(judgement: LadderJudgement) -> str:
         judgement.rungs,
         case.nodeid if case is not None else "",
         judgement.left_out,
-        _options(case.settings) if case is not None else "",
+        options_of(case.settings) if case is not None else "",
         judgement.located,
     )
 
 
-def _options(settings: Settings) -> str:
+def options_of(settings: Settings) -> str:
     """The options that, together with the node id, rerun the same test with the same settings."""
     default = Settings()
     words = []
@@ -101,7 +101,7 @@ def failure_message(
 def rerun(judgement: LadderJudgement) -> list[str]:
     """The row with the command that reruns the test."""
     case = judgement.case
-    return [] if case is None else _rerun(case.nodeid, _options(case.settings))
+    return [] if case is None else _rerun(case.nodeid, options_of(case.settings))
 
 
 def _rerun(nodeid: str, options: str) -> list[str]:

@@ -26,7 +26,7 @@ from pytest_trainsafe.fixtures.core import (
     trainsafe,
 )
 from pytest_trainsafe.report.summary import write_summary
-from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
+from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
     "_trainsafe_cell",
@@ -159,9 +159,6 @@ def _in_use(config: pytest.Config) -> bool:
 
 
 def _fuzzing(item: pytest.Item) -> AbstractContextManager[None]:
-    """What surrounds the run of a fuzz test; nothing if no test module has made one."""
-    if "pytest_trainsafe.fuzz.decorator" not in sys.modules:
-        return nullcontext()
-    from pytest_trainsafe.fuzz.decorator import fuzzing
-
-    return fuzzing(item)
+    """What surrounds the run of a test that `trainsafe_fuzz` made; nothing for other tests."""
+    fuzzing = getattr(getattr(item, "obj", None), FUZZING, None)
+    return fuzzing(item) if fuzzing is not None else nullcontext()

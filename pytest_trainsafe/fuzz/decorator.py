@@ -1,7 +1,7 @@
 """`trainsafe_fuzz`: a test whose Points hypothesis chooses.
 
 The test that it makes is one of hypothesis: `@example`, `@seed`, profiles and the options of its
-pytest plugin apply.  The pytest hook around each test calls `fuzzing`.
+pytest plugin apply.  The plugin calls `fuzzing` around its run.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from pytest_trainsafe.fuzz.health import require_mostly_valid
 from pytest_trainsafe.fuzz.replay import Replay
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
-from pytest_trainsafe.sweep.collect import FUZZ
-
-#: The attribute of a fuzz test with its PointSource and the parameters that examples give.
-_SOURCE = "_trainsafe_source"
+from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
 
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 #: Health checks about time and size, which say nothing about examples that train models.
@@ -72,11 +69,12 @@ def trainsafe_fuzz(
             )
         example, takes = _example_of(function, source)
         test: Any = hypothesis.given(point=points_of(source))(example)
-        test = _settings(function, source, max_examples)(test)
         if derandomize:
             test = hypothesis.seed(0)(test)
+        # After the seed, which sets the database to None.
+        test = _settings(source, max_examples)(test)
         setattr(test, FUZZ, tuple(axis.name for axis, _ in source.declaration.axes))
-        setattr(test, _SOURCE, (source, takes))
+        setattr(test, FUZZING, functools.partial(fuzzing, source, takes))
         return test  # type: ignore[no-any-return]  # what hypothesis makes has the type Any here
 
     return decorate
@@ -105,7 +103,7 @@ def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[st
     return example, takes
 
 
-def _settings(function: Test, source: PointSource, most: int | None) -> hypothesis.settings:
+def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
     """The settings of hypothesis: those of the profile, without deadlines and explanations."""
     profile = hypothesis.settings()
     words: dict[str, Any] = {} if most is None else {"max_examples": most}
@@ -122,14 +120,8 @@ def _settings(function: Test, source: PointSource, most: int | None) -> hypothes
 
 
 @contextlib.contextmanager
-def fuzzing(item: pytest.Item) -> Iterator[None]:
-    """Prepares a fuzz test for its run; does nothing for other tests."""
-    given = getattr(getattr(item, "obj", None), _SOURCE, None)
-    if given is None:
-        yield
-        return
-    source, takes = given
-    assert isinstance(item, pytest.Function)
+def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -> Iterator[None]:
+    """Prepares a fuzz test for its run in pytest, and ends it."""
 
     def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         reason: str | None = item.ihook.pytest_trainsafe_valid_point(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Settings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.examples import Examples
 
 
-@dataclass(eq=False)
 class PointSource:
     """The declaration of a fuzz test, and while it runs the Points of this run.
 
@@ -33,15 +32,17 @@ class PointSource:
     `settled` replaces drawn Points that fail for the same reason by the smallest one.
     """
 
-    declaration: Declaration
-    max_world_size: int
-    narrowed: bool = False
-    examples: Examples | None = None
-    settled: Callable[[Point], Point] | None = None
-    space: Space = field(init=False)
+    def __init__(self, declaration: Declaration, max_world_size: int) -> None:
+        self.declaration = declaration
+        self.max_world_size = max_world_size
+        self.narrowed = False
+        self.examples: Examples | None = None
+        self.settled: Callable[[Point], Point] | None = None
+        self.space = self._space(declaration, Settings(), no_rule)
 
-    def __post_init__(self) -> None:
-        self.space = self._space(self.declaration, Settings(), no_rule)
+    def __repr__(self) -> str:
+        axes = ", ".join(axis.name for axis, _ in self.declaration.axes)
+        return f"<points of {self.declaration.program.name} over {axes}>"
 
     def begin(self, settings: Settings, rule: Rule) -> None:
         """Takes the settings of this run.  Raises SweepError if no Point is valid under them."""

@@ -26,12 +26,9 @@ from pytest_trainsafe.sweep.covering.cells import cover_text
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
-from pytest_trainsafe.sweep.signature import MARKER, param_marks
+from pytest_trainsafe.sweep.signature import FUZZ, MARKER, param_marks
 
 T = TypeVar("T")
-
-#: The attribute of a test function that `trainsafe_fuzz` made; it has the names of its axes.
-FUZZ = "trainsafe_fuzz"
 
 
 def fuzzed_axes(item: pytest.Item) -> tuple[str, ...]:

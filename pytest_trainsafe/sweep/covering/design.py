@@ -15,6 +15,7 @@ values on every machine and in every version of Python, so a design is the same 
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -34,9 +35,10 @@ Valid = Callable[[Row], bool]
 #: number of tuples of rows that they may compare in all: a second or two.
 RESTARTS, MAX_COMPARED = 24, 250_000
 #: Designs of a product that is not enumerated, and rows that are built for each new row of one.
-BUILT, CANDIDATES = 3, 24
-#: Rows that are tried before a tuple of such a product is given up.
-TRIES = 2_000
+BUILT, CANDIDATES = 2, 12
+#: Rows that are tried before a tuple of such a product is given up: all of them up to EXHAUSTED,
+#: else random ones.
+EXHAUSTED, TRIES = 2_000, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ def _smaller(chosen: Sequence[int], parts: Sequence[frozenset[Part]]) -> list[in
 
 def _built(levels: Sequence[int], groups: Sequence[tuple[int, ...]], valid: Valid) -> Design:
     """A design of a product that is too large to enumerate."""
+    valid = functools.cache(valid)
     base = _some_valid(levels, valid, Random(0))
     if base is None:
         return Design((), None, 0, 0)
@@ -128,40 +131,46 @@ def _built(levels: Sequence[int], groups: Sequence[tuple[int, ...]], valid: Vali
         for group in groups
         for values in itertools.product(*(range(levels[axis]) for axis in group))
     ]
-    made = (
-        _built_around(dict.fromkeys(every), levels, groups, valid, base, Random(seed))
-        for seed in range(BUILT)
-    )
-    return min(made, key=lambda each: (each.undecided, len(each.rows)))
+    impossible: dict[Part, bool] = {}
+    made = []
+    for seed in range(BUILT):
+        left = dict.fromkeys(part for part in every if part not in impossible)
+        rows = _rows_around(left, impossible, levels, groups, valid, base, Random(seed))
+        made.append(tuple(sorted(rows)))
+    undecided = sum(impossible.values())
+    covered = len(every) - len(impossible)
+    return Design(min(made, key=len), None, covered, undecided)
 
 
-def _built_around(
+def _rows_around(
     left: dict[Part, None],
+    impossible: dict[Part, bool],
     levels: Sequence[int],
     groups: Sequence[tuple[int, ...]],
     valid: Valid,
     base: Row,
     random: Random,
-) -> Design:
-    """A design of rows that are each built around a tuple in `left`, which is empty at the end."""
+) -> list[Row]:
+    """Rows that are each built around a tuple in `left`, which is empty at the end.
+
+    Tuples for which no valid row is found are added to `impossible`, with whether some of their
+    rows were not tried.
+    """
     rows: list[Row] = []
-    covered = undecided = 0
     while left:
-        part = _rarest(left, levels)
+        part = _rarest(left)
         found = _best_with(part, left, levels, groups, valid, base, random)
         if found is None:
             del left[part]
-            undecided += not _exhausted(part, levels)
+            impossible[part] = not _exhausted(part, levels)
             continue
         rows.append(found)
         for each in _parts(found, groups):
-            if each in left:
-                del left[each]
-                covered += 1
-    return Design(tuple(sorted(rows)), None, covered, undecided)
+            left.pop(each, None)
+    return rows
 
 
-def _rarest(left: dict[Part, None], levels: Sequence[int]) -> Part:
+def _rarest(left: dict[Part, None]) -> Part:
     """An uncovered tuple with the value that most uncovered tuples have."""
     counts = Counter(pair for part in left for pair in zip(*part, strict=True))
     most = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]))
@@ -187,7 +196,19 @@ def _best_with(
                 best = gain, row
     if best is not None:
         return best[1]
-    return next((row for row in _rows_with(part, levels, random) if valid(row)), None)
+    near = _rows_near(part, base, levels)
+    return next(filter(valid, itertools.chain(near, _rows_with(part, levels, random))), None)
+
+
+def _rows_near(part: Part, base: Row, levels: Sequence[int]) -> Iterator[Row]:
+    """The rows with `part` that differ from a valid row in at most two other axes."""
+    fixed = dict(zip(*part, strict=True))
+    row = tuple(fixed.get(axis, value) for axis, value in enumerate(base))
+    free = [axis for axis in range(len(levels)) if axis not in fixed]
+    for one, other in itertools.combinations(free, 2) if len(free) > 1 else ():
+        for values in itertools.product(range(levels[one]), range(levels[other])):
+            changed = {one: values[0], other: values[1]}
+            yield tuple(changed.get(axis, value) for axis, value in enumerate(row))
 
 
 def _filled(
@@ -228,7 +249,7 @@ def _towards(base: Row, row: Row, part: Part, valid: Valid, random: Random) -> R
 
 def _exhausted(part: Part, levels: Sequence[int]) -> bool:
     """Whether `_rows_with` yields every row with `part`."""
-    return math.prod(n for axis, n in enumerate(levels) if axis not in part[0]) <= TRIES
+    return math.prod(n for axis, n in enumerate(levels) if axis not in part[0]) <= EXHAUSTED
 
 
 def _rows_with(part: Part, levels: Sequence[int], random: Random) -> Iterator[Row]:

@@ -112,13 +112,32 @@ class _Search:
         )
 
     def _vary(self, axis: str, value: AxisValue, found: dict[Result, list[AxisValue]]) -> bool:
-        """Notes how the test ends with another value of one axis alone; whether it was run."""
+        """Notes how the test ends with another value of one axis alone; whether that is known."""
         point = self.space.point({**dict(self.smallest), axis: value})
-        result = self._result(point) if self.space.is_valid(point) else None
+        if self.space.is_reference(point):
+            result: Result | None = self._without_axis(axis, point)
+        else:
+            result = self._result(point) if self.space.is_valid(point) else None
         if result is None:
             return False
         found[result].append(value)
         return True
+
+    def _without_axis(self, axis: str, reference: Point) -> Result:
+        """How the test ends without the only parallel axis.
+
+        The reference itself passes, whatever the failure needs.  What tells whether it needs this
+        axis are the Points at which another one is parallel instead.
+        """
+        values = dict(reference)
+        for name in self.space.mesh_axes:
+            for value in self.space.values[name] if name != axis else ():
+                point = self.space.point({**values, name: value})
+                if self.space.is_valid(point):
+                    if self._result(point) == "fails":
+                        return "fails"
+                    break
+        return "passes"
 
     def _is_implied(self, effect: AxisEffect, needed: Sequence[str]) -> bool:
         """Whether the rules allow no cheaper value of an axis while the needed axes keep theirs."""

@@ -29,6 +29,9 @@ TRIES = 200
 #: Combinations of mesh axes of one space, and the reasons of an error.
 MAX_MESHES, MAX_REASONS = 10_000, 8
 
+#: Why a Point that all rules allow is not in a space.
+IS_REFERENCE = "the candidate is the reference itself here"
+
 Values = dict[str, AxisValue]
 T = TypeVar("T")
 
@@ -87,13 +90,17 @@ class Space:
             rules = (*self.declaration.program.rules, self.rule)
             cell = cell_of(self.declaration, point, self.settings, rules)
             if cell.invalid is None and self._is_reference(cell):
-                cell = replace(cell, invalid="the candidate is the reference itself here")
+                cell = replace(cell, invalid=IS_REFERENCE)
             self._cells[point] = cell
         return cell
 
     def is_valid(self, point: Point) -> bool:
         """Whether a Point is in the space."""
         return self.cell(point).invalid is None
+
+    def is_reference(self, point: Point) -> bool:
+        """Whether a Point is left out only because the candidate is the reference itself there."""
+        return self.cell(point).invalid == IS_REFERENCE
 
     def _is_reference(self, cell: Cell) -> bool:
         case = cell.case

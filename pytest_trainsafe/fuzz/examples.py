@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -139,33 +139,31 @@ class Examples:
         case = self._source.space.cell(point).case
         return replace(case, settings=replace(case.settings, localize=0.0))
 
-    def _judged(
-        self,
-        case: Case,
-        test: Callable[..., object],
-        candidate_of: Callable[[Traces], Traces] = lambda traces: traces,
-    ) -> Outcome:
+    def _judged(self, case: Case, test: Callable[..., object]) -> Outcome:
         """Runs the test at one Case."""
         unavailable = case.program.traits.unavailable
         reason = unavailable(case) if unavailable is not None else ""
         if reason:
             self._unavailable[reason] = None
             reject()
-        given: dict[str, Any] = {"trainsafe": case, "point": case.point}
-        with self._traces(case, candidate_of) as traces:
-            given.update(traces)
-            try:
-                test(**{name: given[name] for name in self._takes})
-            except pytest.xfail.Exception:
-                raise
-            except (Exception, pytest.fail.Exception) as error:
-                return Outcome(error.with_traceback(None), kind_of(error))
+        with self._traces(case) as traces:
+            return self._tested(case, test, traces)
+
+    def _tested(
+        self, case: Case, test: Callable[..., object], traces: Mapping[str, Traces]
+    ) -> Outcome:
+        """Calls the test with the Traces of a Case."""
+        given: dict[str, Any] = {"trainsafe": case, "point": case.point, **traces}
+        try:
+            test(**{name: given[name] for name in self._takes})
+        except pytest.xfail.Exception:
+            raise
+        except (Exception, pytest.fail.Exception) as error:
+            return Outcome(error.with_traceback(None), kind_of(error))
         return Outcome()
 
     @contextlib.contextmanager
-    def _traces(
-        self, case: Case, candidate_of: Callable[[Traces], Traces]
-    ) -> Iterator[dict[str, Traces]]:
+    def _traces(self, case: Case) -> Iterator[dict[str, Traces]]:
         """The Traces of a Case, by the parameters of the test; none if it takes none."""
         if not self._takes & _TRACES:
             yield {}
@@ -173,7 +171,7 @@ class Examples:
         session = get_session(self._item._request)
         session.next = None
         reference = session.reference(case)
-        candidate = candidate_of(session.candidate(case))
+        candidate = session.candidate(case)
         candidate.runs.publish = self._summaries.append
         try:
             yield {"candidate_trace": candidate, "reference_trace": reference}
@@ -221,27 +219,20 @@ class Examples:
         self, point: Point, outcome: Outcome, test: Callable[..., object]
     ) -> tuple[str, str] | None:
         """Why a failure is flaky, and what the determinism judge says; None if it is not flaky."""
-        case = self._quick(point)
-        again = self._judged(case, test, repeated)
-        if again.kind != outcome.kind:
-            ends = "passes" if again.error is None else "fails in another way"
-            return f"run again with the same values, the test {ends}", self._cause(point)
-        if not isinstance(outcome.error, TrainsafeFailure):
-            return None
-        with self._traces(case, lambda traces: traces) as traces:
+        case, why, cause = self._quick(point), "", ""
+        with self._traces(case) as traces:
             candidate = traces.get("candidate_trace")
-            why = difference_text(candidate, outcome.error.findings) if candidate else ""
-        return (why, self._cause(point)) if why else None
-
-    def _cause(self, point: Point) -> str:
-        """What the determinism judge says about a candidate's Run."""
-        case = self._source.space.cell(point).case
-        with self._traces(case, lambda traces: traces) as traces:
-            candidate = traces.get("candidate_trace")
-            try:
-                return cause_text(candidate) if candidate else ""
-            except GroupFailure as error:
-                return f"not known: {text_of(error).partition(chr(10))[0]}"
+            second = {**traces, "candidate_trace": repeated(candidate)} if candidate else traces
+            again = self._tested(case, test, second)
+            if again.kind != outcome.kind:
+                ends = "passes" if again.error is None else "fails in another way"
+                why = f"run again with the same values, the test {ends}"
+            elif candidate and isinstance(outcome.error, TrainsafeFailure):
+                why = difference_text(candidate, outcome.error.findings)
+            if why and candidate:
+                whole = self._source.space.cell(point).case
+                cause = cause_text(replace(candidate, case=whole))
+        return (why, cause) if why else None
 
     def _summary(self) -> PointSummary:
         """One summary of all examples: the worst verdict, its rungs, and the seconds of all."""

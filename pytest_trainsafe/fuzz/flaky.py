@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: The share of a failure's error by which repeated Runs may differ.
 ALLOWED_SHARE = 0.1
+#: The relative distance that no rounding explains, where no tensor fails.
+MAX_DISTANCE = 1e-2
 
 
 def repeated(candidate: Traces) -> Traces:
@@ -31,12 +33,17 @@ def repeated(candidate: Traces) -> Traces:
 
 
 def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:
-    """How the failing tensor differs between two executions of the same Run; "" if it does not."""
+    """How a tensor differs between two executions of the same Run; "" if it does not matter.
+
+    The tensor is the failing one.  Without one, as in an inconclusive comparison, it is the first
+    that differs, if it differs by more than rounding could explain.
+    """
     lead = next((f for f in findings if f.verdict == "fail" and f.where is not None), None)
+    dtype = lead.dtype if lead is not None and lead.dtype else candidate.case.rungs[0]
+    first, second = candidate.at(dtype), repeated(candidate).at(dtype)
     if lead is None or lead.where is None or lead.error is None:
-        return ""
-    dtype = lead.dtype or candidate.case.rungs[0]
-    distance = _distance(candidate.at(dtype), repeated(candidate).at(dtype), lead.where)
+        return _first_difference(first, second)
+    distance = _distance(first, second, lead.where)
     least = ALLOWED_SHARE * lead.error if math.isfinite(lead.error) else ALLOWED_SHARE
     if not distance or distance < least:
         return ""
@@ -46,11 +53,27 @@ def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:
     )
 
 
+def _first_difference(first: Trace, second: Trace) -> str:
+    from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+
+    found = first_divergence(first, second)
+    if found is None or found.where is None:
+        return ""
+    distance = _distance(first, second, found.where)
+    if distance < MAX_DISTANCE:
+        return ""
+    return f"two executions of the same Run differ by {distance:.1e} at {found.where}"
+
+
 def cause_text(candidate: Traces) -> str:
     """What the determinism judge says about the Run, "" if its repetition has the same bits."""
     from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
+    from pytest_trainsafe.launch import GroupFailure
 
-    findings = judge_determinism(candidate, 2).findings
+    try:
+        findings = judge_determinism(candidate, 2).findings
+    except GroupFailure as failure:
+        return f"not known, because a Run ended: {str(failure).partition(chr(10))[0]}"
     if not findings:
         return ""
     first = findings[0]

@@ -213,7 +213,7 @@ class Examples:
             options_of(replace(smallest.settings, sweep=())),
         )
         findings = error.findings if isinstance(error, TrainsafeFailure) else ()
-        return lambda: FuzzFailure(text, findings, interaction)
+        return lambda: FuzzFailure(text, findings, interaction, examples)
 
     def _why_flaky(
         self, point: Point, outcome: Outcome, test: Callable[..., object]

@@ -13,12 +13,20 @@ class FuzzFailure(TrainsafeFailure):
     """A fuzz test failed at some Point.
 
     `interaction` has the smallest failing Point and the axes that the failure needs; `findings`
-    are those of the judges at that Point.
+    are those of the judges at that Point.  `examples` is the number of Points that had been run
+    when the first one failed.
     """
 
-    def __init__(self, report: str, findings: Sequence[Finding], interaction: Interaction) -> None:
+    def __init__(
+        self,
+        report: str,
+        findings: Sequence[Finding],
+        interaction: Interaction,
+        examples: int,
+    ) -> None:
         super().__init__(report, findings)
         self.interaction = interaction
+        self.examples = examples
 
 
 class FlakyProgram(TrainsafeFailure):

@@ -33,7 +33,6 @@ def test_a_failure_is_reduced_to_its_axes_with_an_example_line_and_a_command(fuz
             f"E *example * @example(point=Point.of({point}))",
             f"E *rerun * pytest test_buggy.py::test_buggy --trainsafe-sweep {SMALLEST}",
             "E *AssertionError: planted",
-            "E *Failing test case: test_buggy(",
             f"E *   point=Point.of({point}),",
         ]
     )

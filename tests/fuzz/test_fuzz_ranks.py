@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import noisy_program
 import pytest
 
-from pytest_trainsafe import FlakyProgram, FuzzFailure, Point, assert_trainsafe, trainsafe_fuzz
+from pytest_trainsafe import FlakyProgram, FuzzFailure, Point, assert_trainsafe
 from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.fuzz.examples import Examples
 from pytest_trainsafe.fuzz.source import point_source
@@ -60,14 +62,9 @@ def test_a_bug_of_tp_and_cp_is_reduced_to_them(examples):
     assert "layernorm" in lead.where.path
 
 
-@trainsafe_fuzz(
-    gpt.train, max_examples=3, max_world_size=2, tp=..., cp=..., tied=[False, True], args=SMALL
-)
-def test_a_clean_model_passes(candidate_trace, reference_trace):
-    candidate_trace.case = replace(
-        candidate_trace.case, settings=replace(candidate_trace.case.settings, dtypes=("float64",))
-    )
-    assert_trainsafe(candidate_trace, reference_trace)
+#: The example of the documentation is the clean program: hypothesis' test, collected here.
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/fuzz/test_gpt_fuzz.py"
+test_gpt_trains_like_one_device = runpy.run_path(str(EXAMPLE))["test_gpt_trains_like_one_device"]
 
 
 def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples):

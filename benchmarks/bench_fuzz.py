@@ -6,11 +6,13 @@ the same search without Runs.  The whole takes about an hour on two cores:
 
     python benchmarks/bench_fuzz.py
     python benchmarks/bench_fuzz.py --only cp-layernorm-grads zero-gather-lost
+    python benchmarks/bench_fuzz.py --cover     # which bugs covering designs trigger; no Runs
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 import time
@@ -26,20 +28,22 @@ from pytest_trainsafe.fuzz.failure import FuzzFailure
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.report.interaction import interaction_text
+from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.product import cells
 from pytest_trainsafe.sweep.search.interaction import Interaction
 from pytest_trainsafe.sweep.search.minimise import minimise
 from pytest_trainsafe.sweep.search.space import no_rule
 
 #: The axes of each program; in float64, where every bug of logic shows.
 TRANSFORMER: dict[str, Any] = {
-    **dict.fromkeys(("tp", "cp", "dp", "pp"), [1, 2, 4]),
+    **dict.fromkeys(("tp", "cp", "dp", "pp"), (1, 2, 4)),
     "sp": [False, True],
     "zero": [0, 1],
     "recompute": ["none", "selective", "full"],
     "dtype": ["float64"],
 }
 EXPERTS: dict[str, Any] = {
-    **dict.fromkeys(("tp", "cp", "dp", "ep"), [1, 2, 4]),
+    **dict.fromkeys(("tp", "cp", "dp", "ep"), (1, 2, 4)),
     "sp": [False, True],
     "zero": [0, 1],
     "dtype": ["float64"],
@@ -95,6 +99,9 @@ class Recorder:
 def main() -> None:
     asked = _arguments()
     facts = machine()
+    if asked.cover:
+        cover(asked.max_world_size, facts)
+        return
     wanted = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
     found = [fuzz(bug, asked.examples, asked.max_world_size) for bug in wanted]
     rows = [
@@ -131,6 +138,32 @@ def main() -> None:
     sys.exit(right < 0.9 * len(found))
 
 
+def cover(most: int, facts: dict[str, object]) -> None:
+    """Shows at how many Points of a covering design each bug acts, by the catalogue's triggers."""
+    rows: list[list[object]] = []
+    triggered = {2: 0, 3: 0}
+    for bug in BUGS:
+        arguments = {**SMALL, **bug.arguments}
+        axes = {name: each for name, each in AXES[bug.program].items() if name not in arguments}
+        module = f"pytest_trainsafe.reference_models.{bug.program}:train"
+        declared = read_marker([module], {**axes, "args": arguments})
+        product = math.prod(len(values) for _, values in declared.axes)
+        row: list[object] = [bug.name, product]
+        for strength in triggered:
+            settings = Settings(max_world_size=most, cover=strength)
+            kept = cells(declared, settings, no_rule)
+            assert kept[0].cover is not None
+            acts = sum(bug.triggers(cell.case.point) for cell in kept)
+            triggered[strength] += acts > 0
+            row += [kept[0].cover.points, len(kept), acts] if strength == 2 else [len(kept), acts]
+        rows.append(row)
+    columns = ["", "product", "valid", "pairwise", "trigger", "3-wise", "trigger"]
+    show("Covering designs, and the Points of them that trigger a planted bug", columns, rows)
+    for strength, count in triggered.items():
+        print(f"  strength {strength}: {count} of {len(BUGS)} bugs act at some Point.")
+    finish("fuzz", facts, {"cover": rows})
+
+
 def fuzz(bug: Bug, examples: int, most: int) -> Found:
     """Fuzzes a bug in a pytest session of its own."""
     arguments = {**SMALL, **bug.arguments}
@@ -143,7 +176,7 @@ def fuzz(bug: Bug, examples: int, most: int) -> Found:
         Path(temporary, "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
         text = TEST.format(program=bug.program, examples=examples, most=most, keywords=keywords)
         test.write_text(text, encoding="utf-8")
-        words = ["-q", "-p", "no:terminal", "--trainsafe-localize=off", "--rootdir", temporary]
+        words = ["-p", "no:terminal", "--trainsafe-localize=off", "--rootdir", temporary]
         began = time.perf_counter()
         pytest.main([*words, str(test)], plugins=[recorder])
         seconds = time.perf_counter() - began
@@ -185,6 +218,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
     parser.add_argument("--examples", type=int, default=100, help="The most of each bug")
     parser.add_argument("--max-world-size", type=int, default=4)
+    parser.add_argument("--cover", action="store_true", help="Covering designs, without Runs")
     parser.add_argument("--quick", action="store_true", help="Two bugs, 30 examples each")
     asked = parser.parse_args()
     if asked.quick:

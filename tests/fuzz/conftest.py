@@ -15,6 +15,7 @@ def fuzzed(project) -> Iterator[pytest.Pytester]:
 
     `counted.py` counts in files, because hypothesis reports no examples.
     """
+    before = hypothesis.settings.get_current_profile_name()
     hypothesis.settings.register_profile(
         "fuzzed",
         max_examples=25,
@@ -32,7 +33,7 @@ def fuzzed(project) -> Iterator[pytest.Pytester]:
         """
     )
     yield project
-    hypothesis.settings.load_profile("suite")
+    hypothesis.settings.load_profile(before)
 
 
 @pytest.fixture

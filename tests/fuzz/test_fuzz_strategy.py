@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 import pytest
 from hypothesis import find, given
 
@@ -95,3 +98,11 @@ def test_what_is_no_program_is_an_error():
 def test_contradicting_constraints_are_an_error_when_drawn():
     with pytest.raises(SweepError, match="train: none of the 1 points of these axes is valid"):
         find(parallel_points(train, tp=[3], heads=[4]), lambda point: isinstance(point, Point))
+
+
+def test_without_hypothesis_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    monkeypatch.delitem(sys.modules, "pytest_trainsafe.fuzz")
+
+    with pytest.raises(ImportError, match=r"pip install 'pytest-trainsafe\[fuzz\]'"):
+        importlib.import_module("pytest_trainsafe.fuzz")

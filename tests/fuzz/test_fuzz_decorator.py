@@ -79,7 +79,7 @@ def test_a_damaged_database_does_not_matter(fuzzed, ran):
     result.stdout.fnmatch_lines(["E *interaction   needs tp >= 2 and cp >= 2; *"])
 
 
-def test_examples_are_the_same_in_other_processes(fuzzed, ran):
+def test_examples_are_the_same_in_another_process(fuzzed, ran, monkeypatch):
     fuzzed.makepyfile(
         test_clean="""
         from counted import ran
@@ -98,7 +98,8 @@ def test_examples_are_the_same_in_other_processes(fuzzed, ran):
     here = ran("one"), ran("two")
     assert len(here[0]) > 5
 
-    fuzzed.runpytest_subprocess("-n2").assert_outcomes(passed=2)
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    fuzzed.runpytest_subprocess().assert_outcomes(passed=2)
 
     assert (ran("one"), ran("two")) == here
 

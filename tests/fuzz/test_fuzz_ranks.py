@@ -44,18 +44,15 @@ def examples(request):
 def test_a_bug_of_tp_and_cp_is_reduced_to_them(examples):
     """TTrace bug 14: the layer norms' gradients are summed over tp where only cp cuts them."""
     bug = {"bug": "cp-layernorm-grads"}
-    made = examples(
-        gpt.train, tp=[1, 2], cp=[1, 2], tied=[False, True], args=SMALL, candidate_args=bug
-    )
+    made = examples(gpt.train, tp=[1, 2], cp=[1, 2], args=SMALL, candidate_args=bug)
 
     with pytest.raises(FuzzFailure) as failure:
-        made.run(Point.of(tp=2, cp=2, tied=True), partial(compare))
+        made.run(Point.of(tp=2, cp=2), partial(compare))
 
     found = failure.value.interaction
-    assert found.point == Point.of(tp=2, cp=2, tied=False)
+    assert found.point == Point.of(tp=2, cp=2)
     assert [effect.axis for effect in found.needs] == ["tp", "cp"]
-    assert found.independent == ("tied",)
-    assert "needs tp >= 2 and cp >= 2; independent of tied" in str(failure.value)
+    assert "interaction   needs tp >= 2 and cp >= 2\n" in str(failure.value)
     lead = failure.value.findings[0]
     assert lead.where is not None
     assert lead.where.kind == "main_grad"
@@ -67,7 +64,9 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/fuzz/test_gpt_fuzz.py"
 test_gpt_trains_like_one_device = runpy.run_path(str(EXAMPLE))["test_gpt_trains_like_one_device"]
 
 
-def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples):
+def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples, monkeypatch):
+    """The cause is left out: its Runs start anew under torchrun, and have tests of their own."""
+    monkeypatch.setattr("pytest_trainsafe.fuzz.examples.cause_text", lambda candidate: "unseeded")
     made = examples(noisy_program.train, dp=[1, 2])
 
     with pytest.raises(FlakyProgram) as failure:
@@ -76,4 +75,4 @@ def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples):
     text = " ".join(str(failure.value).split())
     assert "noisy_program.train is flaky at dp=2, so its failure is no finding" in text
     assert "two executions of the same Run differ by" in text
-    assert "noisy_program.py:" in text or "determinism:" in text
+    assert "cause unseeded" in text

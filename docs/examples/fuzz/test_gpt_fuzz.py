@@ -10,7 +10,7 @@ from pytest_trainsafe.reference_models import gpt
     max_world_size=2,
     tp=...,
     cp=...,
-    tied=[False, True],
+    dp=...,
     dtype=["float64"],
     args={"hidden": 8, "heads": 2, "seq_len": 4, "batch_size": 1, "layers": 1, "steps": 1},
 )

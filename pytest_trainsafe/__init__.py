@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         TrainsafeError,
         TrainsafeWarning,
     )
+    from pytest_trainsafe.fuzz.decorator import trainsafe_fuzz
+    from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
+    from pytest_trainsafe.fuzz.strategy import parallel_points
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
@@ -61,6 +64,8 @@ __all__ = [
     "Context",
     "DeclarationError",
     "Finding",
+    "FlakyProgram",
+    "FuzzFailure",
     "Group",
     "GroupFailure",
     "Loosen",
@@ -91,10 +96,12 @@ __all__ = [
     "logical_positions",
     "logical_tensor",
     "on_mesh",
+    "parallel_points",
     "per_example_dropout",
     "per_example_generator",
     "per_example_keys",
     "requires",
+    "trainsafe_fuzz",
 ]
 
 #: Public name -> the module that defines it, below this package.
@@ -105,6 +112,8 @@ _HOME = {
     "Context": "record.context",
     "DeclarationError": "errors",
     "Finding": "core.finding",
+    "FlakyProgram": "fuzz.failure",
+    "FuzzFailure": "fuzz.failure",
     "Group": "runs.group",
     "GroupFailure": "launch",
     "Loosen": "assertions",
@@ -135,10 +144,12 @@ _HOME = {
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
     "on_mesh": "sweep.traits",
+    "parallel_points": "fuzz.strategy",
     "per_example_dropout": "record.per_example.dropout",
     "per_example_generator": "record.per_example.keys",
     "per_example_keys": "record.per_example.keys",
     "requires": "sweep",
+    "trainsafe_fuzz": "fuzz.decorator",
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from pytest_trainsafe.fixtures.core import (
     trainsafe,
 )
 from pytest_trainsafe.report.summary import write_learned, write_summary
-from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
+from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
     "_trainsafe_cell",
@@ -117,8 +118,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Warns if a marked test passed without comparing anything."""
-    result = yield
+    """Prepares a fuzz test; warns if a marked test passed without comparing anything."""
+    with _fuzzing(item):
+        result = yield
     if _in_use(item.config):
         from pytest_trainsafe.runs.idle import warn_if_idle
 
@@ -155,3 +157,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _in_use(config: pytest.Config) -> bool:
     """Whether a marked test has been collected, or the settings contain a sweep."""
     return "pytest_trainsafe.sweep.collect" in sys.modules or bool(config.stash[SETTINGS].sweep)
+
+
+def _fuzzing(item: pytest.Item) -> AbstractContextManager[None]:
+    """What surrounds the run of a test that `trainsafe_fuzz` made; nothing for other tests."""
+    fuzzing = getattr(getattr(item, "obj", None), FUZZING, None)
+    return fuzzing(item) if fuzzing is not None else nullcontext()

@@ -25,8 +25,9 @@ class Settings:
     """The settings of a run, from options, ini values and a test's marker.
 
     `sweep` holds the axis words as written, from the command line or else from the ini file
-    (`sweep_from_ini`).  `dtypes` names the rungs of the precision ladder; empty means automatic.
-    `timeout` is in seconds, per rank group.  `record` is one of RECORDINGS.  An empty
+    (`sweep_from_ini`).  `cover` is the strength of the covering design that chooses among the
+    Points, 0 for all Points.  `dtypes` names the rungs of the precision ladder; empty means
+    automatic.  `timeout` is in seconds, per rank group.  `record` is one of RECORDINGS.  An empty
     `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
     `slots` is how many ranks may train on this machine at once, 0 for one per core.  `no_cache`
     runs every reference; `cache_size` bounds the cached ones, in bytes.  `cache_inputs` holds
@@ -47,6 +48,7 @@ class Settings:
 
     sweep: SweepWords = ()
     sweep_from_ini: bool = False
+    cover: int = 0
     max_world_size: int = 8
     dtypes: tuple[str, ...] = ()
     launcher: str = "auto"

@@ -110,6 +110,16 @@ OPTIONS = (
         more="repeatable",
     ),
     Option(
+        "cover",
+        "cover",
+        "STRENGTH",
+        "Run few points that cover every valid pair (triple) of axis values: pairwise, 3-wise, or "
+        "off",
+        values.parse_cover,
+        text=values.cover_word,
+        more="[covering designs](fuzzing.md#covering-designs)",
+    ),
+    Option(
         "max-world-size",
         "max_world_size",
         "N",

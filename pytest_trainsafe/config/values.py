@@ -221,3 +221,17 @@ def parse_pack_name(source: str, text: str) -> str:
 def parse_switch(source: str, text: str) -> bool:
     """Whether something is on: "on" or "off"."""
     return choice(("on", "off"))(source, text) == "on"
+
+
+#: The strengths of covering designs by their words.
+_STRENGTHS = {"off": 0, "pairwise": 2, **{f"{n}-wise": n for n in range(2, 7)}}
+
+
+def parse_cover(source: str, text: str) -> int:
+    """The strength of a covering design, 0 for "off"."""
+    return _STRENGTHS[one_of(source, text, tuple(_STRENGTHS))]
+
+
+def cover_word(strength: int) -> str:
+    """The word of a strength."""
+    return next(word for word, each in _STRENGTHS.items() if each == strength)

@@ -9,7 +9,8 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 from pytest_trainsafe.core.mesh import DEFAULT, ROLES, Mesh, OverMesh, coordinates_over, sizes_over
 from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
@@ -29,7 +30,7 @@ TRIVIAL: dict[str, AxisValue] = {
 _LONGEST_ID = 150
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Point:
     """One value per axis, in the order in which the test declares them.
 
@@ -38,7 +39,7 @@ class Point:
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()
-    mesh: Mesh = field(default=DEFAULT, repr=False)
+    mesh: Mesh = DEFAULT
 
     @classmethod
     def of(
@@ -146,6 +147,13 @@ class Point:
             return whole
         digest = hashlib.sha256(str(self).encode()).hexdigest()[:12]
         return f"{whole[: _LONGEST_ID - 13]}-{digest}"
+
+    def __repr__(self) -> str:
+        return f"Point.of({', '.join(f'{axis}={value!r}' for axis, value in self.values)})"
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """How IPython and hypothesis print a Point."""
+        printer.text(repr(self))
 
     def __str__(self) -> str:
         return " ".join(f"{axis}={value}" for axis, value in self.values) or "a single device"

@@ -29,6 +29,7 @@ from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 class Traces:
     """A test's Traces of one role at every rung.
 
+    `repeat` numbers repetitions of the same Runs.
     `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
     differently; all copies share `runs`, which has every requested Run.
     """
@@ -39,6 +40,7 @@ class Traces:
     record: Recording
     keep: tuple[TensorId, ...] = ()
     replay: RunSpec | None = None
+    repeat: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
@@ -61,6 +63,7 @@ class Traces:
             record=self.record,
             keep=self.keep,
             replay=self.replay,
+            repeat=self.repeat,
         )
 
     def ended_in(self, dtype: str, failure: BaseException) -> bool:

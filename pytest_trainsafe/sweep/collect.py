@@ -15,17 +15,26 @@ import pytest
 
 from pytest_trainsafe.config.grammar import OPTION
 from pytest_trainsafe.config.requirement import refused_torch
-from pytest_trainsafe.config.settings import SETTINGS, Settings
+from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.config.values import cover_word
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import DeclarationError, TrainsafeError
+from pytest_trainsafe.sweep.covering.cells import OPTION as COVER
+from pytest_trainsafe.sweep.covering.cells import cover_text
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
-from pytest_trainsafe.sweep.signature import MARKER, param_marks
+from pytest_trainsafe.sweep.signature import FUZZ, MARKER, param_marks
 
 T = TypeVar("T")
+
+
+def fuzzed_axes(item: pytest.Item) -> tuple[str, ...]:
+    """The axes of a test that `trainsafe_fuzz` made; none for other tests."""
+    axes: tuple[str, ...] = getattr(getattr(item, "obj", None), FUZZ, None) or ()
+    return axes
 
 
 class MarkerError(TrainsafeError, pytest.Collector.CollectError):
@@ -142,21 +151,29 @@ def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
     for item, cell in found:
         if cell.invalid:
             attach_summary(item, {"point": cell.id, "verdict": "skipped", "reason": cell.invalid})
-    message = _complaint(session.config.stash[SETTINGS], [cell for _, cell in found])
+    message = _complaint(session.config, items, [cell for _, cell in found])
     # A module that failed to import may have declared the axis: its error comes first.
     if message and not session.testsfailed:
         _fail_collection(session, message)
 
 
-def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
+def _complaint(
+    config: pytest.Config, items: Sequence[pytest.Item], found: Sequence[Cell]
+) -> str | None:
     """The error in the command line's sweep, or None; called when all tests are collected.
 
     A sweep in the ini file is not checked: it applies to the whole suite, of which any part may be
     collected.
     """
+    settings = config.stash[SETTINGS]
+    if settings.cover and found and config.getoption("trainsafe_cover"):
+        message = cover_complaint(settings.cover, found)
+        if message:
+            return message
     if settings.sweep_from_ini:
         return None
     declared = list(dict.fromkeys(axis for cell in found for axis, _ in cell.case.point))
+    declared += [axis for item in items for axis in fuzzed_axes(item) if axis not in declared]
     for name, _ in settings.sweep:
         if name not in declared:
             return (
@@ -173,6 +190,25 @@ def _complaint(settings: Settings, found: Sequence[Cell]) -> str | None:
     return None
 
 
+def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
+    """The error where no collected test has enough axes for a covering design, or None.
+
+    A test with fewer axes than others keeps its whole sweep, which covers every tuple it has.
+    """
+    if any(cell.cover is not None for cell in found) or all(cell.invalid for cell in found):
+        return None
+    values: dict[tuple[str, str], set[object]] = {}
+    for cell in found:
+        for axis, value in cell.case.point:
+            values.setdefault((cell.case.program.path, axis), set()).add(value)
+    several = [axis for (_, axis), each in values.items() if len(each) > 1]
+    return (
+        f"{COVER} {cover_word(strength)}: no collected trainsafe test has {strength} axes with "
+        f"several values (axes with several values: {listing(dict.fromkeys(several)) or 'none'}); "
+        f"use a smaller strength, or {COVER} off"
+    )
+
+
 def _fail_collection(session: pytest.Session, message: str) -> None:
     # A failed report, not an exception: pytest-xdist sends reports to the controller, but shows
     # an exception in a worker as an internal error.
@@ -187,6 +223,8 @@ def counts(items: Iterable[pytest.Item]) -> str | None:
     if not found:
         return None
     line = f"trainsafe: {plural(len(found), 'point')}"
+    if covered := cover_text(each.cover for each in found if each.cover is not None):
+        line += f" ({covered})"
     return f"{line}, {reasons.total()} skipped: {reason_counts(reasons)}" if reasons else line
 
 

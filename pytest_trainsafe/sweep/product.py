@@ -14,6 +14,7 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.covering.cells import Cover, choose_points
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.validity import Rule, invalid
 
@@ -28,11 +29,15 @@ AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One item of a sweep: a Case, its id, and why it cannot run (None if it can)."""
+    """One item of a sweep: a Case, its id, and why it cannot run (None if it can).
+
+    `cover` describes the covering design that chose it, None for a whole sweep.
+    """
 
     case: Case
     id: str
     invalid: str | None
+    cover: Cover | None = None
 
 
 def override(axes: AxisValues, sweep: SweepWords) -> AxisValues:
@@ -72,13 +77,21 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
 
     Raises SweepError if none of the Points that the marker declares is valid.  A sweep that the
     command line or the ini file narrows may leave a test without a valid Point.
+    With `settings.cover`, the Cells are those of a covering design, all of them valid.
     """
     axes = override(declaration.axes, settings.sweep)
-    settings = _with_marker(settings, declaration)
-    made = [
-        _cell(declaration, point, settings, (*declaration.program.rules, project_rule))
-        for point in points(axes, declaration.program.traits.mesh)
-    ]
+    settings = with_marker(settings, declaration)
+    rules, mesh = (*declaration.program.rules, project_rule), declaration.program.traits.mesh
+    chosen = settings.cover and choose_points(
+        axes,
+        mesh,
+        settings.cover,
+        lambda point: cell_of(declaration, point, settings, rules).invalid is None,
+    )
+    if chosen:
+        kept = [cell_of(declaration, point, settings, rules) for point in chosen[0]]
+        return _distinct([replace(cell, cover=chosen[1]) for cell in kept])
+    made = [cell_of(declaration, point, settings, rules) for point in points(axes, mesh)]
     narrowed = axes != declaration.axes or settings.max_world_size < Settings().max_world_size
     if not narrowed and all(cell.invalid for cell in made):
         first = [f"  {cell.case.point}: {cell.invalid}" for cell in made[:MAX_REASONS]]
@@ -87,9 +100,10 @@ def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> l
     return _distinct(made)
 
 
-def _cell(
+def cell_of(
     declaration: Declaration, point: Point, settings: Settings, rules: tuple[Rule, ...]
 ) -> Cell:
+    """The Cell of one Point; `settings` include the marker's, and `rules` the program's."""
     program = declaration.program
     # A program trains in the dtype of the rung, `ctx.dtype`, so the recipe's is not an argument.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
@@ -120,7 +134,7 @@ def _cell(
     return Cell(case, point.id, reason)
 
 
-def _with_marker(settings: Settings, declaration: Declaration) -> Settings:
+def with_marker(settings: Settings, declaration: Declaration) -> Settings:
     """The run's settings, overridden by the marker's; `accept` and `packs` are unions of both."""
     given = dict(declaration.settings)
     for name, before in (("accept", settings.accept), ("packs", settings.packs)):

@@ -14,6 +14,10 @@ from pytest_trainsafe.core.usage import listing
 
 MARKER = "trainsafe"
 
+#: The attributes of a test function that `trainsafe_fuzz` made: the names of its axes, and the
+#: context manager that surrounds its run.
+FUZZ, FUZZING = "trainsafe_fuzz", "trainsafe_fuzzing"
+
 #: The keywords of the marker that are settings; every other keyword is an axis.
 SETTING_WORDS = (
     *("args", "candidate_args", "reference"),

@@ -18,6 +18,7 @@ OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "roo
 #: A value of each field that is not its default, and how the header has it.
 CHANGED = {
     "sweep": ((("tp", ("1", "2")), ("cp", ("1",))), "trainsafe sweep: tp=1,2 cp=1"),
+    "cover": (2, "trainsafe: cover pairwise"),
     "max_world_size": (16, "trainsafe: max-world-size 16"),
     "dtypes": (("float64", "float32"), "trainsafe: dtype float64,float32"),
     "launcher": ("torchrun", "trainsafe: launcher torchrun"),

@@ -1,0 +1,19 @@
+"""Fuzz tests: hypothesis chooses the Points of a program, and a failure is reduced to its axes.
+
+    strategy    `parallel_points`, a hypothesis strategy of valid Points
+    decorator   `trainsafe_fuzz`, which makes a test of it
+    source      what both share: the declaration, and the Points of the current run
+    examples    runs Points for one test, each once, and explains the first failure
+    flaky       whether a failure is the same when its Runs are repeated
+    health      the health check of Points that the rules exclude
+    replay      the example database, which a narrowed run must not change
+
+hypothesis is an optional dependency, imported by this package alone.
+"""
+
+try:
+    import hypothesis  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "pytest-trainsafe's fuzz tests need hypothesis: pip install 'pytest-trainsafe[fuzz]'"
+    ) from error

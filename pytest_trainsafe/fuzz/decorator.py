@@ -1,0 +1,142 @@
+"""`trainsafe_fuzz`: a test whose Points hypothesis chooses.
+
+The test that it makes is one of hypothesis: `@example`, `@seed`, profiles and the options of its
+pytest plugin apply.  The plugin calls `fuzzing` around its run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase
+
+from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, DeclarationError
+from pytest_trainsafe.fuzz.examples import GIVEN, Examples
+from pytest_trainsafe.fuzz.health import require_mostly_valid
+from pytest_trainsafe.fuzz.replay import Replay
+from pytest_trainsafe.fuzz.source import PointSource, point_source
+from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
+from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
+
+_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+#: Health checks about time and size, which say nothing about examples that train models.
+_SUPPRESSED = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example)
+
+Test = Callable[..., Any]
+
+
+def trainsafe_fuzz(
+    program: object,
+    *,
+    max_examples: int | None = None,
+    derandomize: bool = True,
+    max_world_size: int = MAX_WORLD_SIZE,
+    **axes: object,
+) -> Callable[[Test], Test]:
+    """Makes a test that runs at Points which hypothesis draws from `parallel_points`.
+
+        @trainsafe_fuzz(gpt.train, max_examples=50, tp=..., cp=..., dtype=["float64", "bfloat16"])
+        def test_gpt(candidate_trace, reference_trace):
+            assert_trainsafe(candidate_trace, reference_trace)
+
+    `candidate_trace`, `reference_trace`, `trainsafe` and `point` are those of each example; other
+    parameters are fixtures, shared by all examples.  `max_examples` is by default that of
+    hypothesis' profile.  With `derandomize` the examples are the same in every run; failing
+    examples are saved in hypothesis' database in either case, and run first the next time.
+    The first failure is reduced to the smallest Point that fails in the same way.
+    Raises SweepError for an invalid axis.
+    """
+    if max_examples is not None and (type(max_examples) is not int or max_examples < 1):
+        raise ArgumentError(
+            f"max_examples takes an integer >= 1, or None for hypothesis' profile, not "
+            f"{shown(max_examples)}"
+        )
+    source = point_source(program, max_world_size, axes)
+
+    def decorate(function: Test) -> Test:
+        if not inspect.isfunction(function):
+            raise ArgumentTypeError(
+                f"@trainsafe_fuzz decorates a test function, not {shown(function)}"
+            )
+        example, takes = _example_of(function, source)
+        test: Any = hypothesis.given(point=points_of(source))(example)
+        if derandomize:
+            test = hypothesis.seed(0)(test)
+        # After the seed, which sets the database to None.
+        test = _settings(source, max_examples)(test)
+        setattr(test, FUZZ, tuple(axis.name for axis, _ in source.declaration.axes))
+        setattr(test, FUZZING, functools.partial(fuzzing, source, takes))
+        return test  # type: ignore[no-any-return]  # what hypothesis makes has the type Any here
+
+    return decorate
+
+
+def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[str]]:
+    """The function of one example that hypothesis calls, and the names in GIVEN that it takes."""
+    parameters = inspect.signature(function).parameters
+    takes = frozenset(parameters) & frozenset(GIVEN)
+
+    @functools.wraps(function)
+    def example(*args: object, point: Point, **fixtures: object) -> None:
+        __tracebackhide__ = True
+        if source.examples is None:
+            raise ArgumentError(
+                f"{function.__name__} is a fuzz test of pytest-trainsafe, which pytest runs with "
+                "the plugin; it cannot be called by itself"
+            )
+        named = others.bind(*args, **fixtures).arguments
+        source.examples.run(point, functools.partial(function, **named))
+
+    others = inspect.Signature([p for name, p in parameters.items() if name not in takes])
+    drawn = inspect.Parameter("point", inspect.Parameter.KEYWORD_ONLY)
+    whole = inspect.Signature([*others.parameters.values(), drawn])
+    example.__signature__ = whole  # type: ignore[attr-defined]
+    return example, takes
+
+
+def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
+    """The settings of hypothesis: those of the profile, without deadlines and explanations."""
+    profile = hypothesis.settings()
+    words: dict[str, Any] = {} if most is None else {"max_examples": most}
+    if profile.database is not None:
+        words["database"] = Replay(profile.database, source)
+    return hypothesis.settings(
+        profile,
+        deadline=None,
+        phases=[phase for phase in _PHASES if phase in profile.phases],
+        report_multiple_bugs=False,
+        suppress_health_check=[*profile.suppress_health_check, *_SUPPRESSED],
+        **words,
+    )
+
+
+@contextlib.contextmanager
+def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -> Iterator[None]:
+    """Prepares a fuzz test for its run in pytest, and ends it."""
+
+    def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
+        reason: str | None = item.ihook.pytest_trainsafe_valid_point(
+            point=point, arguments=dict(arguments), config=item.config
+        )
+        return reason
+
+    try:
+        source.begin(item.config.stash[SETTINGS], project_rule)
+        if HealthCheck.filter_too_much not in hypothesis.settings().suppress_health_check:
+            require_mostly_valid(source.space)
+        source.examples = Examples(item, source, takes)
+        yield
+        source.examples.finish()
+    except DeclarationError as error:
+        pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
+    finally:
+        source.end()

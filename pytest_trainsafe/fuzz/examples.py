@@ -1,0 +1,282 @@
+"""Runs the Points that hypothesis draws for one test, each once, and explains the first failure.
+
+After the first failure is explained nothing is run any more.  hypothesis still shrinks its example:
+every Point that has what the failure needs then stands for the smallest failing Point (`settled`),
+and other Points end as they did before, so that the example that it saves and prints is that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import reject
+
+from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.errors import SweepError, TrainsafeWarning
+from pytest_trainsafe.fixtures.core import get_session
+from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
+from pytest_trainsafe.fuzz.flaky import cause_text, difference_text, repeated
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.report.interaction import flaky_message, fuzz_message
+from pytest_trainsafe.report.options import options_of
+from pytest_trainsafe.sweep.point_summary import PointSummary, attach_summary
+from pytest_trainsafe.sweep.search.minimise import Result, minimise
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.fuzz.source import PointSource
+    from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.sweep.case import Case
+    from pytest_trainsafe.sweep.search.interaction import Interaction
+    from pytest_trainsafe.sweep.search.space import Space
+
+#: The parameters of a test function that each example gives a value.
+GIVEN = ("candidate_trace", "reference_trace", "trainsafe", "point")
+_TRACES = frozenset({"candidate_trace", "reference_trace"})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test ended at one Point: the error, None for a pass, and what kind of failure it is."""
+
+    error: BaseException | None = None
+    kind: str = ""
+
+
+class Examples:
+    """The examples of one execution of a fuzz test."""
+
+    def __init__(self, item: pytest.Function, source: PointSource, takes: frozenset[str]) -> None:
+        self._item = item
+        self._source = source
+        self._takes = takes
+        self._outcomes: dict[Point, Outcome] = {}
+        self._summaries: list[PointSummary] = []
+        self._unavailable: dict[str, None] = {}
+        self._compared = False
+        self._kind = ""
+        self._failure: Callable[[], BaseException] | None = None
+
+    def run(self, given: Point, test: Callable[..., object]) -> None:
+        """Runs the test at a Point; `test` takes the arguments in GIVEN that it names.
+
+        Raises FuzzFailure with the explanation if it fails, and FlakyProgram.
+        """
+        __tracebackhide__ = True
+        point = self._declared(given)
+        if point is None:
+            return
+        if self._failure is not None and point not in self._outcomes:
+            reject()
+        outcome = self._outcome(point, test)
+        if outcome.error is None:
+            return
+        if self._failure is None:
+            self._kind = outcome.kind
+            self._failure = self._explain(point, outcome, test)
+        elif outcome.kind != self._kind:
+            reject()
+        # hypothesis takes failures from different lines for different bugs: this is the only one.
+        raise self._failure() from None
+
+    def finish(self) -> None:
+        """Publishes the summary of the examples, and warns if none compared anything."""
+        idle = bool(self._takes & _TRACES) and not self._compared
+        if self._outcomes and idle and self._failure is None:
+            self._item.warn(
+                TrainsafeWarning(
+                    f"{self._item.name} is a fuzz test whose examples used no Run, so it could not "
+                    "fail; call assert_trainsafe(candidate_trace, reference_trace)"
+                )
+            )
+        if self._summaries:
+            attach_summary(self._item, self._summary())
+
+    def _declared(self, given: Point) -> Point | None:
+        """The Point in this test's space; None if the command line leaves it out.
+
+        The Point of an `@example` may lack axes, which take their cheapest value.
+        """
+        space = self._source.space
+        named = dict(given)
+        for axis, value in named.items():
+            values = space.values.get(axis)
+            if values is None:
+                raise SweepError(
+                    f"@example names the axis {axis!r}, which the test does not declare; its axes: "
+                    f"{listing(space.values)}"
+                )
+            if value not in values:
+                if self._source.narrowed:
+                    return None
+                raise SweepError(
+                    f"@example has {axis}={value}, and the test declares {axis} as "
+                    f"{listing(map(str, values))}; add the value to the axis"
+                )
+        point = space.point({**{n: values[0] for n, values in space.values.items()}, **named})
+        reason = space.cell(point).invalid
+        if reason is None:
+            return point
+        if self._source.narrowed:
+            return None
+        raise SweepError(f"@example has an invalid point, {point}: {reason}")
+
+    def _outcome(self, point: Point, test: Callable[..., object]) -> Outcome:
+        known = self._outcomes.get(point)
+        if known is None:
+            known = self._outcomes[point] = self._judged(self._quick(point), test)
+        return known
+
+    def _quick(self, point: Point) -> Case:
+        """The Case of a Point, without looking for the code at fault."""
+        case = self._source.space.cell(point).case
+        return replace(case, settings=replace(case.settings, localize=0.0))
+
+    def _judged(self, case: Case, test: Callable[..., object]) -> Outcome:
+        """Runs the test at one Case."""
+        unavailable = case.program.traits.unavailable
+        reason = unavailable(case) if unavailable is not None else ""
+        if reason:
+            self._unavailable[reason] = None
+            reject()
+        with self._traces(case) as traces:
+            return self._tested(case, test, traces)
+
+    def _tested(
+        self, case: Case, test: Callable[..., object], traces: Mapping[str, Traces]
+    ) -> Outcome:
+        """Calls the test with the Traces of a Case."""
+        given: dict[str, Any] = {"trainsafe": case, "point": case.point, **traces}
+        try:
+            test(**{name: given[name] for name in self._takes})
+        except pytest.xfail.Exception:
+            raise
+        except (Exception, pytest.fail.Exception) as error:
+            return Outcome(error.with_traceback(None), kind_of(error))
+        return Outcome()
+
+    @contextlib.contextmanager
+    def _traces(self, case: Case) -> Iterator[dict[str, Traces]]:
+        """The Traces of a Case, by the parameters of the test; none if it takes none."""
+        if not self._takes & _TRACES:
+            yield {}
+            return
+        session = get_session(self._item._request)
+        session.next = None
+        reference = session.reference(case)
+        candidate = session.candidate(case)
+        candidate.runs.publish = self._summaries.append
+        try:
+            yield {"candidate_trace": candidate, "reference_trace": reference}
+        finally:
+            self._compared |= candidate.runs.waited or reference.runs.waited
+            if not case.settings.keep_traces:
+                session.discard(candidate)
+
+    def _explain(
+        self, point: Point, outcome: Outcome, test: Callable[..., object]
+    ) -> Callable[[], BaseException]:
+        """What makes the exception of a failure: flaky, or the smallest Point and its axes."""
+        examples = len(self._outcomes)
+        flaky = self._why_flaky(point, outcome, test)
+        case = self._source.space.cell(point).case
+        if flaky:
+            text = flaky_message(case.program.name, point, *flaky, text_of(outcome.error))
+            return lambda: FlakyProgram(text)
+
+        def result(tried: Point) -> Result:
+            found = self._outcome(tried, test)
+            if found.error is None:
+                return "passes"
+            return "fails" if found.kind == self._kind else "differs"
+
+        interaction = minimise(self._source.space, point, result)
+        self._source.settled = partial(settled, self._source.space, interaction)
+        smallest = self._source.space.cell(interaction.point).case
+        error = self._outcomes[interaction.point].error
+        if smallest.settings.localize:
+            located = self._judged(smallest, test)
+            error = located.error if located.kind == self._kind else error
+        text = fuzz_message(
+            smallest.program.name,
+            self._item.nodeid,
+            interaction,
+            examples,
+            text_of(error),
+            options_of(replace(smallest.settings, sweep=())),
+        )
+        findings = error.findings if isinstance(error, TrainsafeFailure) else ()
+        return lambda: FuzzFailure(text, findings, interaction, examples)
+
+    def _why_flaky(
+        self, point: Point, outcome: Outcome, test: Callable[..., object]
+    ) -> tuple[str, str] | None:
+        """Why a failure is flaky, and what the determinism judge says; None if it is not flaky."""
+        case, why, cause = self._quick(point), "", ""
+        with self._traces(case) as traces:
+            candidate = traces.get("candidate_trace")
+            second = {**traces, "candidate_trace": repeated(candidate)} if candidate else traces
+            again = self._tested(case, test, second)
+            if again.kind != outcome.kind:
+                ends = "passes" if again.error is None else "fails in another way"
+                why = f"run again with the same values, the test {ends}"
+            elif candidate and isinstance(outcome.error, TrainsafeFailure):
+                why = difference_text(candidate, outcome.error.findings)
+            if why and candidate:
+                whole = self._source.space.cell(point).case
+                cause = cause_text(replace(candidate, case=whole))
+        return (why, cause) if why else None
+
+    def _summary(self) -> PointSummary:
+        """One summary of all examples: the worst verdict, its rungs, and the seconds of all."""
+        order = {"fail": 0, "inconclusive": 1}
+        worst = min(self._summaries, key=lambda each: order.get(each["verdict"], 2))
+        seconds: dict[str, float] = {}
+        references: dict[str, bool] = {}
+        for each in self._summaries:
+            for stage, spent in each.get("seconds", {}).items():
+                seconds[stage] = seconds.get(stage, 0.0) + spent
+            for key, reused in each.get("references", {}).items():
+                references.setdefault(key, reused)
+        passed = sum(outcome.error is None for outcome in self._outcomes.values())
+        notes = [*worst.get("notes", [])]
+        notes.append(f"{self._item.name}: {len(self._outcomes)} points run, {passed} passed")
+        notes += [f"{self._item.name}: points not run: {reason}" for reason in self._unavailable]
+        return {**worst, "seconds": seconds, "references": references, "notes": notes}
+
+
+def settled(space: Space, interaction: Interaction, point: Point) -> Point:
+    """The smallest failing Point in place of one that has all that the failure needs."""
+    own = dict(point)
+    for effect in interaction.needs:
+        cost = space.values[effect.axis].index
+        value = own[effect.axis]
+        if value in effect.passes or cost(value) < min(map(cost, effect.fails)):
+            return point
+    return interaction.point
+
+
+def kind_of(error: BaseException) -> str:
+    """What kind of failure an error is: smaller Points must fail in the same way."""
+    if isinstance(error, TrainsafeFailure):
+        verdicts = {finding.verdict for finding in error.findings}
+        return f"{type(error).__name__}: {'fail' if 'fail' in verdicts else 'inconclusive'}"
+    from pytest_trainsafe.launch.failure import raised
+
+    if isinstance(error, GroupFailure):
+        return " ".join(("GroupFailure:", *sorted(map(str, raised(error.result)))))
+    return type(error).__name__
+
+
+def text_of(error: Any) -> str:
+    """The report of an error, or its class and message."""
+    if isinstance(error, (TrainsafeFailure, GroupFailure)):
+        return str(error)
+    return "".join(traceback.format_exception_only(error)).strip()

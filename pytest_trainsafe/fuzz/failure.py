@@ -1,0 +1,33 @@
+"""What a failed fuzz test raises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.sweep.search.interaction import Interaction
+
+
+class FuzzFailure(TrainsafeFailure):
+    """A fuzz test failed at some Point.
+
+    `interaction` has the smallest failing Point and the axes that the failure needs; `findings`
+    are those of the judges at that Point.  `examples` is the number of Points that had been run
+    when the first one failed.
+    """
+
+    def __init__(
+        self,
+        report: str,
+        findings: Sequence[Finding],
+        interaction: Interaction,
+        examples: int,
+    ) -> None:
+        super().__init__(report, findings)
+        self.interaction = interaction
+        self.examples = examples
+
+
+class FlakyProgram(TrainsafeFailure):
+    """The program of a fuzz test is not reproducible, so that its failure says nothing."""

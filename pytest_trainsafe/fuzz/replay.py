@@ -1,0 +1,36 @@
+"""hypothesis' example database, as a fuzz test uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis.database import ExampleDatabase
+
+from pytest_trainsafe.fuzz.source import PointSource
+
+
+class Replay(ExampleDatabase):
+    """The database of failing examples, out of use while `--trainsafe-sweep` narrows the test.
+
+    A saved example stands for other Points in a narrowed test: it would pass there, and hypothesis
+    deletes an example that passes.
+    """
+
+    def __init__(self, kept: ExampleDatabase, source: PointSource) -> None:
+        super().__init__()
+        self._kept = kept
+        self._source = source
+
+    def fetch(self, key: bytes) -> Iterable[bytes]:
+        """The saved examples of a test; none while it is narrowed."""
+        return () if self._source.narrowed else self._kept.fetch(key)
+
+    def save(self, key: bytes, value: bytes) -> None:
+        """Saves an example of a test that is not narrowed."""
+        if not self._source.narrowed:
+            self._kept.save(key, value)
+
+    def delete(self, key: bytes, value: bytes) -> None:
+        """Deletes an example of a test that is not narrowed."""
+        if not self._source.narrowed:
+            self._kept.delete(key, value)

@@ -1,0 +1,94 @@
+"""What the strategy and the decorator of one fuzz test share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.config.values import MAX_RANKS
+from pytest_trainsafe.core.mesh import Mesh
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, SweepError
+from pytest_trainsafe.sweep.marker import Declaration, read_marker
+from pytest_trainsafe.sweep.product import override
+from pytest_trainsafe.sweep.program import Program, resolve
+from pytest_trainsafe.sweep.search.space import Space, no_rule
+from pytest_trainsafe.sweep.search.values import open_values
+from pytest_trainsafe.sweep.signature import SETTING_WORDS
+from pytest_trainsafe.sweep.validity import Rule
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.fuzz.examples import Examples
+
+
+class PointSource:
+    """The declaration of a fuzz test, and while it runs the Points of this run.
+
+    `space` is narrowed by `--trainsafe-sweep` while a test runs, and `narrowed` says so.
+    `examples` runs the Points; None outside of a test.  Once the first failure is explained,
+    `settled` replaces drawn Points that fail for the same reason by the smallest one.
+    """
+
+    def __init__(self, declaration: Declaration, max_world_size: int) -> None:
+        self.declaration = declaration
+        self.max_world_size = max_world_size
+        self.narrowed = False
+        self.examples: Examples | None = None
+        self.settled: Callable[[Point], Point] | None = None
+        self.space = self._space(declaration, Settings(), no_rule)
+
+    def __repr__(self) -> str:
+        axes = ", ".join(axis.name for axis, _ in self.declaration.axes)
+        return f"<points of {self.declaration.program.name} over {axes}>"
+
+    def begin(self, settings: Settings, rule: Rule) -> None:
+        """Takes the settings of this run.  Raises SweepError if no Point is valid under them."""
+        axes = override(self.declaration.axes, settings.sweep)
+        self.narrowed = axes != self.declaration.axes
+        self.space = self._space(replace(self.declaration, axes=axes), settings, rule)
+        assert self.space.bases  # raises SweepError for a contradiction
+
+    def end(self) -> None:
+        """Forgets what belongs to this run."""
+        self.narrowed, self.examples, self.settled = False, None, None
+
+    def _space(self, declaration: Declaration, settings: Settings, rule: Rule) -> Space:
+        most = min(self.max_world_size, settings.max_world_size)
+        return Space(declaration, replace(settings, max_world_size=most), rule)
+
+
+def point_source(
+    program: object, max_world_size: int, keywords: Mapping[str, object]
+) -> PointSource:
+    """The source of a program's Points; `keywords` are axes, and settings as in the marker.
+
+    An axis has a list of values, one value, a range, or `...` for values that fit it.
+    Raises SweepError for an invalid axis, or none, and ArgumentError for the world size.
+    """
+    if type(max_world_size) is not int or not 1 <= max_world_size <= MAX_RANKS:
+        raise ArgumentError(
+            f"max_world_size takes an integer from 1 to {MAX_RANKS}, not {shown(max_world_size)}"
+        )
+    resolved = resolve(program)
+    mesh = keywords.get("mesh")
+    if isinstance(mesh, Mesh):
+        resolved = replace(resolved, traits=replace(resolved.traits, mesh=mesh))
+    words = {name: _values(resolved, name, v, max_world_size) for name, v in keywords.items()}
+    declaration = read_marker([program], words)
+    if not declaration.axes:
+        raise SweepError(
+            "a fuzz test needs at least one axis, such as tp=[1, 2] or tp=...; an axis that is not "
+            "named keeps its default"
+        )
+    return PointSource(declaration, max_world_size)
+
+
+def _values(program: Program, name: str, given: object, most: int) -> object:
+    if name in SETTING_WORDS:
+        return given
+    if given is ...:
+        return list(open_values(program, name, most))
+    return list(given) if isinstance(given, range) else given

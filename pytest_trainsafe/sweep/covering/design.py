@@ -1,0 +1,271 @@
+"""Covering designs under constraints: few rows that contain every valid tuple of values.
+
+A row has one value number per axis.  A tuple of strength t fixes the values of t axes; it is valid
+if a valid row contains it.  Constraints are a predicate on whole rows, because rules about Points
+are functions of whole Points; libraries that take constraints on parts of a row cannot use them.
+
+Up to MAX_POINTS rows are enumerated: the greedy choice is then made among all valid rows, and the
+valid tuples are known exactly.  Larger products are not enumerated: rows are built around an
+uncovered tuple, axis by axis, as AETG does (Cohen et al., "The AETG System: An Approach to Testing
+Based on Combinatorial Design"), and moved towards a known valid row where they are invalid.
+
+Random numbers only break ties; they come from `random.Random(seed).random()`, which has the same
+values on every machine and in every version of Python, so a design is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pytest_trainsafe.core.axes import MAX_POINTS
+
+Row = tuple[int, ...]
+#: The positions of axes, and the number of the value of each.
+Part = tuple[tuple[int, ...], tuple[int, ...]]
+Valid = Callable[[Row], bool]
+
+#: The most designs that are made with different ties, of which the smallest is taken, and the
+#: number of tuples of rows that they may compare in all: a second or two.
+RESTARTS, MAX_COMPARED = 24, 250_000
+#: Designs of a product that is not enumerated, and rows that are built for each new row of one.
+BUILT, CANDIDATES = 2, 12
+#: Rows that are tried before a tuple of such a product is given up: all of them up to EXHAUSTED,
+#: else random ones.
+EXHAUSTED, TRIES = 2_000, 300
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The rows of a covering design, in the order of the product.
+
+    `valid` is the number of valid rows, None where the product was not enumerated.  `covered` is
+    the number of tuples that the rows contain.  `undecided` counts the tuples for which neither a
+    valid row was found nor all rows were tried; it is 0 where the product was enumerated.
+    """
+
+    rows: tuple[Row, ...]
+    valid: int | None
+    covered: int
+    undecided: int
+
+
+def design(levels: Sequence[int], strength: int, valid: Valid = lambda row: True) -> Design:
+    """A covering design of the product of `levels`, the number of values of each axis.
+
+    No rows if no row is valid.
+    """
+    assert 1 <= strength <= len(levels), (strength, levels)
+    groups = tuple(itertools.combinations(range(len(levels)), strength))
+    if math.prod(levels) > MAX_POINTS:
+        return _built(levels, groups, valid)
+    every = [row for row in itertools.product(*map(range, levels)) if valid(row)]
+    parts = [frozenset(_parts(row, groups)) for row in every]
+    whole = frozenset().union(*parts)
+    chosen: list[int] = []
+    for seed in range(_restarts(len(every) * len(groups))):
+        found = _smaller(_greedy(parts, len(whole), Random(seed)), parts)
+        if not seed or len(found) < len(chosen):
+            chosen = found
+    return Design(tuple(every[each] for each in sorted(chosen)), len(every), len(whole), 0)
+
+
+def _restarts(compared: int) -> int:
+    """How many designs are made where each compares this number of tuples."""
+    return max(1, min(RESTARTS, MAX_COMPARED // max(1, compared)))
+
+
+def _parts(row: Row, groups: Iterable[tuple[int, ...]]) -> Iterator[Part]:
+    """The tuples that a row contains."""
+    for group in groups:
+        yield group, tuple(row[axis] for axis in group)
+
+
+def _greedy(parts: Sequence[frozenset[Part]], total: int, random: Random) -> list[int]:
+    """The numbers of rows that together contain every tuple: always the row with the most new ones.
+
+    The gain of a row never grows, so that a row whose gain is still the best need not be compared
+    with all others.
+    """
+    covered: set[Part] = set()
+    queue = [(-len(each), random.random(), number) for number, each in enumerate(parts)]
+    heapq.heapify(queue)
+    chosen = []
+    while len(covered) < total:
+        _, tie, number = heapq.heappop(queue)
+        gain = len(parts[number] - covered)
+        if queue and (-gain, tie) > queue[0][:2]:
+            heapq.heappush(queue, (-gain, tie, number))
+            continue
+        covered |= parts[number]
+        chosen.append(number)
+    return chosen
+
+
+def _smaller(chosen: Sequence[int], parts: Sequence[frozenset[Part]]) -> list[int]:
+    """The chosen rows without those whose tuples the others contain."""
+    counts = Counter(part for number in chosen for part in parts[number])
+    kept = []
+    for number in chosen:
+        if all(counts[part] > 1 for part in parts[number]):
+            counts.subtract(parts[number])
+        else:
+            kept.append(number)
+    return kept
+
+
+def _built(levels: Sequence[int], groups: Sequence[tuple[int, ...]], valid: Valid) -> Design:
+    """A design of a product that is too large to enumerate."""
+    valid = functools.cache(valid)
+    base = _some_valid(levels, valid, Random(0))
+    if base is None:
+        return Design((), None, 0, 0)
+    every = [
+        (group, values)
+        for group in groups
+        for values in itertools.product(*(range(levels[axis]) for axis in group))
+    ]
+    impossible: dict[Part, bool] = {}
+    made = []
+    for seed in range(BUILT):
+        left = dict.fromkeys(part for part in every if part not in impossible)
+        rows = _rows_around(left, impossible, levels, groups, valid, base, Random(seed))
+        made.append(tuple(sorted(rows)))
+    undecided = sum(impossible.values())
+    covered = len(every) - len(impossible)
+    return Design(min(made, key=len), None, covered, undecided)
+
+
+def _rows_around(
+    left: dict[Part, None],
+    impossible: dict[Part, bool],
+    levels: Sequence[int],
+    groups: Sequence[tuple[int, ...]],
+    valid: Valid,
+    base: Row,
+    random: Random,
+) -> list[Row]:
+    """Rows that are each built around a tuple in `left`, which is empty at the end.
+
+    Tuples for which no valid row is found are added to `impossible`, with whether some of their
+    rows were not tried.
+    """
+    rows: list[Row] = []
+    while left:
+        part = _rarest(left)
+        found = _best_with(part, left, levels, groups, valid, base, random)
+        if found is None:
+            del left[part]
+            impossible[part] = not _exhausted(part, levels)
+            continue
+        rows.append(found)
+        for each in _parts(found, groups):
+            left.pop(each, None)
+    return rows
+
+
+def _rarest(left: dict[Part, None]) -> Part:
+    """An uncovered tuple with the value that most uncovered tuples have."""
+    counts = Counter(pair for part in left for pair in zip(*part, strict=True))
+    most = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]))
+    return next(part for part in left if most in zip(*part, strict=True))
+
+
+def _best_with(
+    part: Part,
+    left: dict[Part, None],
+    levels: Sequence[int],
+    groups: Sequence[tuple[int, ...]],
+    valid: Valid,
+    base: Row,
+    random: Random,
+) -> Row | None:
+    """The valid row with `part` that contains the most uncovered tuples; None if none is found."""
+    best: tuple[int, Row] | None = None
+    for _ in range(CANDIDATES):
+        row = _towards(base, _filled(part, left, levels, groups, random), part, valid, random)
+        if row is not None:
+            gain = sum(each in left for each in _parts(row, groups))
+            if best is None or gain > best[0]:
+                best = gain, row
+    if best is not None:
+        return best[1]
+    near = _rows_near(part, base, levels)
+    return next(filter(valid, itertools.chain(near, _rows_with(part, levels, random))), None)
+
+
+def _rows_near(part: Part, base: Row, levels: Sequence[int]) -> Iterator[Row]:
+    """The rows with `part` that differ from a valid row in at most two other axes."""
+    fixed = dict(zip(*part, strict=True))
+    row = tuple(fixed.get(axis, value) for axis, value in enumerate(base))
+    free = [axis for axis in range(len(levels)) if axis not in fixed]
+    for one, other in itertools.combinations(free, 2) if len(free) > 1 else ():
+        for values in itertools.product(range(levels[one]), range(levels[other])):
+            changed = {one: values[0], other: values[1]}
+            yield tuple(changed.get(axis, value) for axis, value in enumerate(row))
+
+
+def _filled(
+    part: Part,
+    left: dict[Part, None],
+    levels: Sequence[int],
+    groups: Sequence[tuple[int, ...]],
+    random: Random,
+) -> Row:
+    """A row with `part`; each other axis takes the value that adds the most uncovered tuples."""
+    fixed = dict(zip(*part, strict=True))
+    strength = len(part[0])
+    rest = sorted(set(range(len(levels))) - set(fixed), key=lambda _: random.random())
+    for axis in rest:
+        others = list(itertools.combinations(sorted(fixed), strength - 1))
+        scores = []
+        for value in range(levels[axis]):
+            fixed[axis] = value
+            mine = (tuple(sorted((*other, axis))) for other in others)
+            gain = sum((group, tuple(fixed[a] for a in group)) in left for group in mine)
+            scores.append((gain, random.random(), value))
+        fixed[axis] = max(scores)[2]
+    return tuple(fixed[axis] for axis in range(len(levels)))
+
+
+def _towards(base: Row, row: Row, part: Part, valid: Valid, random: Random) -> Row | None:
+    """The first valid row on the way from `row` to the values of `base`, outside of `part`."""
+    if valid(row):
+        return row
+    free = [axis for axis in range(len(row)) if axis not in part[0] and row[axis] != base[axis]]
+    changed = list(row)
+    for axis in sorted(free, key=lambda _: random.random()):
+        changed[axis] = base[axis]
+        if valid(tuple(changed)):
+            return tuple(changed)
+    return None
+
+
+def _exhausted(part: Part, levels: Sequence[int]) -> bool:
+    """Whether `_rows_with` yields every row with `part`."""
+    return math.prod(n for axis, n in enumerate(levels) if axis not in part[0]) <= EXHAUSTED
+
+
+def _rows_with(part: Part, levels: Sequence[int], random: Random) -> Iterator[Row]:
+    """All rows with `part`, or TRIES random ones where there are more."""
+    fixed = dict(zip(*part, strict=True))
+    choices = [(fixed[axis],) if axis in fixed else range(n) for axis, n in enumerate(levels)]
+    if _exhausted(part, levels):
+        yield from itertools.product(*choices)
+        return
+    for _ in range(TRIES):
+        yield tuple(each[int(random.random() * len(each))] for each in choices)
+
+
+def _some_valid(levels: Sequence[int], valid: Valid, random: Random) -> Row | None:
+    """The row of first values if it is valid, else any valid row that random tries find."""
+    first = (0,) * len(levels)
+    if valid(first):
+        return first
+    return next((row for row in _rows_with(((), ()), levels, random) if valid(row)), None)

@@ -1,0 +1,290 @@
+"""The valid Points of a program over some axes, and moves between them.
+
+Used by the strategy, which draws values and moves to a valid Point where they are invalid, and by
+the search for the smallest failing Point.  Rules are functions of whole Points, so validity is
+known only of whole Points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from random import Random
+from typing import TypeVar
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import DTYPES
+from pytest_trainsafe.core.point import TRIVIAL, AxisValue, Point
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.sweep.marker import Declaration
+from pytest_trainsafe.sweep.product import AxisValues, Cell, cell_of, with_marker
+from pytest_trainsafe.sweep.validity import Rule
+
+#: Random values of the other axes that are tried to complete a combination of mesh axes.
+TRIES = 200
+#: Combinations of mesh axes of one space, and the reasons of an error.
+MAX_MESHES, MAX_REASONS = 10_000, 8
+
+#: Why a Point that all rules allow is not in a space.
+IS_REFERENCE = "the candidate is the reference itself here"
+
+Values = dict[str, AxisValue]
+T = TypeVar("T")
+
+
+def no_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
+    """The project's rule where a project has none."""
+    return None
+
+
+@dataclass(eq=False)
+class Space:
+    """The Points of a declaration's axes that are valid under `settings` and the project's `rule`.
+
+    `axes` has the values of each axis, the cheapest first: it is the order in which examples are
+    shrunk.  Points at which the candidate is the reference itself are not in the space.
+    """
+
+    declaration: Declaration
+    settings: Settings
+    rule: Rule = no_rule
+    axes: AxisValues = field(init=False)
+    _cells: dict[Point, Cell] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        mesh = self.declaration.program.traits.mesh
+        order = sorted(self.declaration.axes, key=lambda each: each[0].name not in mesh.axes)
+        self.axes = tuple((axis, cheapest_first(axis.name, values)) for axis, values in order)
+        self.settings = with_marker(self.settings, self.declaration)
+
+    @cached_property
+    def values(self) -> Mapping[str, tuple[AxisValue, ...]]:
+        """The values of each axis, the cheapest first; mesh axes before all others."""
+        return {axis.name: values for axis, values in self.axes}
+
+    @cached_property
+    def mesh_axes(self) -> tuple[str, ...]:
+        """The axes that multiply into the world size."""
+        mesh = self.declaration.program.traits.mesh
+        return tuple(name for name in self.values if name in mesh.axes)
+
+    @cached_property
+    def other_axes(self) -> tuple[str, ...]:
+        """All other axes."""
+        return tuple(name for name in self.values if name not in self.mesh_axes)
+
+    def point(self, values: Mapping[str, AxisValue]) -> Point:
+        """The Point of one value per axis, in the declared order of axes."""
+        names = (axis.name for axis, _ in self.declaration.axes)
+        mesh = self.declaration.program.traits.mesh
+        return Point(tuple((name, values[name]) for name in names), mesh)
+
+    def cell(self, point: Point) -> Cell:
+        """The Cell of a Point, with the reason if it is not in the space."""
+        cell = self._cells.get(point)
+        if cell is None:
+            rules = (*self.declaration.program.rules, self.rule)
+            cell = cell_of(self.declaration, point, self.settings, rules)
+            if cell.invalid is None and self._is_reference(cell):
+                cell = replace(cell, invalid=IS_REFERENCE)
+            self._cells[point] = cell
+        return cell
+
+    def is_valid(self, point: Point) -> bool:
+        """Whether a Point is in the space."""
+        return self.cell(point).invalid is None
+
+    def is_reference(self, point: Point) -> bool:
+        """Whether a Point is left out only because the candidate is the reference itself there."""
+        return self.cell(point).invalid == IS_REFERENCE
+
+    def _is_reference(self, cell: Cell) -> bool:
+        case = cell.case
+        alone = self.declaration.candidate_args or case.program.traits.candidate
+        same = dict(case.arguments) == dict(case.candidate_arguments)
+        return not alone and same and _trivial(case.point) == _trivial(case.reference_point)
+
+    @cached_property
+    def bases(self) -> dict[tuple[AxisValue, ...], Point]:
+        """A valid Point for each combination of mesh axes that has one, fewest ranks first.
+
+        Raises SweepError with the reasons if there is no valid Point.
+        """
+        reasons: Counter[str] = Counter()
+        found = {}
+        for sizes in self._meshes():
+            base = self._base(dict(zip(self.mesh_axes, sizes, strict=True)), reasons)
+            if base is not None:
+                found[sizes] = base
+        if not found:
+            raise SweepError(self._contradiction(reasons))
+        return found
+
+    @cached_property
+    def by_parallel_axes(self) -> dict[tuple[bool, ...], list[tuple[AxisValue, ...]]]:
+        """The keys of `bases` by which mesh axes have several ranks, fewest ranks first."""
+        groups: dict[tuple[bool, ...], list[tuple[AxisValue, ...]]] = {}
+        for sizes in self.bases:
+            groups.setdefault(tuple(size != 1 for size in sizes), []).append(sizes)
+        return groups
+
+    def meshes(self, parallel: Sequence[bool]) -> list[tuple[AxisValue, ...]]:
+        """The valid combinations in which these mesh axes have several ranks.
+
+        Where there are none, the last of these axes are left out until there are; in the end, the
+        combinations of the fewest ranks.
+        """
+        wanted = list(parallel)
+        for place in reversed(range(len(wanted))):
+            found = self.by_parallel_axes.get(tuple(wanted))
+            if found is not None:
+                return found
+            wanted[place] = False
+        groups = self.by_parallel_axes
+        return groups.get(tuple(wanted)) or next(iter(groups.values()))
+
+    def _meshes(self) -> list[tuple[AxisValue, ...]]:
+        """The combinations of mesh axes within the largest world size, fewest ranks first."""
+        most = self.settings.max_world_size
+        sizes: list[tuple[AxisValue, ...]] = [()]
+        for name in self.mesh_axes:
+            sizes = [
+                (*each, value)
+                for each in sizes
+                for value in self.values[name]
+                if math.prod(map(int, (*each, value))) <= most
+            ]
+            if len(sizes) > MAX_MESHES:
+                raise SweepError(
+                    f"the mesh axes have more than {MAX_MESHES} combinations within "
+                    f"{most} ranks; give fewer values"
+                )
+        if not sizes:
+            words = " ".join(f"{n}={','.join(map(str, self.values[n]))}" for n in self.mesh_axes)
+            raise SweepError(
+                f"every combination of {excerpt(words)} has more than {most} ranks; give smaller "
+                "sizes, or a larger max_world_size"
+            )
+        return sorted(sizes, key=lambda each: math.prod(map(int, each)))
+
+    def _base(self, mesh: Values, reasons: Counter[str]) -> Point | None:
+        cheapest = {**mesh, **{name: self.values[name][0] for name in self.other_axes}}
+        for point in self._completions(mesh, cheapest):
+            reason = self.cell(point).invalid
+            if reason is None:
+                return point
+            reasons[reason] += 1
+        return None
+
+    def _completions(self, mesh: Values, cheapest: Values) -> Iterator[Point]:
+        """All Points with these mesh axes, or where they are many, near ones and random ones."""
+        names = self.other_axes
+        if math.prod(len(self.values[name]) for name in names) <= TRIES:
+            rows: list[Values] = [dict(mesh)]
+            for name in names:
+                rows = [{**row, name: value} for row in rows for value in self.values[name]]
+            yield from map(self.point, rows)
+            return
+        yield self.point(cheapest)
+        for name in names:
+            for value in self.values[name][1:]:
+                yield self.point({**cheapest, name: value})
+        random = Random(0)
+        for _ in range(TRIES):
+            drawn = {name: _pick(self.values[name], random) for name in names}
+            yield self.point({**mesh, **drawn})
+
+    def _contradiction(self, reasons: Counter[str]) -> str:
+        total = math.prod(len(values) for _, values in self.axes)
+        tried = len(self._cells)
+        what = f"none of the {tried} points of these axes is valid"
+        if tried < total:
+            what = f"no valid point was found among {tried} of {total}"
+        shown = [f"  {text} ({count})" for text, count in reasons.most_common(MAX_REASONS)]
+        more = len(reasons) - len(shown)
+        rest = [f"  and {more} more reasons"] if more > 0 else []
+        head = f"{self.declaration.program.name}: {what}; give values that its rules allow. Reasons"
+        return "\n".join([f"{head}:", *shown, *rest])
+
+    def repaired(self, drawn: Mapping[str, AxisValue]) -> Point:
+        """The valid Point near drawn values: these, or with one axis changed, or with several.
+
+        The mesh axes must be those of one of `bases`, and are kept.
+        """
+        near = self._near(drawn)
+        if near is not None:
+            return near
+        values = dict(drawn)
+        base = self.bases[tuple(drawn[name] for name in self.mesh_axes)]
+        for name in reversed(self.other_axes):
+            values[name] = dict(base)[name]
+            if self.is_valid(point := self.point(values)):
+                return point
+        return base
+
+    def _near(self, values: Mapping[str, AxisValue]) -> Point | None:
+        """The Point of these values, or a valid one that differs in one axis outside the mesh."""
+        point = self.point(values)
+        if self.is_valid(point):
+            return point
+        for name in reversed(self.other_axes):
+            for value in self.values[name]:
+                if self.is_valid(point := self.point({**values, name: value})):
+                    return point
+        return None
+
+    def moved(
+        self, point: Point, axis: str, value: AxisValue, kept: Collection[str] = ()
+    ) -> Point | None:
+        """`point` with another value of an axis, and if it must be with another axis changed too.
+
+        The axes in `kept` are not changed.  None if no such Point is valid.
+        """
+        values = {**dict(point), axis: value}
+        if self.is_valid(moved := self.point(values)):
+            return moved
+        for name in reversed([n for n in self.values if n != axis and n not in kept]):
+            for other in self.values[name]:
+                if self.is_valid(moved := self.point({**values, name: other})):
+                    return moved
+        return None
+
+    def drawn_at_random(self, count: int) -> Iterator[Values]:
+        """Values as the strategy draws them before they are repaired; the same ones each time."""
+        random = Random(0)
+        bases = list(self.bases)
+        for _ in range(count):
+            mesh = dict(zip(self.mesh_axes, _pick(bases, random), strict=True))
+            others = {name: _pick(self.values[name], random) for name in self.other_axes}
+            yield {**mesh, **others}
+
+    def is_near(self, values: Mapping[str, AxisValue]) -> bool:
+        """Whether these values are a valid Point, or one change of an axis away from one."""
+        return self._near(values) is not None
+
+
+def cheapest_first(axis: str, values: Sequence[AxisValue]) -> tuple[AxisValue, ...]:
+    """Values of an axis, the cheapest first: small numbers, False, dtypes with few rungs.
+
+    Words are kept in the order in which the test gives them.
+    """
+    if axis == "dtype":
+        return tuple(sorted(values, key=lambda value: DTYPES.index(str(value))))
+    if all(isinstance(value, int) for value in values):
+        return tuple(sorted(values, key=int))
+    return tuple(values)
+
+
+def _trivial(point: Point) -> Point:
+    """A Point without its dtype and the axes that have their trivial value."""
+    ones = {*point.mesh.names, "vpp", "ep"}
+    off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
+    return point.without("dtype", *off)
+
+
+def _pick(values: Sequence[T], random: Random) -> T:
+    return values[int(random.random() * len(values))]

@@ -1,0 +1,50 @@
+"""The values of axes that a fuzz test leaves open: `parallel_points(program, tp=..., layers=...)`.
+
+Values of a size are awkward on purpose: 1, odd, one more and one less than the default, so that
+they divide by some axes and not by others.
+"""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.axes import DTYPES, mesh_axis
+from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.sweep.program import Program
+
+#: The values of built-in axes that are neither sizes of the mesh nor read from the program.
+_BUILT_IN: dict[str, tuple[AxisValue, ...]] = {
+    "vpp": (1, 2),
+    "zero": (0, 1, 2, 3),
+    "microbatches": (1, 2, 3, 4, 6),
+    **dict.fromkeys(("sp", "compile", "recompute"), (False, True)),
+}
+
+
+def open_values(program: Program, name: str, max_world_size: int) -> tuple[AxisValue, ...]:
+    """The values that `...` stands for.  Raises SweepError if the axis has no obvious values."""
+    mesh = program.traits.mesh
+    if name in mesh.names or name == "ep":
+        return tuple(range(1, max_world_size + 1))
+    if name == "dtype":
+        return tuple(dtype for dtype in DTYPES if dtype in program.traits.dtypes)
+    if name in _BUILT_IN and mesh_axis(mesh, name) is not None:
+        return _BUILT_IN[name]
+    parameter = program.parameters.get(name)
+    default = parameter.default if parameter is not None else None
+    if isinstance(default, bool):
+        return False, True
+    if isinstance(default, int) and default >= 0:
+        return awkward(default)
+    raise SweepError(
+        f"axis {shown(name)} is given as `...`, and its values cannot be derived: that takes a "
+        "built-in axis, or a parameter whose default is a bool or an int >= 0; list its values"
+    )
+
+
+def awkward(default: int) -> tuple[int, ...]:
+    """Sizes around a default, smallest first; of a default of 0, which means off, 0 and 1."""
+    if default == 0:
+        return 0, 1
+    near = {1, 2, 3, default - 1, default, default + 1, 2 * default}
+    return tuple(sorted(size for size in near if size > 0))

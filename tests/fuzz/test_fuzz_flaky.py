@@ -1,0 +1,43 @@
+"""What a flaky program's report says of the cause."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.fuzz.flaky import cause_text
+from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.launch import GroupFailure
+
+JUDGE = "pytest_trainsafe.judge.replay.determinism.judge.judge_determinism"
+
+
+def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
+    finding = Finding(
+        verdict="fail",
+        judge="replay",
+        check="determinism:unseeded",
+        message="differs on rank 0 in Run 2 of 2",
+        where=TensorId(0, 0, "input", "", "input"),
+        pattern=Pattern("determinism:unseeded", "", "", "a generator has another seed"),
+    )
+    monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", [finding]))
+
+    text = cause_text(None)
+
+    assert text.startswith(f"{finding.where}: differs on rank 0 in Run 2 of 2. a generator has")
+    assert text.endswith("(determinism:unseeded)")
+
+
+def test_equal_bits_name_no_cause(monkeypatch):
+    monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", []))
+
+    assert cause_text(None) == ""
+
+
+def test_a_run_that_ends_leaves_the_cause_unknown(monkeypatch):
+    def ended(traces, repeats):
+        raise GroupFailure.__new__(GroupFailure)
+
+    monkeypatch.setattr(JUDGE, ended)
+
+    assert cause_text(None).startswith("not known, because a Run ended")

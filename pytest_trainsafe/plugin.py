@@ -19,6 +19,7 @@ from pytest_trainsafe.config.read import read_settings, require_encodable_folder
 from pytest_trainsafe.config.settings import SETTINGS, WORKER_SWEEP
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
+    cache_folder,
     candidate_trace,
     reference_trace,
     torchrun_group,
@@ -55,7 +56,21 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", SIGNATURE)
-    config.stash[SETTINGS] = read_settings(config)
+    settings = config.stash[SETTINGS] = read_settings(config)
+    if settings.plan or settings.shard is not None:
+        from pytest_trainsafe.sweep.plan.select import register
+
+        register(config, cache_folder(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Makes a plan in this process, without workers of pytest-xdist."""
+    if config.getoption("trainsafe_plan"):
+        from pytest_trainsafe.sweep.plan.select import run_in_one_process
+
+        run_in_one_process(config)
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,8 @@ from pytest_trainsafe.config.grammar import SweepWords
 LAUNCHERS = ("auto", "warm", "torchrun")
 DEVICES = ("auto", "cpu", "cuda")
 NETWORKS = ("auto", "private", "host")
+GITHUB = ("auto", "on", "off")
+PLANS = ("json",)
 Recording = Literal["sketch", "full"]
 RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
@@ -35,6 +37,10 @@ class Settings:
     code, 0 for none; `judge/localize/budget.py` bounds the time of a process.
     `annotate` is the root directory of node ids, below which missing annotations are written;
     "" if they are not written.
+    `plan` is the format of the plan that is written instead of running tests, "" for none.
+    `shard` is the number of this run's shard and the count of shards, None to run all tests;
+    `from_plan` is the plan that says how to divide, "" to divide by the number of ranks.
+    `github` says when the reports for GitHub Actions are written, one of GITHUB.
     `rng` says whether ranks keep the RNG ledger.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
@@ -63,6 +69,10 @@ class Settings:
     annotate: str = ""
     profile: str = ""
     rng: bool = True
+    plan: str = ""
+    shard: tuple[int, int] | None = None
+    from_plan: str = ""
+    github: str = "auto"
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()

@@ -41,6 +41,10 @@ CHANGED = {
     "judges": (("our:Judge",), "trainsafe: judges our:Judge"),
     "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
     "rng": (False, "trainsafe: rng off"),
+    "plan": ("json", "trainsafe: plan json"),
+    "shard": ((2, 4), "trainsafe: shard 2/4"),
+    "from_plan": ("plan.json", "trainsafe: from-plan plan.json"),
+    "github": ("off", "trainsafe: github off"),
 }
 
 

@@ -25,7 +25,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
-from pytest_trainsafe.report.summary import write_summary
+from pytest_trainsafe.report.run_end import conclude
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -162,8 +162,8 @@ def pytest_report_collectionfinish(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes the terminal summary."""
-    write_summary(terminalreporter)
+    """Writes the terminal summary and the reports for GitHub Actions."""
+    conclude(terminalreporter, cache_folder(terminalreporter.config))
 
 
 def _in_use(config: pytest.Config) -> bool:

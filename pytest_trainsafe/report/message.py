@@ -6,10 +6,8 @@ exceeds the limit.  Called by the assertions.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
-from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -17,6 +15,7 @@ from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_t
 from pytest_trainsafe.judge.judgement import Judged, LadderJudgement, lead_of
 from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
+from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.rows import head, row
 
 MAX_THEN = 3
@@ -46,25 +45,9 @@ def message_of(judgement: LadderJudgement) -> str:
         judgement.rungs,
         case.nodeid if case is not None else "",
         judgement.left_out,
-        _options(case.settings) if case is not None else "",
+        rerun_options(case.settings) if case is not None else "",
         judgement.located,
     )
-
-
-def _options(settings: Settings) -> str:
-    """The options that, together with the node id, rerun the same test with the same settings."""
-    default = Settings()
-    words = []
-    if settings.sweep and not settings.sweep_from_ini:
-        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
-        words.append(f"--trainsafe-sweep {swept}")
-    if settings.dtypes:
-        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
-    if settings.profile:
-        words.append(f"--trainsafe-profile {settings.profile}")
-    if settings.seed != default.seed:
-        words.append(f"--trainsafe-seed {settings.seed}")
-    return "".join(f" {word}" for word in words)
 
 
 def failure_message(
@@ -101,13 +84,13 @@ def failure_message(
 def rerun(judgement: LadderJudgement) -> list[str]:
     """The row with the command that reruns the test."""
     case = judgement.case
-    return [] if case is None else _rerun(case.nodeid, _options(case.settings))
+    return [] if case is None else _rerun(case.nodeid, rerun_options(case.settings))
 
 
 def _rerun(nodeid: str, options: str) -> list[str]:
     if not nodeid:
         return []
-    return row("rerun", f"pytest {shlex.quote(nodeid)}{options}", wrapped=False)
+    return row("rerun", rerun_command(nodeid, options), wrapped=False)
 
 
 def _whom(judged: Judged) -> str:

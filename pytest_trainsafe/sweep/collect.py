@@ -21,7 +21,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import DeclarationError, TrainsafeError
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
+from pytest_trainsafe.sweep.point_summary import attach_point, attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import MARKER, param_marks
 
@@ -140,6 +140,7 @@ def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
         return
     found = list(cells_of(items))
     for item, cell in found:
+        attach_point(item, cell.case.program.name, cell.case.point)
         if cell.invalid:
             attach_summary(item, {"point": cell.id, "verdict": "skipped", "reason": cell.invalid})
     message = _complaint(session.config.stash[SETTINGS], [cell for _, cell in found])

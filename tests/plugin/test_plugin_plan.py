@@ -61,10 +61,8 @@ def test_a_plan_has_the_seconds_of_earlier_runs_and_the_points_that_are_skipped(
     assert [point["seconds"] for point in plan["points"]] == [3.0]
     assert plan["estimated_seconds"] == 3.0
     assert plan["points"][0]["gpus"] is None
-    assert plan["unknown"] == [
-        "the device of 1 of 1 points: it is auto, which uses a GPU for each rank on a machine "
-        "that has enough"
-    ]
+    [unknown] = plan["unknown"]
+    assert unknown.startswith("the device of 1 of 1 points: it is auto, which uses a GPU for")
     assert plan["skipped"] == [
         {
             "id": "test_swept.py::test_mesh[tp3-cp1]",
@@ -87,7 +85,7 @@ def test_the_shards_have_every_test_once_and_the_first_has_the_tests_without_a_m
     whole = passed(planned)
     parts = [passed(planned, "--trainsafe-shard", f"{number}/3") for number in (1, 2, 3)]
 
-    assert sorted(sum(parts, [])) == sorted(whole)
+    assert sorted(test for part in parts for test in part) == sorted(whole)
     assert "test_other" in parts[0]
     assert all(part for part in parts)
 

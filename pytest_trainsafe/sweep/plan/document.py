@@ -73,9 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[str]
 
 
-def make_plan(
-    found: Sequence[tuple[str, Cell]], others: int, seconds: Mapping[str, float]
-) -> Plan:
+def make_plan(found: Sequence[tuple[str, Cell]], others: int, seconds: Mapping[str, float]) -> Plan:
     """The plan of collected tests, each a node id and its Cell; `seconds` are of earlier runs."""
     points = [
         _planned(nodeid, cell, seconds.get(nodeid)) for nodeid, cell in found if not cell.invalid

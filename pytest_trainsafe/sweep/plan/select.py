@@ -45,7 +45,7 @@ class PlanWriter:
         found = [(item.nodeid, cell) for item, cell in cells_of(session.items)]
         seconds = read_seconds(self.folder) if self.folder is not None else {}
         plan = make_plan(found, len(session.items) - len(found), seconds)
-        print(encode(plan), file=sys.stdout, flush=True)  # noqa: T201
+        print(encode(plan), file=sys.stdout, flush=True)
         return True
 
 
@@ -71,7 +71,8 @@ class ShardSelector:
             fail_collection(session, str(error))
             return
         mine = {item.nodeid for item, cell in cells_of(items) if not cell.invalid}
-        kept, dropped = [], []
+        kept: list[pytest.Item] = []
+        dropped: list[pytest.Item] = []
         for item in items:
             here = item.nodeid in chosen if item.nodeid in mine else self.number == 1
             (kept if here else dropped).append(item)

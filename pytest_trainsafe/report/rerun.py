@@ -1,0 +1,28 @@
+"""The command that runs a test again."""
+
+from __future__ import annotations
+
+import shlex
+
+from pytest_trainsafe.config.settings import Settings
+
+
+def rerun_command(nodeid: str, options: str) -> str:
+    """`pytest 'test_gpt.py::test_gpt[tp2]'`, with options."""
+    return f"pytest {shlex.quote(nodeid)}{options}"
+
+
+def rerun_options(settings: Settings) -> str:
+    """The options that, together with the node id, rerun the same test with the same settings."""
+    default = Settings()
+    words = []
+    if settings.sweep and not settings.sweep_from_ini:
+        swept = " ".join(f"{axis}={','.join(values)}" for axis, values in settings.sweep)
+        words.append(f"--trainsafe-sweep {swept}")
+    if settings.dtypes:
+        words.append(f"--trainsafe-dtype {','.join(settings.dtypes)}")
+    if settings.profile:
+        words.append(f"--trainsafe-profile {settings.profile}")
+    if settings.seed != default.seed:
+        words.append(f"--trainsafe-seed {settings.seed}")
+    return "".join(f" {word}" for word in words)

@@ -6,10 +6,8 @@ become a workflow command, a link, an image or markup.
 
 from __future__ import annotations
 
-import html
-
-#: Characters that Markdown of GitHub may interpret in text, beside those of HTML.
-_MARKDOWN = "\\`*_{}[]()#+-.!|~@:$^="
+#: Characters that HTML or the Markdown of GitHub may interpret.
+_MARKUP = frozenset("&<>\"'\\`*_{}[]()#+-.!|~@:$^=")
 
 
 def printable(text: str) -> str:
@@ -31,8 +29,8 @@ def command_property(text: str) -> str:
 
 def markdown(text: str) -> str:
     """One line of text in Markdown or in a cell of a table: no character has a meaning."""
-    line = html.escape(printable(text).replace("\n", " "))
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in line)
+    line = printable(text).replace("\n", " ")
+    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in line)
 
 
 def code(text: str) -> str:

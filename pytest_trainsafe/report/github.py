@@ -52,15 +52,15 @@ def write_github(
     """Writes annotations to the terminal, and the summary to GITHUB_STEP_SUMMARY if it is set."""
     config = reporter.config
     options = rerun_options(settings)
+    workspace = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)
     if settings.github == "on" or not config.pluginmanager.hasplugin(_OTHER):
-        workspace = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)
         for line in error_commands(causes, config.rootpath, workspace, options):
             reporter.ensure_newline()
             reporter.write_line(line)
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and any(outcome.verdict != "skipped" for outcome in found):
         try:
-            _append(Path(path), found, causes, options)
+            _append(Path(path), found, causes, options, workspace)
         except OSError as error:
             reporter.write_line(f"trainsafe: no job summary is written: {error.strerror}")
 
@@ -112,19 +112,30 @@ def place_of(source: str, workspace: Path) -> tuple[str, str] | None:
     return relative, str(max(1, int(line)))
 
 
-def _append(path: Path, found: Sequence[Outcome], causes: Sequence[Family], options: str) -> None:
+def _append(
+    path: Path,
+    found: Sequence[Outcome],
+    causes: Sequence[Family],
+    options: str,
+    workspace: Path,
+) -> None:
     """Appends to the summary; what other commands of the step have written counts too."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
     with os.fdopen(descriptor, "ab") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError(0, "GITHUB_STEP_SUMMARY is not a file")
-        text = job_summary(found, causes, options, MAX_SUMMARY - status.st_size)
+        most = MAX_SUMMARY - status.st_size
+        text = job_summary(found, causes, workspace, options, most)
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def job_summary(
-    found: Sequence[Outcome], causes: Sequence[Family], options: str, most: int = MAX_SUMMARY
+    found: Sequence[Outcome],
+    causes: Sequence[Family],
+    workspace: Path,
+    options: str = "",
+    most: int = MAX_SUMMARY,
 ) -> str:
     """The summary in Markdown, of at most `most` bytes: the causes, then a table for each test."""
     judged = [outcome for outcome in found if outcome.verdict != "skipped"]
@@ -136,7 +147,9 @@ def job_summary(
         else (f"{plural(len(judged), 'point')} passed")
     )
     head = f"## trainsafe: {title}{f', {skipped} skipped' if skipped else ''}\n\n"
-    blocks = [_family(number, family, options) for number, family in enumerate(causes, 1)]
+    blocks = [
+        _family(number, family, workspace, options) for number, family in enumerate(causes, 1)
+    ]
     for table in tables(judged):
         blocks += _table(table)
     return _fitted(head, blocks, most)
@@ -161,11 +174,15 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace"))
 
 
-def _family(number: int, family: Family, options: str) -> str:
+def _family(number: int, family: Family, workspace: Path, options: str) -> str:
     lead = family.lead
     first = lead.first
     points = ", ".join(outcome.point or outcome.nodeid for outcome in family.members)
-    place = f"{first.source} ({first.what})" if first.what else first.source
+    inside = place_of(first.source, workspace)
+    source = ":".join(inside) if inside is not None else first.source
+    # The text may name a second place, in the form in which the ranks reported it.
+    said = first.what.replace(f"{workspace}{os.sep}", "")
+    place = f"{source} ({said})" if said else source
     rows = [
         ("first wrong", code(_cell(first.where or first.message))),
         ("error", markdown(size(lead))),

@@ -116,7 +116,7 @@ class _Tags(HTMLParser):
         self.tags.append(tag)
 
 
-@given(st.text())
+@given(st.text() | st.text("&#x27;<>'\"|`*_\\ ab"))
 def test_escaped_text_of_markdown_has_no_markup(text: str) -> None:
     made = markdown(text)
 
@@ -130,7 +130,7 @@ def test_escaped_text_of_markdown_has_no_markup(text: str) -> None:
 def test_the_summary_of_hostile_names_is_a_table_of_plain_cells() -> None:
     found = [failure(1, HOSTILE), failure(2)]
 
-    text = job_summary(found, families(found), "")
+    text = job_summary(found, families(found), Path("/w"))
 
     assert set(_Tags(text).tags) == {"code"}
     rows = [line for line in text.splitlines() if line.startswith("|")]
@@ -143,13 +143,13 @@ def test_the_summary_of_hostile_names_is_a_table_of_plain_cells() -> None:
 def test_a_summary_stays_below_the_limit_and_says_that_it_is_cut() -> None:
     found = [failure(number, "é" * 300) for number in range(400)]
 
-    text = job_summary(found, families(found), "", 50_000)
+    text = job_summary(found, families(found), Path("/w"), "", 50_000)
 
     assert 40_000 < len(text.encode()) <= 50_000
     assert text.endswith(
         "The summary is cut here: it would be too long for GitHub. See the job's log.\n"
     )
-    assert job_summary(found, families(found), "", 10) == ""
+    assert job_summary(found, families(found), Path("/w"), "", 10) == ""
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,15 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Shows live lines of running Points, before pytest captures the output of tests."""
+    if _in_use(session.config):
+        from pytest_trainsafe.report.live import start
+
+        start(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes the next test, whose Runs may be launched during this one."""
     if _in_use(item.config):

@@ -60,7 +60,7 @@ def write_github(
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if path and any(outcome.verdict != "skipped" for outcome in found):
         try:
-            _append(Path(path), found, causes, options, workspace)
+            append_summary(Path(path), found, causes, workspace, options)
         except OSError as error:
             reporter.write_line(f"trainsafe: no job summary is written: {error.strerror}")
 
@@ -112,12 +112,12 @@ def place_of(source: str, workspace: Path) -> tuple[str, str] | None:
     return relative, str(max(1, int(line)))
 
 
-def _append(
+def append_summary(
     path: Path,
     found: Sequence[Outcome],
     causes: Sequence[Family],
-    options: str,
     workspace: Path,
+    options: str = "",
 ) -> None:
     """Appends to the summary; what other commands of the step have written counts too."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)

@@ -20,6 +20,8 @@ from pytest_trainsafe.sweep.signature import MARKER
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_trainsafe.report.junit import JUnitReport
+
 VERDICTS = ("fail", "error", "inconclusive", "pass", "skipped")
 
 #: The most characters of a text that an Outcome keeps.
@@ -95,7 +97,7 @@ class _Test:
     location: str = ""
 
 
-def outcomes(reports: Iterable[pytest.TestReport]) -> list[Outcome]:
+def outcomes(reports: Iterable[pytest.TestReport | JUnitReport]) -> list[Outcome]:
     """The Outcomes of the marked tests, in the order of their first reports."""
     return [outcome for nodeid, test in _tests(reports) for outcome in _of_test(nodeid, test)]
 
@@ -109,7 +111,7 @@ def seconds_of(reports: Iterable[pytest.TestReport]) -> dict[str, float]:
     }
 
 
-def _tests(reports: Iterable[pytest.TestReport]) -> list[tuple[str, _Test]]:
+def _tests(reports: Iterable[pytest.TestReport | JUnitReport]) -> list[tuple[str, _Test]]:
     found: dict[str, _Test] = {}
     for report in reports:
         keywords = getattr(report, "keywords", {})
@@ -224,7 +226,7 @@ def _first(summary: dict[str, object]) -> First:
     )
 
 
-def _crash(report: pytest.TestReport) -> str:
+def _crash(report: pytest.TestReport | JUnitReport) -> str:
     """The first line of the error of a failed test."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = getattr(crash, "message", None) or report.longreprtext

@@ -103,9 +103,20 @@ def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
 
 
 def attach_point(node: pytest.Item, program: str, point: Point) -> None:
-    """Stores a test's program and Point in its `user_properties`, whatever becomes of the test."""
-    node.user_properties.append((f"{PROPERTY}_program", cut(program, LONGEST)))
-    node.user_properties.append((f"{PROPERTY}_point", cut(str(point), LONGEST)))
+    """Stores a test's id, program and Point in its `user_properties`, whatever becomes of it.
+
+    JUnit files have no node ids and lines of their own, which a report of several files needs.
+    """
+    path, line, _ = node.location
+    found = {
+        "id": node.nodeid,
+        "location": f"{path}:{(line or 0) + 1}",
+        "root": str(node.config.rootpath),
+        "program": program,
+        "point": str(point),
+    }
+    for name, text in found.items():
+        node.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
 
 
 def plural(count: int, noun: str) -> str:

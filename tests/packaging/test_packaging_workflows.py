@@ -238,6 +238,7 @@ def test_the_action_runs_a_shard_with_arguments_as_a_shell_splits_them(tmp_path:
         tmp_path,
         PATH=path,
         GITHUB_WORKSPACE="/w",
+        GITHUB_OUTPUT=str(tmp_path / "output"),
         ARGUMENTS="""tests -k 'tp2 and cp2; $(exit 3)'""",
         SHARD="2/4",
         PLAN="plan.json",
@@ -246,6 +247,7 @@ def test_the_action_runs_a_shard_with_arguments_as_a_shell_splits_them(tmp_path:
     )
 
     assert done.returncode == 0, done.stderr
+    assert (tmp_path / "output").read_text() == "number=2\n"
     assert done.stdout.splitlines() == [
         *("-m", "pytest", "tests", "-k", "tp2 and cp2; $(exit 3)"),
         *("--trainsafe-shard", "2/4", "--trainsafe-from-plan", "plan.json"),

@@ -31,7 +31,8 @@ class PlanWriter:
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         # Standard output is the plan alone, so that it can be redirected to a file.  pytest has no
         # public way to change the file of its terminal writer.
-        session.config.get_terminal_writer()._file = sys.stderr
+        if session.config.pluginmanager.hasplugin("terminalreporter"):
+            session.config.get_terminal_writer()._file = sys.stderr
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:

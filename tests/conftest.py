@@ -14,6 +14,10 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Inner runs in a job of GitHub Actions must not write annotations and the summary of that job.
+for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
+    os.environ.pop(name, None)
+
 pytest_plugins = ["pytester"]
 
 # `suite` is what every run uses: few examples, the same ones each time, and no deadline, since the

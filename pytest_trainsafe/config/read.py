@@ -18,7 +18,7 @@ from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
 from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY, Option
 from pytest_trainsafe.config.values import choice
 from pytest_trainsafe.core.usage import excerpt, shown
-from pytest_trainsafe.errors import DeclarationError
+from pytest_trainsafe.errors import DeclarationError, SettingError
 
 #: The profile in force: its name, "" for none, and its values as text.
 _Profile = tuple[str, Mapping[str, str]]
@@ -64,6 +64,13 @@ def _read(config: pytest.Config) -> Settings:
         found[option.field] = True if parse is None else parse(source, text)
     if "annotate" in found:
         found["annotate"] = str(config.rootpath)
+    if "from_plan" in found:
+        found["from_plan"] = str(config.invocation_params.dir / str(found["from_plan"]))
+        if "shard" not in found:
+            raise SettingError(
+                f"{BY_NAME['from-plan'].flag} says how to divide into shards; add "
+                f"{BY_NAME['shard'].flag} 1/4, or leave it out"
+            )
     if "cache_inputs" in found:
         entries: object = found["cache_inputs"]
         assert isinstance(entries, tuple)

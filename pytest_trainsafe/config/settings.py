@@ -16,6 +16,8 @@ from pytest_trainsafe.config.grammar import SweepWords
 LAUNCHERS = ("auto", "warm", "torchrun")
 DEVICES = ("auto", "cpu", "cuda")
 NETWORKS = ("auto", "private", "host")
+GITHUB = ("auto", "on", "off")
+PLANS = ("json",)
 Recording = Literal["sketch", "full"]
 RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 
@@ -36,6 +38,10 @@ class Settings:
     code, 0 for none; `judge/localize/budget.py` bounds the time of a process.
     `annotate` is the root directory of node ids, below which missing annotations are written;
     "" if they are not written.
+    `plan` is the format of the plan that is written instead of running tests, "" for none.
+    `shard` is the number of this run's shard and the count of shards, None to run all tests;
+    `from_plan` is the plan that says how to divide, "" to divide by the number of ranks.
+    `github` says when the reports for GitHub Actions are written, one of GITHUB.
     `rng` says whether ranks keep the RNG ledger.
     `packs` names the packs of invariants that candidates must keep, and `learn` the pack that this
     run learns, "" for none; `root` is the root directory, which has the project's packs in
@@ -72,6 +78,10 @@ class Settings:
     packs: tuple[str, ...] = ()
     learn: str = ""
     root: str = ""
+    plan: str = ""
+    shard: tuple[int, int] | None = None
+    from_plan: str = ""
+    github: str = "auto"
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()

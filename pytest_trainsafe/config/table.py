@@ -14,8 +14,10 @@ from typing import Any, Literal
 from pytest_trainsafe.config import values
 from pytest_trainsafe.config.settings import (
     DEVICES,
+    GITHUB,
     LAUNCHERS,
     NETWORKS,
+    PLANS,
     RECORDINGS,
     Settings,
 )
@@ -298,6 +300,38 @@ OPTIONS = (
         "Files that programs read, and $VARIABLES: a reference is run again when one changes",
         values.parse_list,
         more="patterns are relative to the root directory: `data/*.bin,$LAYERS`",
+    ),
+    Option(
+        "plan",
+        "plan",
+        "FORMAT",
+        f"Write the points that would run to standard output, and run nothing: {listing(PLANS)}",
+        values.choice(PLANS),
+        more="[plans and shards](ci.md#plans-and-shards)",
+    ),
+    Option(
+        "shard",
+        "shard",
+        "I/N",
+        "Run the I-th of N parts of the points",
+        values.parse_shard,
+        text=lambda shard: "/".join(map(str, shard)) if shard else "",
+        more="[plans and shards](ci.md#plans-and-shards)",
+    ),
+    Option(
+        "from-plan",
+        "from_plan",
+        "FILE",
+        "Divide into shards by this plan, which --trainsafe-plan json has written",
+        values.parse_file,
+    ),
+    Option(
+        "github",
+        "github",
+        "WHEN",
+        f"Annotations and a job summary for GitHub Actions: {listing(GITHUB)}",
+        values.choice(GITHUB),
+        more="`auto` writes them [in a job of GitHub Actions](ci.md)",
     ),
     Option(
         "profile",

@@ -21,6 +21,9 @@ PACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 #: The most ranks of a Point, and the most that train at once: a bound on typing errors.
 MAX_RANKS = 100_000
 
+#: The most shards of a run; a job matrix of GitHub Actions has at most 256 jobs.
+MAX_SHARDS = 1_000
+
 
 def parse_count(source: str, text: str) -> int:
     """An integer from 1 to MAX_RANKS."""
@@ -76,6 +79,31 @@ def parse_folder(source: str, text: str) -> str:
             f"{source} takes the path of a folder, and {shown(text)} is not a folder"
         )
     return text
+
+
+def parse_file(source: str, text: str) -> str:
+    """The path of a file, which is read later."""
+    if any(len(os.fsencode(part)) > 255 for part in text.split(os.sep)) or len(text) > 3000:
+        raise SettingError(f"{source} takes the path of a file, and {shown(text)} is too long")
+    return text
+
+
+def parse_shard(source: str, text: str) -> tuple[int, int]:
+    """The number of a shard, from 1, and the count of shards."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if found is None:
+        raise SettingError(
+            f"{source} takes the number of a shard and the count of shards, such as 1/4, not "
+            f"{shown(text)}"
+        )
+    number, count = int(found[1]), int(found[2])
+    if not 1 <= count <= MAX_SHARDS:
+        raise SettingError(f"{source} takes 1 to {MAX_SHARDS} shards, not {shown(text)}")
+    if not 1 <= number <= count:
+        raise SettingError(
+            f"{source} is {shown(text)}, and {count} shards have the numbers 1 to {count}"
+        )
+    return number, count
 
 
 def parse_size(source: str, text: str) -> int:

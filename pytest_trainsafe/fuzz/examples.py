@@ -26,7 +26,7 @@ from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
 from pytest_trainsafe.fuzz.flaky import cause_text, difference_text, repeated
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.interaction import flaky_message, fuzz_message
-from pytest_trainsafe.report.options import options_of
+from pytest_trainsafe.report.rerun import rerun_options
 from pytest_trainsafe.sweep.point_summary import PointSummary, attach_summary
 from pytest_trainsafe.sweep.search.minimise import Result, minimise
 
@@ -210,7 +210,7 @@ class Examples:
             interaction,
             examples,
             text_of(error),
-            options_of(replace(smallest.settings, sweep=())),
+            rerun_options(replace(smallest.settings, sweep=())),
         )
         findings = error.findings if isinstance(error, TrainsafeFailure) else ()
         return lambda: FuzzFailure(text, findings, interaction, examples)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.finding import Finding, Located, Verdict
+from pytest_trainsafe.core.finding import Finding, Located, ModuleSubject, Verdict
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
@@ -100,12 +100,29 @@ class LadderJudgement:
 
 def first_of(lead: Finding) -> FirstSummary:
     """The finding that leads a failure's report, for the terminal's summary."""
+    where = lead.where
     return {
         "judge": lead.judge,
         "check": lead.check,
         "where": str(lead.about or ""),
         "pattern": lead.pattern.text if lead.pattern is not None else "",
+        "pattern_name": lead.pattern.name if lead.pattern is not None else "",
+        "cause": lead.pattern.cause if lead.pattern is not None else "",
+        "tensor": f"{where.path} · {where.kind}" if where is not None else "",
+        "module": _module_of(lead),
+        "dtype": lead.dtype,
+        "error": lead.error,
+        "allowed": lead.allowed,
+        "message": lead.message,
+        "source": lead.source,
     }
+
+
+def _module_of(lead: Finding) -> str:
+    """The path of the module that a finding is about: `decoder.final_layernorm`."""
+    if lead.where is not None:
+        return lead.where.module
+    return lead.subject.path if isinstance(lead.subject, ModuleSubject) else ""
 
 
 def lead_of(failing: Sequence[Finding]) -> Finding:

@@ -202,8 +202,12 @@ class _Ladder:
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
         summary = _summary(judgement, seconds)
+        summary["program"] = judgement.program
+        summary["axes"] = dict(candidate.case.point)
         if self.located is not None and self.located.faults:
             summary["faults"] = list(self.located.faults)
+        if self.located is not None and self.located.source:
+            summary["look_at"] = {"source": self.located.source, "what": self.located.what}
         if self.reference.runs.reused:
             summary["references"] = dict(self.reference.runs.reused)
         unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.report.rows import head, row
-from pytest_trainsafe.sweep.point_summary import PointSummary, plural
+from pytest_trainsafe.sweep.point_summary import PROPERTY, plural
 
 if TYPE_CHECKING:
+    import pytest
+
     from pytest_trainsafe.config.settings import Settings
     from pytest_trainsafe.judge.learn.from_tests import LearnedPack
     from pytest_trainsafe.judge.learn.invariant import Invariant
@@ -37,35 +40,54 @@ def learn_message(judgement: LearnJudgement, what: str) -> str:
     return "\n".join(lines)
 
 
-def learned_lines(
-    settings: Settings, summaries: Sequence[tuple[str, PointSummary]], failed: Collection[str] = ()
-) -> list[str]:
-    """Learns the pack that the settings name from the tests that passed; what to print of it.
+def write_learned(
+    reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
+) -> None:
+    """Learns the pack that the settings name from the healthy tests, and says what it has."""
+    reporter.write_sep("=", "trainsafe: learned invariants")
+    for line in learned_lines(settings, reports):
+        reporter.write_line(line)
 
-    `failed` has the node ids of tests that failed, whatever their verdict.
-    """
+
+def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
+    """Learns the pack that the settings name from the tests that passed; what to print of it."""
     from pytest_trainsafe.judge.learn.from_tests import learn_pack
     from pytest_trainsafe.judge.learn_judge import observed_run
     from pytest_trainsafe.trace.reader import Trace
 
-    kept = [(nodeid, s) for nodeid, s in summaries if s.get("observed")]
+    kept, failed = _observed(reports)
     passed, lines = [], []
-    for nodeid, summary in kept:
-        if summary["verdict"] == "pass" and nodeid not in failed:
-            passed.append(summary)
+    for folder, (nodeid, verdict) in kept.items():
+        if verdict == "pass" and nodeid not in failed:
+            passed.append(folder)
         else:
-            why = summary["verdict"]
-            why = "the test failed" if why == "pass" else f"its verdict is {why}"
+            why = "the test failed" if verdict == "pass" else f"its verdict is {verdict}"
             lines.append(f"not learned from {nodeid}: {why}")
     if not passed:
         why = "no healthy test passed" if kept else "no test that ran is marked healthy=True"
         return [*lines, f"no pack was written, because {why}"]
     try:
-        runs = [observed_run(Trace.open(Path(summary["observed"]))) for summary in passed]
+        runs = [observed_run(Trace.open(folder)) for folder in passed]
         learned = learn_pack(settings.learn, Path(settings.root), runs, settings.relations)
     except TrainsafeError as error:
         return [*lines, f"no pack was written: {error}"]
     return [*lines, *_lines(learned)]
+
+
+def _observed(
+    reports: Iterable[pytest.TestReport],
+) -> tuple[dict[str, tuple[str, str]], set[str]]:
+    """The node id and the verdict by the folder of the kept trace; the tests that failed."""
+    kept: dict[str, tuple[str, str]] = {}
+    failed = set()
+    for report in reports:
+        if report.outcome == "failed":
+            failed.add(report.nodeid)
+        for name, value in report.user_properties:
+            summary = json.loads(str(value)) if name == PROPERTY else {}
+            if isinstance(summary, dict) and isinstance(summary.get("observed"), str):
+                kept[summary["observed"]] = report.nodeid, str(summary.get("verdict"))
+    return kept, failed
 
 
 def _lines(learned: LearnedPack) -> list[str]:

@@ -6,7 +6,6 @@ exceeds the limit.  Called by the assertions.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.code_files import relative
@@ -15,8 +14,8 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
 from pytest_trainsafe.judge.judgement import Judged, LadderJudgement, lead_of
 from pytest_trainsafe.report.mismatch import mismatch_text
-from pytest_trainsafe.report.options import options_of
 from pytest_trainsafe.report.proposal import advice_rows
+from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.rows import head, row
 
 MAX_THEN = 3
@@ -46,7 +45,7 @@ def message_of(judgement: LadderJudgement) -> str:
         judgement.rungs,
         case.nodeid if case is not None else "",
         judgement.left_out,
-        options_of(case.settings) if case is not None else "",
+        rerun_options(case.settings) if case is not None else "",
         judgement.located,
     )
 
@@ -85,13 +84,13 @@ def failure_message(
 def rerun(judgement: LadderJudgement) -> list[str]:
     """The row with the command that reruns the test."""
     case = judgement.case
-    return [] if case is None else _rerun(case.nodeid, options_of(case.settings))
+    return [] if case is None else _rerun(case.nodeid, rerun_options(case.settings))
 
 
 def _rerun(nodeid: str, options: str) -> list[str]:
     if not nodeid:
         return []
-    return row("rerun", f"pytest {shlex.quote(nodeid)}{options}", wrapped=False)
+    return row("rerun", rerun_command(nodeid, options), wrapped=False)
 
 
 def _whom(judged: Judged) -> str:

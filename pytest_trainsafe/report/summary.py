@@ -1,154 +1,227 @@
-"""The terminal summary: one row per judged Point, from plain data on the tests' reports.
+"""The terminal summary: a table of Points for each test, and the failures by cause.
 
-A test's PointSummary is stored as JSON in its report's `user_properties`, which pytest-xdist sends
-to the controller and JUnit files include.
+Made from plain data on the tests' reports, which pytest-xdist sends to the controller.  Lines have
+at most 80 columns, except for node ids, paths and the rerun command, which are not cut.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary, plural, reason_counts
+from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.report.families import Family
+from pytest_trainsafe.report.outcome import Outcome, summaries
+from pytest_trainsafe.report.rerun import rerun_command, rerun_options
+from pytest_trainsafe.report.rows import wrap
+from pytest_trainsafe.report.table import RESULTS, Table, tables
+from pytest_trainsafe.sweep.point_summary import PointSummary, plural, reason_counts
 
 if TYPE_CHECKING:
     import pytest
 
-#: Rows shown without `-v`.
-MAX_ROWS = 20
+#: Rows and families shown without `-v`, and the columns of a line.
+MAX_ROWS, MAX_FAMILIES, WIDTH = 20, 10, 80
+
+#: The most characters of a text from a report, and of the list of a family's Points.
+_LONGEST, _LONGEST_LIST = 400, 300
+
+_LABEL = 10
 
 
-def collect_summaries(
+def write_summary(
+    reporter: pytest.TerminalReporter,
     reports: Iterable[pytest.TestReport],
-) -> list[tuple[str, PointSummary]]:
-    """Node id and PointSummary of every report that has one, each once, in order.
-
-    Duplicates arise because a test's reports repeat the properties of its earlier phases.
-    """
-    found: dict[tuple[str, str], PointSummary] = {}
-    for report in reports:
-        for name, value in getattr(report, "user_properties", ()):
-            if name == PROPERTY and isinstance(value, str):
-                found.setdefault((report.nodeid, value), json.loads(value))
-    return [(nodeid, summary) for (nodeid, _), summary in found.items()]
-
-
-def write_summary(reporter: pytest.TerminalReporter) -> None:
-    """Writes the summary section; nothing if no test has a PointSummary, or with `-q`."""
-    stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
-    summaries = collect_summaries(report for group in stats.values() for report in group)
-    judged = [(nodeid, s) for nodeid, s in summaries if s["verdict"] != "skipped"]
+    found: Sequence[Outcome],
+    causes: Sequence[Family],
+) -> None:
+    """Writes the summary section; nothing if no test has a verdict, or with `-q`."""
+    judged = [outcome for outcome in found if outcome.verdict != "skipped"]
     # With pytest-xdist the workers' collection output is not shown, so skips are reported here.
     counted_before = not reporter.config.pluginmanager.hasplugin("dsession")
     verbosity = reporter.config.get_verbosity()
-    if verbosity < 0 or not (judged or (summaries and not counted_before)):
+    if verbosity < 0 or not (judged or (found and not counted_before)):
         return
     reporter.write_sep("=", "trainsafe")
-    for line in table(judged, detailed=verbosity > 0):
+    for line in table_lines(tables(judged), detailed=verbosity > 0):
         reporter.write_line(line)
-    for line in totals([summary for _, summary in summaries]):
+    options = rerun_options(reporter.config.stash[SETTINGS])
+    for line in family_lines(causes, options, detailed=verbosity > 0):
         reporter.write_line(line)
-
-
-def write_learned(reporter: pytest.TerminalReporter) -> None:
-    """Learns a pack from the run's healthy tests with --trainsafe-learn, and says what it has."""
-    from pytest_trainsafe.config.settings import SETTINGS
-
-    settings = reporter.config.stash[SETTINGS]
-    if not settings.learn:
-        return
-    from pytest_trainsafe.report.learn import learned_lines
-
-    stats: Mapping[str, Sequence[pytest.TestReport]] = reporter.stats
-    summaries = collect_summaries(report for group in stats.values() for report in group)
-    failed = {r.nodeid for group in ("failed", "error") for r in stats.get(group, ())}
-    reporter.write_sep("=", "trainsafe: learned invariants")
-    for line in learned_lines(settings, summaries, failed):
+    for line in totals([summary for _, summary in summaries(reports)], judged):
         reporter.write_line(line)
 
 
-def table(judged: Sequence[tuple[str, PointSummary]], *, detailed: bool) -> list[str]:
-    """The lines of the table: failures first, then by the largest error relative to its tolerance.
-
-    `detailed` shows every row, with full node ids and the tensor of the largest relative error.
-    """
-    if not judged:
-        return []
-    severity = {"fail": 0, "inconclusive": 1}
-    ordered = sorted(
-        judged, key=lambda entry: (severity.get(entry[1]["verdict"], 2), -_worst(entry[1])[0])
-    )
-    most = len(ordered) if detailed else MAX_ROWS
-    last = "test, worst tensor" if detailed else "test"
-    rows = [("verdict", "tensors", "error/allowed", "seconds", last)]
-    rows += [_row(nodeid, summary, detailed) for nodeid, summary in ordered[:most]]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    lines = [
-        "  ".join((*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]))
-        for row in rows
-    ]
-    if len(ordered) > most:
-        lines.append(f"... and {len(ordered) - most} more (-v shows all)")
+def table_lines(each: Sequence[Table], *, detailed: bool) -> list[str]:
+    """The lines of the tables; `detailed` shows every row, and where the largest error is."""
+    lines: list[str] = []
+    left = sum(len(table.rows) for table in each) if detailed else MAX_ROWS
+    hidden = 0
+    for table in each:
+        shown = table.rows[:left]
+        left -= len(shown)
+        hidden += len(table.rows) - len(shown)
+        if shown:
+            constant = f" ({table.constant})" if table.constant else ""
+            lines.append(f"{excerpt(table.test, _LONGEST)}{excerpt(constant, _LONGEST)}")
+            lines += _rows(table, shown, detailed)
+    if hidden:
+        lines.append(f"... and {hidden} more (-v shows all)")
     return lines
 
 
-def totals(summaries: Sequence[PointSummary]) -> list[str]:
+def _rows(table: Table, shown: Sequence[tuple[str, ...]], detailed: bool) -> list[str]:
+    """The header and the rows of one table.
+
+    Axes that do not fit in the width are written as one column of `axis=value` words, which is
+    shortened.
+    """
+    cells = [tuple(excerpt(cell, 40) for cell in row) for row in (table.columns, *shown)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    if 2 + sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        results = len(RESULTS)
+        room = WIDTH - 2 - sum(widths[-results:]) - 2 * results
+        points = ["point", *(_named(table.columns[:-results], row) for row in cells[1:])]
+        cells = [
+            (_shortened(point, room), *row[-results:])
+            for point, row in zip(points, cells, strict=True)
+        ]
+        widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    lines = []
+    for number, row in enumerate(cells):
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+        worst = table.outcomes[number - 1].worst_name if detailed and number else ""
+        if worst:
+            lines.append(f"    worst: {excerpt(worst, _LONGEST)}")
+    return lines
+
+
+def _named(axes: Sequence[str], row: Sequence[str]) -> str:
+    return " ".join(f"{axis}={value}" for axis, value in zip(axes, row, strict=False))
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else f"{text[: room - 3]}..."
+
+
+def family_lines(causes: Sequence[Family], options: str, *, detailed: bool) -> list[str]:
+    """A block for each family: what is wrong, at which Points, and how to rerun one of them."""
+    if not causes:
+        return []
+    count = sum(len(family.members) for family in causes)
+    lines = ["", f"{plural(count, 'failure')}, {plural(len(causes), 'cause')}"]
+    most = len(causes) if detailed else MAX_FAMILIES
+    for number, family in enumerate(causes[:most], 1):
+        lines += _family(number, family, options)
+    if len(causes) > most:
+        lines.append(f"... and {plural(len(causes) - most, 'more cause')} (-v shows all)")
+    return [*lines, ""]
+
+
+def _family(number: int, family: Family, options: str) -> list[str]:
+    lead = family.lead
+    first = lead.first
+    head = f"{number}. {lead.program or lead.test}: {what(lead)}"
+    lines = wrap(excerpt(head, _LONGEST), WIDTH, indent="   ")
+    points = ", ".join(dict.fromkeys(outcome.point or outcome.nodeid for outcome in family.members))
+    lines += _row("points", f"{len(family.members)}: {excerpt(points, _LONGEST_LIST)}")
+    lines += _row("where", where(family))
+    lines += _row("error", size(lead))
+    lines += _row("pattern", first.pattern)
+    lines += _row("so", first.cause)
+    place = f" ({first.what})" if first.what else ""
+    lines += _row("look at", f"{relative(first.source)}{place}" if first.source else "")
+    return lines + _row("rerun", rerun_command(lead.nodeid, options), wrapped=False)
+
+
+def _row(label: str, text: str, *, wrapped: bool = True) -> list[str]:
+    if not text:
+        return []
+    shown = excerpt(text, _LONGEST if wrapped else 10 * _LONGEST)
+    pieces = wrap(shown, WIDTH - _LABEL - 3) if wrapped else [shown]
+    pad = " " * (3 + _LABEL)
+    return [f"   {label:<{_LABEL}}{pieces[0]}", *(pad + piece for piece in pieces[1:])]
+
+
+def what(outcome: Outcome) -> str:
+    """The first wrong thing in a few words: `decoder.final_layernorm.weight · param_grad`."""
+    first = outcome.first
+    return first.tensor or first.where or first.message or outcome.reason or outcome.verdict
+
+
+def where(family: Family) -> str:
+    """`tp >= 2 and sp=True; the other 3 points pass`; "" if nothing is known."""
+    if not family.condition:
+        return ""
+    others = plural(family.passing, "other point")
+    verb = "pass" if family.passing != 1 else "passes"
+    return f"fails where {family.condition}; {others} {verb}"
+
+
+def size(outcome: Outcome) -> str:
+    """`5.6e-01 in float64, rounding allows 2.9e-14`; "" if nothing was measured."""
+    first = outcome.first
+    if first.error is None:
+        return ""
+    dtype = f" in {first.dtype}" if first.dtype else ""
+    allowed = f", rounding allows {first.allowed:.1e}" if first.allowed is not None else ""
+    return f"{first.error:.1e}{dtype}{allowed}"
+
+
+def totals(found: Sequence[PointSummary], judged: Sequence[Outcome] = ()) -> list[str]:
     """`3 points judged: 3 pass; launch 9.1 s, train 0.4 s` and `2 points skipped: <reason> (2)`."""
-    verdicts = Counter(summary["verdict"] for summary in summaries)
+    verdicts = Counter(summary["verdict"] for summary in found)
     skipped = verdicts.pop("skipped", 0)
     lines = []
-    if verdicts:
-        shown = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
-        lines.append(f"{plural(verdicts.total(), 'point')} judged: {shown}")
+    errors = sum(outcome.verdict == "error" for outcome in judged)
+    if verdicts or errors:
+        parts = [f"{count} {verdict}" for verdict, count in verdicts.items()]
+        lines.append(f"{plural(verdicts.total(), 'point')} judged: {', '.join(parts) or 'none'}")
+        if errors:
+            lines[-1] += f", {errors} without a verdict"
         seconds: dict[str, float] = {}
-        for summary in summaries:
-            for stage, value in summary.get("seconds", {}).items():
+        for summary in found:
+            for stage, value in _seconds(summary).items():
                 seconds[stage] = seconds.get(stage, 0.0) + value
         if seconds:
-            spent = ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items())
+            spent = ", ".join(f"{excerpt(name)} {value:.1f} s" for name, value in seconds.items())
             lines[-1] += f"; {spent}"
-    lines += _references(summaries)
-    lines += [f"note: {text}" for text in {n: None for s in summaries for n in s.get("notes", [])}]
+    lines += _references(found)
+    notes = {excerpt(str(n), 2000): None for s in found for n in _listed(s.get("notes"))}
+    lines += [f"note: {text}" for text in notes]
     if skipped:
-        reasons = Counter(s.get("reason", "") for s in summaries if s["verdict"] == "skipped")
+        reasons = Counter(
+            excerpt(str(s.get("reason", "")), _LONGEST) for s in found if s["verdict"] == "skipped"
+        )
         lines.append(f"{plural(skipped, 'point')} skipped: {reason_counts(reasons)}")
     return lines
 
 
-def _references(summaries: Sequence[PointSummary]) -> list[str]:
+def _seconds(summary: PointSummary) -> dict[str, float]:
+    spent = summary.get("seconds")
+    return {k: v for k, v in _mapped(spent).items() if isinstance(v, (int, float))}
+
+
+def _mapped(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _references(found: Sequence[PointSummary]) -> list[str]:
     """`references: 3 reused, 1 run`; nothing if no reference was looked up in the cache.
 
     A reference that one xdist worker ran and another reused counts as run.
     """
     reused: dict[str, bool] = {}
-    for summary in summaries:
-        for key, value in summary.get("references", {}).items():
-            reused[key] = value and reused.get(key, True)
+    for summary in found:
+        for key, value in _mapped(summary.get("references")).items():
+            reused[key] = bool(value) and reused.get(key, True)
     count = sum(reused.values())
     return [f"references: {count} reused, {len(reused) - count} run"] if reused else []
-
-
-def _row(nodeid: str, summary: PointSummary, detailed: bool) -> tuple[str, str, str, str, str]:
-    ratio, where = _worst(summary)
-    rungs = summary.get("rungs", [])
-    spent = sum(summary.get("seconds", {}).values())
-    return (
-        summary["verdict"],
-        "/".join(str(rung["tensors"]) for rung in rungs) or "-",
-        f"{ratio:.2g}" if rungs else "-",
-        f"{spent:.1f}",
-        (nodeid + (f", {where}" if where else "")) if detailed else nodeid.rpartition("/")[2],
-    )
-
-
-def _worst(summary: PointSummary) -> tuple[float, str]:
-    """The largest error over all rungs as a multiple of its tolerance, and its tensor and dtype."""
-    rungs = [rung for rung in summary.get("rungs", []) if rung["tensors"]]
-    if not rungs:
-        return 0.0, ""
-    worst = max(rungs, key=lambda rung: rung["worst"])
-    return worst["worst"], f"{worst['worst_name']} ({worst['dtype']})" if worst[
-        "worst_name"
-    ] else ""

@@ -29,6 +29,7 @@ from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.asked import AskedRuns, Run
+from pytest_trainsafe.runs.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
@@ -58,6 +59,8 @@ class _ScheduledRun:
     stop: threading.Event = field(default_factory=threading.Event)
     joined: threading.Event = field(default_factory=threading.Event)
     run: Future[Run] = field(init=False)
+    #: Shows the Run's stage on the session's board.
+    enter: Callable[[str], None] = field(default=lambda stage: None)
 
 
 class Session:
@@ -97,6 +100,7 @@ class Session:
         self.leases = Leases(settings.slots)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
+        self.board = Board()
         self.next: Next | None = None
         self._scheduled: dict[RunSpec, _ScheduledRun] = {}
         #: Runs that no test has requested yet, and Runs that the current test has requested.
@@ -251,11 +255,12 @@ class Session:
         stop: threading.Event | None = None,
         environ: Mapping[str, str] | None = None,
         joined: Callable[[], object] = lambda: None,
+        leased: Callable[[], object] = lambda: None,
     ) -> GroupResult:
         """Runs a task once slots for its ranks are free, until `stop` is set or the session closes.
 
         `environ` is as in `Launcher.run`; `joined` is called when the task is in the queue for
-        slots.
+        slots, and `leased` when it has them.
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
@@ -263,6 +268,7 @@ class Session:
             PreforkedGroup(launcher, task, workdir, environ) as preforked,
             self.leases.take(task.world_size, task.device, stop, preforked.begin, joined) as lease,
         ):
+            leased()
             return preforked.run(lease.env, timeout, stop)
 
     def device(self, wanted: str, world_size: int) -> Device:
@@ -277,8 +283,11 @@ class Session:
         role = "rewritten" if spec.rewrite else "perturbed" if spec.perturbation else "run"
         workdir = self.directory(f"{spec.point.id}-{spec.dtype}-{role}")
         device = self.device(spec.device, spec.point.world_size)
+        shown = f"{spec.dtype} {'reference' if spec.trusted else role}"
+        ranks = spec.point.world_size
         try:
-            return self._make(order, device, workdir)
+            with self.board.running(str(spec.point), shown, ranks) as order.enter:
+                return self._make(order, device, workdir)
         except BaseException:
             if order.stop.is_set() and not self.stop.is_set():  # the Run was discarded
                 shutil.rmtree(workdir, ignore_errors=True)
@@ -350,6 +359,7 @@ class Session:
             device=device,
             launch_environment=order.launch_environment,
         )
+        order.enter(WAITING)
         for joined in order.behind:
             joined.wait()
         result = self.launch(
@@ -361,6 +371,7 @@ class Session:
             stop=order.stop,
             environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
+            leased=lambda: order.enter(TRAINING),
         )
         result.raise_for_failure(spec.title)
         train = max(value["seconds"] for value in result.values)

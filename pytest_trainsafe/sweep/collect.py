@@ -24,7 +24,7 @@ from pytest_trainsafe.errors import DeclarationError, TrainsafeError
 from pytest_trainsafe.sweep.covering.cells import OPTION as COVER
 from pytest_trainsafe.sweep.covering.cells import cover_text
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.point_summary import attach_summary, plural, reason_counts
+from pytest_trainsafe.sweep.point_summary import attach_point, attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import FUZZ, MARKER, param_marks
 
@@ -145,16 +145,17 @@ def finish(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
     if refused and not hasattr(session.config, "workerinput"):
         raise pytest.UsageError(refused)
     if refused:
-        _fail_collection(session, refused)
+        fail_collection(session, refused)
         return
-    found = list(_cells_of(items))
+    found = list(cells_of(items))
     for item, cell in found:
+        attach_point(item, cell.case.program.name, cell.case.point)
         if cell.invalid:
             attach_summary(item, {"point": cell.id, "verdict": "skipped", "reason": cell.invalid})
     message = _complaint(session.config, items, [cell for _, cell in found])
     # A module that failed to import may have declared the axis: its error comes first.
     if message and not session.testsfailed:
-        _fail_collection(session, message)
+        fail_collection(session, message)
 
 
 def _complaint(
@@ -209,7 +210,8 @@ def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
     )
 
 
-def _fail_collection(session: pytest.Session, message: str) -> None:
+def fail_collection(session: pytest.Session, message: str) -> None:
+    """Fails the collection with a message, also in a worker of pytest-xdist."""
     # A failed report, not an exception: pytest-xdist sends reports to the controller, but shows
     # an exception in a worker as an internal error.
     report = pytest.CollectReport(nodeid=OPTION, outcome="failed", longrepr=message, result=[])
@@ -218,7 +220,7 @@ def _fail_collection(session: pytest.Session, message: str) -> None:
 
 def counts(items: Iterable[pytest.Item]) -> str | None:
     """`trainsafe: 5 points, 2 skipped: sp needs tp > 1 (2)`, or None without trainsafe tests."""
-    found = [cell for _, cell in _cells_of(items)]
+    found = [cell for _, cell in cells_of(items)]
     reasons = Counter(cell.invalid for cell in found if cell.invalid)
     if not found:
         return None
@@ -228,7 +230,8 @@ def counts(items: Iterable[pytest.Item]) -> str | None:
     return f"{line}, {reasons.total()} skipped: {reason_counts(reasons)}" if reasons else line
 
 
-def _cells_of(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, Cell]]:
+def cells_of(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, Cell]]:
+    """The items of marked tests, each with its Cell."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         cell = callspec.params.get(CELL_FIXTURE) if callspec else None

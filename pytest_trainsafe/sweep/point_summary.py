@@ -6,10 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NotRequired, Required, TypedDict
 
+from pytest_trainsafe.core.cut_text import cut
+
 if TYPE_CHECKING:
     import pytest
 
+    from pytest_trainsafe.core.point import Point
+
 PROPERTY = "trainsafe"
+
+#: The most characters of a property with a single fact.
+LONGEST = 1_000
 
 
 class RungSummary(TypedDict):
@@ -21,13 +28,33 @@ class RungSummary(TypedDict):
     worst_name: str
 
 
-class FirstSummary(TypedDict):
-    """The first Finding of a failure's report; `where` and `pattern` are "" if there is none."""
+class FirstSummary(TypedDict, total=False):
+    """The first Finding of a failure's report; texts are "" and numbers None if there is none.
 
-    judge: str
-    check: str
-    where: str
-    pattern: str
+    `tensor` is the wrong tensor's path and kind, `module` its module; `source` is the "file:line"
+    of the Finding.
+    """
+
+    judge: Required[str]
+    check: Required[str]
+    where: Required[str]
+    pattern: Required[str]
+    pattern_name: str
+    cause: str
+    tensor: str
+    module: str
+    dtype: str
+    error: float | None
+    allowed: float | None
+    message: str
+    source: str
+
+
+class PlaceSummary(TypedDict):
+    """The faulty code that localisation found: "file:line", and a name."""
+
+    source: str
+    what: str
 
 
 class PointSummary(TypedDict, total=False):
@@ -36,9 +63,10 @@ class PointSummary(TypedDict, total=False):
     `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
     skipped or is inconclusive.  `references` says, for the cache key of each reference, whether
     it was reused from an earlier pytest run.  `first` is the first Finding of a failure's report;
-    `faults` has the phase and the module or parameter of each localised fault.  `notes` apply to
-    any verdict, for example that a rung was left out or that ranks were not forked.  `observed` is
-    the folder of the trace that a pack may be learned from.
+    `faults` has the phase and the module or parameter of each localised fault, and `look_at` the
+    place in the code.  `program` and `axes` are the program's path and the value of each axis.
+    `notes` apply to any verdict, for example that a rung was left out or that ranks were not
+    forked.  `observed` is the folder of the trace that a pack may be learned from.
     """
 
     point: Required[str]
@@ -49,13 +77,47 @@ class PointSummary(TypedDict, total=False):
     references: NotRequired[dict[str, bool]]
     first: NotRequired[FirstSummary]
     faults: NotRequired[list[tuple[str, str]]]
+    look_at: NotRequired[PlaceSummary]
+    program: NotRequired[str]
+    axes: NotRequired[dict[str, int | bool | str]]
     notes: NotRequired[list[str]]
     observed: NotRequired[str]
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
-    """Stores a test's summary in its item's `user_properties`, which its report includes."""
+    """Stores a test's summary in its item's `user_properties`, which its report includes.
+
+    JUnit files get these properties too, so that the main facts are properties of their own.
+    """
     node.user_properties.append((PROPERTY, json.dumps(summary)))
+    first = summary.get("first")
+    found = {"verdict": str(summary["verdict"])}
+    if first is not None:
+        found["first_wrong"] = first["where"]
+        found["pattern"] = first["pattern"]
+        place = summary.get("look_at")
+        found["module"] = first.get("module", "")
+        found["source"] = place["source"] if place is not None else first.get("source", "")
+    for name, text in found.items():
+        if text:
+            node.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
+
+
+def attach_point(node: pytest.Item, program: str, point: Point) -> None:
+    """Stores a test's id, program and Point in its `user_properties`, whatever becomes of it.
+
+    JUnit files have no node ids and lines of their own, which a report of several files needs.
+    """
+    path, line, _ = node.location
+    found = {
+        "id": node.nodeid,
+        "location": f"{path}:{(line or 0) + 1}",
+        "root": str(node.config.rootpath),
+        "program": program,
+        "point": str(point),
+    }
+    for name, text in found.items():
+        node.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
 
 
 def plural(count: int, noun: str) -> str:

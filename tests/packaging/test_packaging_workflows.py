@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,16 @@ import pytest
 import yaml
 from packaging.specifiers import SpecifierSet
 
+from pytest_trainsafe.sweep.plan.seconds import read_seconds, update_seconds
+
 WORKFLOWS = Path(__file__).resolve().parents[2] / ".github" / "workflows"
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*")
 
 each_workflow = pytest.mark.parametrize(
     "path", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.name
 )
+
+ACTION = WORKFLOWS.parents[1] / "action.yml"
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -38,7 +46,28 @@ def test_a_job_may_only_read_and_does_not_run_for_ever(path: Path) -> None:
     assert workflow["permissions"] == {}
     for name, job in workflow["jobs"].items():
         assert set(job["permissions"].values()) <= {"read"}, name
-        assert 0 < job["timeout-minutes"] <= 60, name
+        limit = job["timeout-minutes"]
+        if limit == "${{ inputs.minutes }}":
+            limit = workflow[True]["workflow_call"]["inputs"]["minutes"]["default"]
+        assert 0 < limit <= 60, name
+
+
+@each_workflow
+def test_pull_requests_run_on_machines_of_github_alone(path: Path) -> None:
+    workflow = read(path)
+    triggers = set(workflow[True])  # YAML 1.1 reads the key `on` as true
+
+    assert not triggers & {"pull_request_target", "workflow_run", "issue_comment"}
+    for name, job in workflow["jobs"].items():
+        if job["runs-on"] != "ubuntu-latest":
+            assert "pull_request" not in triggers, name
+            assert job["environment"], name
+
+
+@each_workflow
+def test_no_expression_is_part_of_a_script(path: Path) -> None:
+    for job in read(path)["jobs"].values():
+        assert [s["run"] for s in job["steps"] if "${{" in s.get("run", "")] == []
 
 
 @each_workflow
@@ -112,3 +141,124 @@ def test_a_build_uses_nothing_that_is_not_pinned() -> None:
 
     assert "pip install -c constraints.txt build setuptools" in said
     assert "python -m build --no-isolation" in said
+
+
+def step(path: Path, name: str) -> dict[str, Any]:
+    """The first step of this name in a workflow, or in the composite action."""
+    content = read(path)
+    jobs = content["jobs"].values() if "jobs" in content else [content["runs"]]
+    found: dict[str, Any] = next(s for job in jobs for s in job["steps"] if s["name"] == name)
+    return found
+
+
+def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs a step's script as a runner does."""
+    return subprocess.run(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"]} | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("labels", "event", "environment", "ephemeral", "refused"),
+    [
+        ('"ubuntu-latest"', "pull_request", "", "false", ""),
+        ('"ubuntu-24.04-arm"', "pull_request", "", "false", ""),
+        ('["self-hosted", "gpu"]', "push", "", "false", "need the input 'environment'"),
+        ('["self-hosted", "gpu"]', "push", "gpu", "false", ""),
+        ('["self-hosted", "gpu"]', "pull_request", "gpu", "false", "Pull requests do not run on"),
+        ('"gpu"', "pull_request_target", "gpu", "false", "Pull requests do not run on"),
+        ('"ubuntu-latest-gpu"', "pull_request", "gpu", "false", "Pull requests do not run on"),
+        ('["ubuntu-latest"]', "pull_request", "", "false", "need the input 'environment'"),
+        ('["self-hosted", "gpu"]', "pull_request", "gpu", "true", ""),
+    ],
+)
+def test_the_reusable_workflow_guards_runners_of_a_projects_own(
+    labels: str, event: str, environment: str, ephemeral: str, refused: str, tmp_path: Path
+) -> None:
+    guard = step(WORKFLOWS / "trainsafe.yml", "Refuse pull requests on runners of your own")
+
+    done = bash(
+        guard["run"],
+        tmp_path,
+        RUNNER_LABELS=labels,
+        EVENT=event,
+        ENVIRONMENT=environment,
+        EPHEMERAL=ephemeral,
+    )
+
+    assert done.returncode == bool(refused)
+    assert refused in done.stdout
+    jobs = read(WORKFLOWS / "trainsafe.yml")["jobs"]
+    assert (jobs["plan"]["needs"], jobs["shard"]["needs"]) == ("guard", "plan")
+
+
+def test_the_seconds_of_all_shards_are_merged_and_a_missing_shard_is_an_error(
+    tmp_path: Path,
+) -> None:
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    for number in (1, 2):
+        folder = tmp_path / "results" / f"shard-{number}"
+        folder.mkdir(parents=True)
+        update_seconds(folder, {f"t[{number}]": float(number)})
+        (folder / "junit.xml").write_text("<x/>")
+    workflow = WORKFLOWS / "trainsafe.yml"
+
+    merged = bash(step(workflow, "Merge seconds and examples")["run"], tmp_path)
+    assert merged.returncode == 0, merged.stderr
+    folder = tmp_path / ".trainsafe-cache" / "d" / "trainsafe"
+    assert read_seconds(folder) == {"t[1]": 1.0, "t[2]": 2.0}
+
+    check = step(workflow, "Fail unless every shard has results")["run"]
+    assert bash(check, tmp_path, COUNT="2").returncode == 0
+    failed = bash(check, tmp_path, COUNT="3")
+    assert (failed.returncode, failed.stdout) == (
+        1,
+        "::error title=trainsafe::shard 3 of 3 has no results\n",
+    )
+
+
+def test_the_action_runs_a_shard_with_arguments_as_a_shell_splits_them(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "python"
+    fake.write_text(
+        f'#!/bin/bash\nif [[ $1 == -c ]]; then exec {sys.executable} "$@"; fi\n'
+        "printf '%s\\n' \"$@\"\n"
+    )
+    fake.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+
+    done = bash(
+        step(ACTION, "Test")["run"],
+        tmp_path,
+        PATH=path,
+        GITHUB_WORKSPACE="/w",
+        GITHUB_OUTPUT=str(tmp_path / "output"),
+        ARGUMENTS="""tests -k 'tp2 and cp2; $(exit 3)'""",
+        SHARD="2/4",
+        PLAN="plan.json",
+        MINUTES="50",
+        NAME="gpt",
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "output").read_text() == "number=2\n"
+    assert done.stdout.splitlines() == [
+        *("-m", "pytest", "tests", "-k", "tp2 and cp2; $(exit 3)"),
+        *("--trainsafe-shard", "2/4", "--trainsafe-from-plan", "plan.json"),
+        *("-o", "cache_dir=/w/.trainsafe-cache", "--junitxml=trainsafe-results/gpt-2.xml"),
+    ]
+
+
+def test_the_actions_of_the_composite_action_are_pinned() -> None:
+    used = re.findall(r"uses: (.*)", ACTION.read_text(encoding="utf-8"))
+
+    assert used
+    assert [action for action in used if not PINNED.fullmatch(action)] == []
+    steps = read(ACTION)["runs"]["steps"]
+    assert [s["name"] for s in steps if "${{" in s.get("run", "")] == []

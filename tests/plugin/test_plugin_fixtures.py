@@ -10,6 +10,8 @@ RECORDER = """
             self.runs = types.SimpleNamespace(waited=False, publish=None)
 
     class Session:
+        board = None
+
         def __init__(self, settings, basetemp, cache_folder, shared, controller):
             assert (shared, controller) == (None, None)  # not a worker of pytest-xdist
             assert settings.seed == 5

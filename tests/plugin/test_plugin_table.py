@@ -45,6 +45,10 @@ CHANGED = {
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
     "learn": ("learned", "trainsafe: learn learned"),
+    "plan": ("json", "trainsafe: plan json"),
+    "shard": ((2, 4), "trainsafe: shard 2/4"),
+    "from_plan": ("plan.json", "trainsafe: from-plan plan.json"),
+    "github": ("off", "trainsafe: github off"),
 }
 
 

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from pytest_trainsafe.report import summary
-from pytest_trainsafe.report.summary import table, totals
+from pytest_trainsafe.report.outcome import Outcome
+from pytest_trainsafe.report.summary import table_lines, totals
+from pytest_trainsafe.report.table import tables
 from pytest_trainsafe.sweep.point_summary import PROPERTY
 
 JUDGED = {
@@ -17,11 +19,6 @@ JUDGED = {
     ],
     "seconds": {"launch": 3.0, "train": 1.25},
 }
-
-
-def failed(point, worst):
-    rung = {"dtype": "float32", "tensors": 1, "worst": worst, "worst_name": "w"}
-    return (point, {"point": point, "verdict": "fail", "rungs": [rung]})
 
 
 @pytest.fixture
@@ -42,15 +39,16 @@ def judging(project):
 
 EXPECTED = [
     "*= trainsafe =*",
-    "verdict  tensors  error/allowed  seconds  test",
-    "pass     312/310  0.5            4.2      test_*::test_judged[[]tp2]",
+    "test_*.py::test_judged",
+    "  tp  verdict  error/allowed  tensors  seconds",
+    "  2   pass     0.5            312/310  4.2",
     "1 point judged: 1 pass; launch 3.0 s, train 1.2 s",
     "1 point skipped: heads=4 is not divisible by tp=3 (1)",
 ]
 
 
 def test_the_summary_has_a_row_per_judged_point_and_counts_the_skipped(judging):
-    judging.runpytest_inprocess().stdout.fnmatch_lines(EXPECTED, consecutive=True)
+    judging.runpytest_inprocess("-W", "default").stdout.fnmatch_lines(EXPECTED, consecutive=True)
 
 
 def test_the_summary_crosses_from_xdist_workers(judging):
@@ -73,21 +71,76 @@ def test_junit_files_keep_the_summary_as_json(judging):
     assert [json.loads(value)["verdict"] for value in values if value] == ["pass", "skipped"]
 
 
+def outcome(nodeid, verdict="pass", worst=0.5, **more):
+    axes = tuple(word.split("=") for word in more.pop("point", "").split())
+    return Outcome(nodeid, verdict, worst=worst, tensors=(1,), axes=axes, **more)
+
+
 def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted(monkeypatch):
-    monkeypatch.setattr(summary, "MAX_ROWS", 2)
-    judged = [("a[tp2]", JUDGED), failed("b", 2.0), failed("folder/c.py::t", 1e6)]
+    monkeypatch.setattr(summary, "MAX_ROWS", 3)
+    judged = [
+        outcome("a.py::t[tp1]", worst=0.1, point="tp=1"),
+        outcome("a.py::t[tp2]", worst=0.2, point="tp=2"),
+        outcome("b.py::t[tp1]", worst=0.9, point="tp=1"),
+        outcome("b.py::t[tp2]", "fail", 1e6, point="tp=2"),
+    ]
 
-    lines = table(judged, detailed=False)
+    lines = table_lines(tables(judged), detailed=False)
 
-    assert [line.split()[0] for line in lines] == ["verdict", "fail", "fail", "..."]
-    assert lines[1].endswith("c.py::t")
-    assert lines[3] == "... and 1 more (-v shows all)"
+    assert [line.split()[:2] for line in lines] == [
+        ["b.py::t"],
+        ["tp", "verdict"],
+        ["2", "fail"],
+        ["1", "pass"],
+        ["a.py::t"],
+        ["tp", "verdict"],
+        ["2", "pass"],
+        ["...", "and"],
+    ]
+    assert lines[-1] == "... and 1 more (-v shows all)"
 
 
-def test_the_whole_ids_and_the_worst_tensors_are_for_the_curious():
-    lines = table([failed("folder/c.py::t", 2.0)], detailed=True)
+def test_axes_that_do_not_vary_are_named_once():
+    judged = [outcome(f"a.py::t[{n}]", point=f"tp={n} dtype=bfloat16") for n in (1, 2)]
 
-    assert lines[1].endswith("folder/c.py::t, w (float32)")
+    lines = table_lines(tables(judged), detailed=False)
+
+    assert lines[0] == "a.py::t (dtype=bfloat16)"
+    assert lines[1].split()[0] == "tp"
+
+
+def test_the_worst_tensors_are_for_the_curious():
+    judged = [outcome("folder/c.py::t", "fail", 2.0, worst_name="w (float32)")]
+
+    assert "    worst: w (float32)" in table_lines(tables(judged), detailed=True)
+    assert "    worst: w (float32)" not in table_lines(tables(judged), detailed=False)
+
+
+def test_no_row_is_wider_than_80_columns_whatever_the_axes_are_called():
+    axes = " ".join(f"axis_number_{n}={'v' * 60}{n}" for n in range(9))
+    judged = [outcome(f"t[{n}]", point=f"{axes} tp={n}") for n in (1, 2)]
+
+    lines = table_lines(tables(judged), detailed=False)[1:]
+
+    assert all(len(line) <= 80 for line in lines), lines
+    assert lines[0].split()[0] == "tp"
+
+    judged = [
+        outcome(f"t[{n}]", point=" ".join(f"axis_number_{m}=value{n}" for m in range(9)))
+        for n in (1, 2)
+    ]
+    lines = table_lines(tables(judged), detailed=False)[1:]
+    assert all(len(line) <= 80 for line in lines), lines
+    assert lines[1].split()[0] == "axis_number_0=value1"
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal():
+    judged = [outcome("t\x1b[31m", worst_name="w\x1b]0;x\x07", point="tp=\x1b[2J")]
+
+    text = "\n".join(table_lines(tables(judged), detailed=True))
+
+    assert "\x1b" not in text
+    assert "\x07" not in text
 
 
 def test_totals_add_up_seconds_over_tests():

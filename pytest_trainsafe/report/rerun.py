@@ -1,11 +1,18 @@
-"""The options of the command that reruns a test."""
+"""The command that runs a test again."""
 
 from __future__ import annotations
+
+import shlex
 
 from pytest_trainsafe.config.settings import Settings
 
 
-def options_of(settings: Settings) -> str:
+def rerun_command(nodeid: str, options: str) -> str:
+    """`pytest 'test_gpt.py::test_gpt[tp2]'`, with options."""
+    return f"pytest {shlex.quote(nodeid)}{options}"
+
+
+def rerun_options(settings: Settings) -> str:
     """The options that, together with the node id, rerun the same test with the same settings."""
     default = Settings()
     words = []

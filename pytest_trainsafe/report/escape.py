@@ -1,0 +1,38 @@
+"""Escapes texts of programs and traces for the places that interpret them.
+
+Nothing that a program can choose, such as the name of a module or the text of an exception, may
+become a workflow command, a link, an image or markup.
+"""
+
+from __future__ import annotations
+
+#: Characters that HTML or the Markdown of GitHub may interpret.
+_MARKUP = frozenset("&<>\"'\\`*_{}[]()#+-.!|~@:$^=")
+
+
+def printable(text: str) -> str:
+    """The text without control characters: each is written as Python escapes it, but newlines."""
+    return "".join(
+        c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text.replace("\r\n", "\n")
+    )
+
+
+def command_data(text: str) -> str:
+    """The message of a workflow command: `%`, CR and LF are percent-encoded."""
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def command_property(text: str) -> str:
+    """A property of a workflow command, such as `file`: `:` and `,` are percent-encoded too."""
+    return command_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def markdown(text: str) -> str:
+    """One line of text in Markdown or in a cell of a table: no character has a meaning."""
+    line = printable(text).replace("\n", " ")
+    return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in line)
+
+
+def code(text: str) -> str:
+    """One line of text as code, also in the cell of a table."""
+    return f"<code>{markdown(text)}</code>"

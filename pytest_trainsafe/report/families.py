@@ -1,0 +1,148 @@
+"""Families: failing Points with one cause, and the axis values that they have in common.
+
+One fault fails every Point that uses the faulty code.  Points belong to one family if the same
+tensor is the first wrong one in the same way, or if localisation found the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_trainsafe.report.outcome import VERDICTS, Outcome
+
+#: The maximum length of a condition in characters; a longer one says little.
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Failing Points with one cause.
+
+    `condition` says which axis values they have and no passing Point of the same tests has: "tp >=
+    2 and sp=True"; "" if there is no passing Point or no such condition.  `passing` is the number
+    of those passing Points.
+    """
+
+    members: tuple[Outcome, ...]
+    condition: str
+    passing: int
+
+    @property
+    def lead(self) -> Outcome:
+        """The member that stands for the family: the smallest Point, by its number of ranks."""
+        located = [outcome for outcome in self.members if outcome.first.located]
+        return min(located or self.members, key=_size)
+
+
+def families(found: Sequence[Outcome]) -> list[Family]:
+    """The families of the failed tests: wrong Points before errors, then the largest first."""
+    failing = [outcome for outcome in found if outcome.failed and outcome.verdict in VERDICTS[:3]]
+    made = []
+    for members in _groups(failing):
+        tests = {outcome.test for outcome in members}
+        passing = [
+            outcome
+            for outcome in found
+            if outcome.test in tests and outcome.verdict == "pass" and not outcome.failed
+        ]
+        made.append(Family(tuple(members), condition(members, passing), len(passing)))
+    return sorted(made, key=lambda f: (VERDICTS.index(f.lead.verdict), -len(f.members)))
+
+
+def _groups(failing: Sequence[Outcome]) -> list[list[Outcome]]:
+    """The failing Outcomes, those that share a key together."""
+    parent = list(range(len(failing)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    seen: dict[Hashable, int] = {}
+    for number, outcome in enumerate(failing):
+        for key in _keys(outcome):
+            if key in seen:
+                parent[root(number)] = root(seen[key])
+            else:
+                seen[key] = number
+    groups: dict[int, list[Outcome]] = {}
+    for number, outcome in enumerate(failing):
+        groups.setdefault(root(number), []).append(outcome)
+    return list(groups.values())
+
+
+def _keys(outcome: Outcome) -> Iterable[Hashable]:
+    first = outcome.first
+    whole = (outcome.program, outcome.verdict)
+    what = first.tensor or first.where or first.message or outcome.reason
+    yield (*whole, first.check, what, first.pattern_name)
+    if first.located:
+        yield (*whole, first.source, first.what)
+
+
+def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
+    """The axis values that all failing Points have, and that no passing one has together.
+
+    Begins with everything that the failing Points have in common, and leaves out each part
+    without which the passing Points are still excluded.
+    """
+    if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
+        return ""
+    axes = [dict(outcome.axes) for outcome in failing]
+    others = [dict(outcome.axes) for outcome in passing]
+    parts: list[_Part] = []
+    for axis in axes[0]:
+        values = [each.get(axis, "") for each in axes]
+        if len(set(values)) == 1:
+            parts.append(_Part(axis, values[0], False))
+        elif all(map(_is_size, values)):
+            parts.append(_Part(axis, str(min(map(int, values))), True))
+    if not _excludes(parts, others):
+        return ""
+    for part in list(parts):
+        left = [each for each in parts if each is not part]
+        if left and _excludes(left, others):
+            parts = left
+    for number, part in enumerate(parts):
+        wider = [*parts[:number], replace(part, at_least=True), *parts[number + 1 :]]
+        if _is_size(part.value) and int(part.value) > 1 and _excludes(wider, others):
+            parts = wider
+    text = " and ".join(str(part) for part in parts)
+    return text if len(text) <= _LONGEST else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of a condition: an axis has a value, or at least it."""
+
+    axis: str
+    value: str
+    at_least: bool
+
+    def holds(self, axes: dict[str, str]) -> bool:
+        value = axes.get(self.axis, "")
+        if not self.at_least:
+            return value == self.value
+        return _is_size(value) and int(value) >= int(self.value)
+
+    def __str__(self) -> str:
+        return f"{self.axis} >= {self.value}" if self.at_least else f"{self.axis}={self.value}"
+
+
+def _excludes(parts: Sequence[_Part], others: Sequence[dict[str, str]]) -> bool:
+    """Whether no passing Point meets all parts."""
+    return not any(all(part.holds(each) for part in parts) for each in others)
+
+
+def _is_size(value: str) -> bool:
+    return value.isdecimal() and len(value) < 10
+
+
+def _size(outcome: Outcome) -> tuple[int, str]:
+    """The product of the numbers of a Point: about its number of ranks."""
+    size = 1
+    for _, value in outcome.axes:
+        size *= int(value) if _is_size(value) else 1
+    return size, outcome.nodeid

@@ -1,0 +1,203 @@
+"""Live lines: what each running Point does while a test waits for it.
+
+On a terminal, a line for each running Point stands below pytest's own output and goes when the test
+ends.  Elsewhere, as in the logs of CI, a plain line says every now and then what still runs.
+Nothing is shown with pytest-xdist, whose workers have no terminal, nor where other output may
+appear during a test (`-s`, live logs).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Generator, Sequence
+from typing import TextIO
+
+import pytest
+
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.runs.board import TRAINING, Board, Status
+
+#: Seconds between two frames on a terminal, and between two plain lines of a log.
+FRAME, PLAIN = 0.5, 30.0
+
+#: The most lines of a frame.
+MAX_LINES = 8
+
+#: Holds the board of the session once there is one.
+BOARD = pytest.StashKey[Board]()
+
+
+def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str, str]]:
+    """A line for each running Point: the Point, what it does, its ranks, and seconds.
+
+    Of several Runs of one Point the one that trains is shown, and how many others there are.
+    """
+    points: dict[str, list[Status]] = {}
+    for row in rows:
+        points.setdefault(row.point, []).append(row)
+    lines = []
+    for point, runs in points.items():
+        shown = next((row for row in runs if row.stage == TRAINING), runs[0])
+        others = f", {len(runs) - 1} more" if len(runs) > 1 else ""
+        lines.append(
+            (
+                excerpt(point, 60),
+                f"{shown.run} {shown.stage}{others}",
+                f"{shown.ranks} rank{'s' * (shown.ranks != 1)}",
+                f"{max(0.0, now - shown.since):.0f} s",
+            )
+        )
+    left = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], (f"and {left} more", "", "", "")] if left > 0 else lines
+
+
+def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool) -> list[str]:
+    """The lines as a table of rich, each at most `width` columns wide."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    for style in ("bold", "", "", "cyan"):
+        table.add_column(style=style, no_wrap=True, overflow="ellipsis")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in line))
+    # Not a system from the environment: only what pytest does with colours counts.
+    console = Console(
+        width=width,
+        force_terminal=True,
+        color_system="standard" if color else None,
+        no_color=not color,
+        legacy_windows=False,
+    )
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().splitlines()
+
+
+def frame(lines: Sequence[str], column: int) -> str:
+    """Writes lines below the current one and returns the cursor; without lines it clears them."""
+    below = "\n".join(lines)
+    back = f"\x1b[{column}C" if column else ""
+    return f"\n\x1b[J{below}\x1b[{max(1, len(lines))}A\r{back}"
+
+
+def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
+    """The lines for a log."""
+    return "".join(f"trainsafe: {', '.join(filter(None, line))}\n" for line in lines)
+
+
+class Live:
+    """Shows the lines during each test, from a thread of its own.
+
+    `file` is pytest's output, not captured, and `column` the width of pytest's current line.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        file: TextIO,
+        column: Callable[[], int],
+        *,
+        terminal: bool,
+        color: bool,
+    ) -> None:
+        self._config = config
+        self._file = file
+        self._column = column
+        self._terminal = terminal
+        self._color = color
+        self._lock = threading.Lock()
+        self._shown = False
+        self._paused = False
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        ended = threading.Event()
+        self._paused = False
+        thread = threading.Thread(target=self._show, args=(ended,), name="trainsafe-live")
+        thread.daemon = True
+        thread.start()
+        try:
+            return (yield)
+        finally:
+            ended.set()
+            thread.join()
+            self.clear()
+
+    def pytest_enter_pdb(self) -> None:
+        """Leaves the terminal to the debugger until the test ends."""
+        self._paused = True
+        self.clear()
+
+    def pytest_unconfigure(self) -> None:
+        self._file.close()
+
+    def _show(self, ended: threading.Event) -> None:
+        while not ended.wait(FRAME if self._terminal else PLAIN):
+            self.draw()
+
+    def draw(self) -> None:
+        """Writes the lines of this moment."""
+        board = self._config.stash.get(BOARD, None)
+        with self._lock:
+            if board is None or self._paused:
+                return
+            lines = point_lines(board.rows(), board.clock())
+            if not self._terminal:
+                if lines:
+                    self._write(("\n" if self._column() else "") + plain(lines))
+            elif lines or self._shown:
+                size = shutil.get_terminal_size()
+                # A line in the last column would wrap, and a frame higher than the screen scroll.
+                fitting = lines[: max(1, size.lines - 2)]
+                self._write(frame(rendered(fitting, size.columns - 1, self._color), self._column()))
+                self._shown = bool(lines)
+
+    def clear(self) -> None:
+        """Removes the lines from the terminal."""
+        with self._lock:
+            if self._shown:
+                self._write(frame([], self._column()))
+                self._shown = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._file.write(text)
+            self._file.flush()
+        except OSError:  # the reader of the output has gone; pytest itself finds out
+            self._paused = True
+
+
+def start(config: pytest.Config) -> None:
+    """Shows live lines in this run, unless other output may appear during tests.
+
+    Called before the first test, when pytest does not capture its own output.
+    """
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if (
+        reporter is None
+        or hasattr(config, "workerinput")
+        or config.pluginmanager.hasplugin("dsession")
+        or config.get_verbosity() < 0
+        or config.getoption("capture") == "no"
+        or config.getoption("log_cli_level") is not None
+        or config.getini("log_cli")
+    ):
+        return
+    writer = config.get_terminal_writer()
+    try:
+        # During tests the descriptor of pytest's output is that of the capture.
+        file = os.fdopen(os.dup(writer._file.fileno()), "w", encoding="utf-8", errors="replace")
+    except (OSError, ValueError, AttributeError):  # an output without a descriptor
+        return
+    live = Live(
+        config,
+        file,
+        lambda: writer.width_of_current_line,
+        terminal=file.isatty() and os.environ.get("TERM") not in ("dumb", ""),
+        color=writer.hasmarkup,
+    )
+    config.pluginmanager.register(live, "trainsafe_live")

@@ -1,0 +1,271 @@
+"""What a run says of each test with the marker, from the reports of pytest.
+
+The terminal summary, the reports for GitHub Actions and the seconds of earlier runs are made from
+Outcomes.  Reports come from workers of pytest-xdist, and any test can record a property, so that
+nothing is assumed about the properties' values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
+from pytest_trainsafe.sweep.signature import MARKER
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_trainsafe.report.junit import JUnitReport
+
+VERDICTS = ("fail", "error", "inconclusive", "pass", "skipped")
+
+#: The most characters of a text that an Outcome keeps.
+MAX_TEXT = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first wrong thing of a failing Point; a text is "" and a number None if unknown.
+
+    `where` names the tensor with its step and micro-batch, `tensor` without them.  `source` is the
+    "file:line" of the faulty code, and `what` its name; `located` says whether localisation found
+    it, and not only the module that makes the first wrong tensor.
+    """
+
+    check: str = ""
+    where: str = ""
+    tensor: str = ""
+    module: str = ""
+    message: str = ""
+    pattern: str = ""
+    pattern_name: str = ""
+    cause: str = ""
+    dtype: str = ""
+    error: float | None = None
+    allowed: float | None = None
+    source: str = ""
+    what: str = ""
+    located: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run says of one test at one Point.
+
+    `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that died.
+    `failed` says whether the test failed: a Point that fails does not fail a test that expects it.
+    `axes` has the values of the Point as text, and `point` all of them.  `worst` is the largest
+    error as a multiple of its tolerance, None if nothing was compared, at `worst_name`.
+    `location` is the "file:line" of the test, relative to the root directory.
+    """
+
+    nodeid: str
+    verdict: str
+    failed: bool = False
+    program: str = ""
+    point: str = ""
+    axes: tuple[tuple[str, str], ...] = ()
+    tensors: tuple[int, ...] = ()
+    worst: float | None = None
+    worst_name: str = ""
+    seconds: float = 0.0
+    reason: str = ""
+    first: First = First()
+    location: str = ""
+
+    @property
+    def test(self) -> str:
+        """The node id without the parameters."""
+        return self.nodeid.partition("[")[0]
+
+
+@dataclass(slots=True)
+class _Test:
+    """The facts of one test from all of its reports."""
+
+    values: dict[str, str]
+    summaries: dict[str, dict[str, object]]
+    marked: bool = False
+    failed: bool = False
+    message: str = ""
+    seconds: float = 0.0
+    location: str = ""
+
+
+def outcomes(reports: Iterable[pytest.TestReport | JUnitReport]) -> list[Outcome]:
+    """The Outcomes of the marked tests, in the order of their first reports."""
+    return [outcome for nodeid, test in _tests(reports) for outcome in _of_test(nodeid, test)]
+
+
+def seconds_of(reports: Iterable[pytest.TestReport]) -> dict[str, float]:
+    """The seconds of each marked test that ran, with its setup and teardown."""
+    return {
+        nodeid: test.seconds
+        for nodeid, test in _tests(reports)
+        if test.marked and not any(s.get("verdict") == "skipped" for s in test.summaries.values())
+    }
+
+
+def _tests(reports: Iterable[pytest.TestReport | JUnitReport]) -> list[tuple[str, _Test]]:
+    found: dict[str, _Test] = {}
+    for report in reports:
+        keywords = getattr(report, "keywords", {})
+        if getattr(report, "when", None) not in ("setup", "call", "teardown"):
+            continue
+        test = found.setdefault(report.nodeid, _Test({}, {}))
+        test.marked |= MARKER in keywords
+        test.seconds += report.duration
+        path, line, _ = report.location
+        test.location = f"{path}:{line + 1}" if line is not None else path
+        if report.outcome == "failed":
+            test.message = test.message or _crash(report)
+            test.failed = True
+        for name, value in report.user_properties:
+            # A test's reports repeat the properties of its earlier phases.
+            if name == PROPERTY and isinstance(value, str) and value not in test.summaries:
+                test.summaries[value] = _decoded(value)
+            elif isinstance(value, str):
+                test.values.setdefault(str(name), value)
+    return list(found.items())
+
+
+def _of_test(nodeid: str, test: _Test) -> list[Outcome]:
+    made = [
+        _judged(nodeid, test, summary)
+        for summary in test.summaries.values()
+        if summary.get("verdict") in VERDICTS
+    ]
+    explained = any(outcome.verdict in ("fail", "inconclusive") for outcome in made)
+    if test.failed and test.marked and not explained:
+        judged = next((outcome for outcome in made if outcome.verdict == "pass"), None)
+        made = [_error(nodeid, test, judged)]
+    return made
+
+
+def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
+    """The Outcome of a test that failed although its Point passed, or without a verdict."""
+    point = test.values.get(f"{PROPERTY}_point", "")
+    plain = Outcome(
+        nodeid,
+        "error",
+        failed=True,
+        program=test.values.get(f"{PROPERTY}_program", ""),
+        point=point,
+        axes=tuple(_split(point)),
+        seconds=test.seconds,
+        location=test.location,
+    )
+    first = First(check="error", message=test.message)
+    return replace(judged or plain, verdict="error", reason=test.message, first=first)
+
+
+def _split(point: str) -> list[tuple[str, str]]:
+    """The axes of a Point's text; none if a value has spaces."""
+    pairs = [word.split("=", 1) for word in point.split(" ")]
+    return [(pair[0], pair[1]) for pair in pairs] if all(len(p) == 2 for p in pairs) else []
+
+
+def _judged(nodeid: str, test: _Test, summary: dict[str, object]) -> Outcome:
+    rungs = [rung for rung in _list(summary, "rungs") if isinstance(rung, dict)]
+    compared = [(rung, _number(rung, "worst")) for rung in rungs if _number(rung, "tensors")]
+    leading = max(compared, key=lambda pair: pair[1] or 0.0) if compared else None
+    axes = summary.get("axes")
+    spent = summary.get("seconds")
+    named = test.values.get(f"{PROPERTY}_point", "")
+    point = named or _text(summary, "point")
+    return Outcome(
+        nodeid,
+        str(summary["verdict"]),
+        failed=test.failed,
+        program=_text(summary, "program") or test.values.get(f"{PROPERTY}_program", ""),
+        point=point,
+        axes=tuple(
+            (excerpt(str(axis)), excerpt(str(value)))
+            for axis, value in (axes.items() if isinstance(axes, dict) else _split(point))
+        ),
+        tensors=tuple(int(_number(rung, "tensors") or 0) for rung in rungs),
+        worst=(leading[1] or 0.0) if leading is not None else None,
+        worst_name=_worst_name(leading[0]) if leading is not None else "",
+        seconds=sum(v for v in (spent if isinstance(spent, dict) else {}).values() if _is(v)),
+        reason=_text(summary, "reason"),
+        first=_first(summary),
+        location=test.location,
+    )
+
+
+def _worst_name(rung: dict[str, object]) -> str:
+    name = _text(rung, "worst_name")
+    return f"{name} ({_text(rung, 'dtype')})" if name else ""
+
+
+def _first(summary: dict[str, object]) -> First:
+    found, place = summary.get("first"), summary.get("look_at")
+    if not isinstance(found, dict):
+        return First(check="inconclusive", message=_text(summary, "reason"))
+    texts = {
+        name: _text(found, name)
+        for name in (
+            *("check", "where", "tensor", "module", "message", "pattern", "pattern_name"),
+            *("cause", "dtype", "source"),
+        )
+    }
+    located = isinstance(place, dict) and bool(_text(place, "source"))
+    if located:
+        assert isinstance(place, dict)
+        texts |= {"source": _text(place, "source"), "what": _text(place, "what")}
+    return First(
+        **texts,
+        error=_number(found, "error"),
+        allowed=_number(found, "allowed"),
+        located=located,
+    )
+
+
+def _crash(report: pytest.TestReport | JUnitReport) -> str:
+    """The first line of the error of a failed test."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    text = getattr(crash, "message", None) or report.longreprtext
+    lines = [line for line in str(text)[:10_000].splitlines() if line.strip()]
+    return lines[0][:MAX_TEXT] if lines else "the test failed"
+
+
+def _decoded(value: str) -> dict[str, object]:
+    try:
+        decoded = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _is(value: object) -> bool:
+    return type(value) in (int, float) and not math.isnan(value)  # type: ignore[arg-type]
+
+
+def _number(data: dict[str, object], key: str) -> float | None:
+    value = data.get(key)
+    return float(value) if isinstance(value, (int, float)) and _is(value) else None
+
+
+def _text(data: dict[str, object], key: str) -> str:
+    value = data.get(key)
+    return value[:MAX_TEXT] if isinstance(value, str) else ""
+
+
+def _list(data: dict[str, object], key: str) -> list[object]:
+    value = data.get(key)
+    return value if isinstance(value, list) else []
+
+
+def summaries(reports: Iterable[pytest.TestReport]) -> list[tuple[str, PointSummary]]:
+    """Node id and PointSummary of every report that has a valid one, each once, in order."""
+    return [
+        (nodeid, summary)  # type: ignore[misc]
+        for nodeid, test in _tests(reports)
+        for summary in test.summaries.values()
+        if summary.get("verdict") in VERDICTS
+    ]

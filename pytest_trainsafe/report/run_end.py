@@ -1,0 +1,54 @@
+"""The end of a run: the terminal summary, the reports for GitHub, and the seconds of the tests.
+
+Called by the plugin in the process that has the reports of all tests: with pytest-xdist that is the
+controller.  Imports the writers only if there are marked tests.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.config.settings import SETTINGS
+
+if TYPE_CHECKING:
+    import pytest
+
+_PREFIX = "trainsafe"
+
+
+def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
+    """Writes all that is said of the marked tests after a run; nothing if there are none.
+
+    `folder` is where the seconds of the tests are kept for later plans, None for nowhere.
+    """
+    reports = [
+        report
+        for group in reporter.stats.values()
+        for report in group
+        if any(str(name).startswith(_PREFIX) for name, _ in getattr(report, "user_properties", ()))
+    ]
+    settings = reporter.config.stash[SETTINGS]
+    if settings.learn:
+        from pytest_trainsafe.report.learn import write_learned
+
+        write_learned(reporter, settings, reports)
+    if not reports:
+        return
+    from pytest_trainsafe.report.families import families
+    from pytest_trainsafe.report.outcome import outcomes, seconds_of
+    from pytest_trainsafe.report.summary import write_summary
+
+    found = outcomes(reports)
+    causes = families(found)
+    write_summary(reporter, reports, found, causes)
+    from pytest_trainsafe.report.github import is_wanted, write_github
+
+    if is_wanted(settings):
+        write_github(reporter, settings, found, causes)
+    judged = any(outcome.verdict not in ("skipped", "error") for outcome in found)
+    if folder is not None and (judged or "msgspec" in sys.modules):
+        from pytest_trainsafe.sweep.plan.seconds import update_seconds
+
+        update_seconds(folder, seconds_of(reports))

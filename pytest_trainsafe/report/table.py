@@ -1,0 +1,79 @@
+"""The table of Points: axes by verdict, with the worst error over its allowance.
+
+Plain data for the terminal and for the job summary of GitHub Actions, which lay it out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.report.outcome import Outcome
+
+_SEVERITY = {"fail": 0, "error": 1, "inconclusive": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The Points of one test: a row each, below `columns`.
+
+    `constant` has the axes that are the same in all rows: "dtype=bfloat16".
+    """
+
+    test: str
+    constant: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    outcomes: tuple[Outcome, ...]
+
+
+#: The columns after the axes.
+RESULTS = ("verdict", "error/allowed", "tensors", "seconds")
+
+
+def tables(found: Sequence[Outcome]) -> list[Table]:
+    """A Table for each test; failures and the largest errors come first."""
+    by_test: dict[str, list[Outcome]] = {}
+    for outcome in found:
+        if outcome.verdict != "skipped":
+            by_test.setdefault(outcome.test, []).append(outcome)
+    ordered = {test: sorted(each, key=_rank) for test, each in by_test.items()}
+    return [
+        _table(test, each) for test, each in sorted(ordered.items(), key=lambda p: _rank(p[1][0]))
+    ]
+
+
+def _rank(outcome: Outcome) -> tuple[int, float]:
+    return _SEVERITY.get(outcome.verdict, 3), -(outcome.worst or 0.0)
+
+
+def _table(test: str, each: Sequence[Outcome]) -> Table:
+    names = list(dict.fromkeys(axis for outcome in each for axis, _ in outcome.axes))
+    values = {name: [dict(o.axes).get(name, "-") for o in each] for name in names}
+    same = [name for name in names if len(set(values[name])) == 1] if len(each) > 1 else []
+    varying = [name for name in names if name not in same]
+    if not names and len(each) > 1:
+        varying = ["point"]
+        values["point"] = [o.nodeid.partition("[")[2].removesuffix("]") or "-" for o in each]
+    rows = tuple(
+        (*(values[name][number] for name in varying), *results(outcome))
+        for number, outcome in enumerate(each)
+    )
+    constant = " ".join(f"{name}={values[name][0]}" for name in same)
+    return Table(test, constant, (*varying, *RESULTS), rows, tuple(each))
+
+
+def results(outcome: Outcome) -> tuple[str, str, str, str]:
+    """The cells of RESULTS."""
+    return (
+        outcome.verdict,
+        "-" if outcome.worst is None else ratio(outcome.worst),
+        "/".join(map(str, outcome.tensors)) or "-",
+        f"{outcome.seconds:.1f}",
+    )
+
+
+def ratio(value: float) -> str:
+    """Two digits: `0.25`, `2e+13`, `inf`."""
+    return f"{value:.2g}" if math.isfinite(value) else "inf"

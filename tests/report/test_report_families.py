@@ -1,0 +1,110 @@
+"""Failures with one cause are one family, which names the axis values that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_trainsafe.report.families import condition, families
+from pytest_trainsafe.report.outcome import First, Outcome
+from pytest_trainsafe.report.summary import family_lines
+
+
+def outcome(point: str, verdict: str = "pass", tensor: str = "", **more: object) -> Outcome:
+    first = First(check="compare:activation", tensor=tensor, **more)  # type: ignore[arg-type]
+    return Outcome(
+        f"test_a.py::test_it[{point.replace(' ', '-')}]",
+        verdict,
+        failed=verdict != "pass",
+        program="gpt.train",
+        point=point,
+        axes=tuple((word.split("=")[0], word.split("=")[1]) for word in point.split()),
+        first=first,
+    )
+
+
+def grid(wrong: Callable[[int, int, bool], bool]) -> list[Outcome]:
+    """The Points of tp=1,2,4, cp=1,2 and sp, which fail if `wrong(tp, cp, sp)`."""
+    return [
+        outcome(
+            f"tp={tp} cp={cp} sp={sp}",
+            *(("fail", "norm.weight · param_grad") if wrong(tp, cp, sp) else ()),
+        )
+        for tp in (1, 2, 4)
+        for cp in (1, 2)
+        for sp in (False, True)
+        if tp > 1 or not sp
+    ]
+
+
+def test_twelve_points_of_one_cause_are_one_block() -> None:
+    found = [outcome(f"tp={tp} cp={cp}", "fail", "w") for tp in (2, 4, 8) for cp in (1, 2, 4, 8)]
+    found += [outcome("tp=1 cp=1"), outcome("tp=1 cp=2")]
+
+    (family,) = families(found)
+    text = "\n".join(family_lines([family], "", detailed=False))
+
+    assert len(family.members) == 12
+    assert family.condition == "tp >= 2"
+    assert family.lead.point == "tp=2 cp=1"
+    assert text.count("rerun") == 1
+    assert "fails where tp >= 2; 2 other points pass" in text
+    assert "12: tp=2 cp=1, tp=2 cp=2, tp=2 cp=4" in text
+
+
+def test_a_condition_of_two_axes_names_both_and_no_other() -> None:
+    found = grid(lambda tp, cp, sp: cp > 1 and sp)
+
+    (family,) = families(found)
+
+    assert {o.point for o in family.members} == {"tp=2 cp=2 sp=True", "tp=4 cp=2 sp=True"}
+    assert family.condition == "cp >= 2 and sp=True"
+    assert family.passing == 8
+
+
+def test_points_that_start_at_other_tensors_belong_together_if_the_code_is_the_same() -> None:
+    same = {"source": "/a.py:3", "what": "Norm", "located": True}
+    found = [
+        outcome("tp=2", "fail", "w", **same),
+        outcome("tp=4", "fail", "v", **same),
+        outcome("tp=8", "fail", "v"),
+        outcome("tp=16", "fail", "another"),
+    ]
+
+    assert [len(family.members) for family in families(found)] == [3, 1]
+
+
+def test_no_condition_is_claimed_that_a_passing_point_meets() -> None:
+    found = [outcome("tp=2 cp=1", "fail", "w"), outcome("tp=1 cp=2", "fail", "w")]
+    found += [outcome("tp=2 cp=2"), outcome("tp=1 cp=1")]
+
+    (family,) = families(found)
+
+    assert family.condition == ""
+    assert condition(found[:2], []) == ""
+
+
+def test_a_point_that_a_test_expects_to_fail_is_no_failure() -> None:
+    expected = outcome("tp=2", "fail", "w")
+
+    assert families([Outcome("t", "fail", failed=False, first=expected.first)]) == []
+
+
+def test_wrong_points_come_before_errors_and_doubts() -> None:
+    found = [
+        *(outcome(f"dp={n}", "inconclusive", "a") for n in (1, 2, 4)),
+        outcome("tp=2", "error", "b"),
+        outcome("tp=4", "fail", "c"),
+    ]
+
+    assert [f.lead.verdict for f in families(found)] == ["fail", "error", "inconclusive"]
+
+
+def test_the_block_escapes_names_and_has_at_most_80_columns() -> None:
+    hostile = "w\x1b[31m " + "x " * 2000
+    found = [outcome(f"tp={n}", "fail", hostile, pattern=hostile, cause=hostile) for n in (2, 4)]
+
+    lines = family_lines(families(found), "", detailed=False)
+
+    assert "\x1b" not in "".join(lines)
+    assert all(len(line) <= 80 for line in lines if "rerun" not in line), lines
+    assert len(lines) < 40

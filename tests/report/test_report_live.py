@@ -1,0 +1,176 @@
+"""Live lines: what running Points do, below pytest's own output, which stays as it is."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_trainsafe.report import live
+from pytest_trainsafe.report.live import BOARD, Live, frame, point_lines, rendered
+from pytest_trainsafe.runs.board import TRAINING, WAITING, Board, Status
+
+TEST = """
+import os
+import time
+
+import pytest
+from pytest_trainsafe.report import live
+from pytest_trainsafe.runs.board import TRAINING, Board
+
+live.FRAME = 0.01
+
+
+@pytest.mark.trainsafe("program:train", tp=[1, 2])
+def test_it(trainsafe, request):
+    board = request.config.stash[live.BOARD] = Board()
+    with board.running(str(trainsafe.point), "float64 run", trainsafe.point.world_size) as enter:
+        enter(TRAINING)
+        deadline = time.monotonic() + 60
+        while not os.path.exists(f"seen-{trainsafe.point}"):
+            assert time.monotonic() < deadline, "nobody saw the line"
+            time.sleep(0.01)
+"""
+
+
+class Screen:
+    """A terminal of so many columns and rows: text, newlines and the sequences of `frame`."""
+
+    def __init__(self, columns: int = 80, rows: int = 24) -> None:
+        self.columns, self.rows = columns, rows
+        self.lines = [""]
+        self.row = self.column = 0
+
+    def write(self, text: str) -> Screen:
+        for piece in re.findall(r"\x1b\[\d*[A-Za-z]|[\r\n]|[^\r\n\x1b]+", text):
+            if piece == "\n":
+                self.row, self.column = self.row + 1, 0
+                self.lines += [""] * (self.row + 1 - len(self.lines))
+            elif piece == "\r":
+                self.column = 0
+            elif piece.startswith("\x1b"):
+                count, kind = int(piece[2:-1] or 0), piece[-1]
+                if kind == "A":
+                    self.row = max(self.row - (count or 1), len(self.lines) - self.rows, 0)
+                elif kind == "C":
+                    self.column += count or 1
+                elif kind == "J":
+                    self.lines[self.row] = self.lines[self.row][: self.column]
+                    del self.lines[self.row + 1 :]
+            else:
+                line = self.lines[self.row].ljust(self.column)
+                self.lines[self.row] = (
+                    line[: self.column] + piece + line[self.column + len(piece) :]
+                )
+                self.column += len(piece)
+                assert self.column <= self.columns, "a line wraps"
+        return self
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self.lines).rstrip()
+
+
+def row(point: str, stage: str = TRAINING, since: float = 0.0, ranks: int = 2) -> Status:
+    return Status(point, "float64 run", ranks, stage, since)
+
+
+def test_a_point_has_one_line_for_all_of_its_runs() -> None:
+    rows = [row("tp=2", WAITING, 1.0), row("tp=2", TRAINING, 4.0), row("tp=1", WAITING, 2.0, 1)]
+
+    assert point_lines(rows, 10.0) == [
+        ("tp=2", "float64 run trains, 1 more", "2 ranks", "6 s"),
+        ("tp=1", "float64 run waits for free ranks", "1 rank", "8 s"),
+    ]
+
+
+def test_many_points_are_counted() -> None:
+    lines = point_lines([row(f"tp={n}") for n in range(live.MAX_LINES + 3)], 0.0)
+
+    assert len(lines) == live.MAX_LINES + 1
+    assert lines[-1][0] == "and 3 more"
+
+
+@pytest.mark.parametrize("width", [20, 79])
+def test_lines_are_as_wide_as_the_terminal_and_have_no_colour_unless_asked(width: int) -> None:
+    lines = point_lines([row("axis=" + "v" * 100 + "\x1b[31m")], 0.0)
+
+    made = rendered(lines, width, color=False)
+
+    assert all(len(line) <= width for line in made)
+    assert "\x1b" not in "".join(made)
+    assert "\x1b[" in "".join(rendered(lines, width, color=True))
+
+
+def test_frames_leave_the_screen_as_it_was_even_at_its_end() -> None:
+    before = "\n".join(f"line {n}" for n in range(30)) + "\ntest_it.py .."
+    screen = Screen().write(before)
+
+    screen.write(frame(["tp=1 trains", "tp=2 trains"], 13))
+    assert screen.text == before + "\ntp=1 trains\ntp=2 trains"
+    screen.write(frame(["tp=2 trains"], 13))
+    assert screen.text == before + "\ntp=2 trains"
+    screen.write(frame([], 13)).write(".")
+    assert screen.text == before + "."
+
+
+def test_a_log_has_plain_lines_only_while_something_runs() -> None:
+    board, file = Board(clock=lambda: 0.0), io.StringIO()
+    config = SimpleNamespace(stash=pytest.Stash())
+    config.stash[BOARD] = board
+    shown = Live(config, file, lambda: 5, terminal=False, color=False)  # type: ignore[arg-type]
+
+    shown.draw()
+    assert file.getvalue() == ""
+    with board.running("tp=2", "float64 run", 2) as enter:
+        enter(WAITING)
+        shown.draw()
+    shown.draw()
+    shown.clear()
+
+    assert file.getvalue() == "\ntrainsafe: tp=2, float64 run waits for free ranks, 2 ranks, 0 s\n"
+
+
+def test_a_terminal_shows_running_points_and_keeps_pytests_own_lines(
+    pytester: pytest.Pytester, project: pytest.Pytester
+) -> None:
+    project.makepyfile(test_inner=TEST)
+    read, write = pty.openpty()
+    environ = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    with subprocess.Popen(command, stdout=write, cwd=project.path, env=environ) as process:
+        os.close(write)
+        text = seen_points(read, project.path)
+        assert process.wait(60) == 0
+    os.close(read)
+
+    screen = Screen(columns=1000).write(text)  # the path of the root directory may be long
+    assert "tp=2  float64 run trains  2 ranks  0 s" in re.sub(r" {2,}", "  ", text)
+    assert "float64 run" not in screen.text
+    assert re.search(r"^test_inner\.py \.\. +\[100%\]$", screen.text, re.MULTILINE)
+
+
+def seen_points(terminal: int, folder: Path) -> str:
+    """What a terminal shows until it closes; tells the tests when their Points are shown."""
+    data = b""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            piece = os.read(terminal, 65536)
+        except OSError:  # Linux, once the other side is closed
+            break
+        data += piece
+        for number in (1, 2):
+            if f"tp={number}".encode() in data.replace(b"\r", b""):
+                (folder / f"seen-tp={number}").touch()
+        if not piece:
+            break
+    return data.decode().replace("\r\n", "\n")

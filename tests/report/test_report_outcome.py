@@ -1,0 +1,128 @@
+"""Outcomes are made from any reports: of workers, of tests that record anything, of dead ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_trainsafe.report.escape import printable
+from pytest_trainsafe.report.families import families
+from pytest_trainsafe.report.github import error_commands, job_summary
+from pytest_trainsafe.report.outcome import outcomes, seconds_of, summaries
+from pytest_trainsafe.report.summary import family_lines, table_lines, totals
+from pytest_trainsafe.report.table import tables
+
+POINT = [("trainsafe_program", "gpt.train"), ("trainsafe_point", "tp=2 cp=1")]
+
+
+def report(
+    outcome: str = "passed",
+    when: str = "call",
+    properties: list[tuple[str, object]] | None = None,
+    nodeid: str = "tests/test_a.py::t[tp2-cp1]",
+    text: str = "",
+    duration: float = 1.0,
+) -> Any:
+    return SimpleNamespace(
+        nodeid=nodeid,
+        when=when,
+        outcome=outcome,
+        keywords={"trainsafe": 1},
+        user_properties=[*POINT, *(properties or [])],
+        location=("tests/test_a.py", 6, "t"),
+        duration=duration,
+        longrepr=text,
+        longreprtext=text,
+    )
+
+
+def summary(**values: object) -> tuple[str, object]:
+    return "trainsafe", json.dumps({"point": "tp=2 cp=1", "verdict": "pass", **values})
+
+
+def test_ranks_that_died_are_an_error_of_the_point_with_its_first_line() -> None:
+    reports = [report(when="setup"), report("failed", text="\nrank 1 died\nmore")]
+
+    (outcome,) = outcomes(reports)
+
+    assert (outcome.verdict, outcome.failed, outcome.point) == ("error", True, "tp=2 cp=1")
+    assert outcome.axes == (("tp", "2"), ("cp", "1"))
+    assert outcome.reason == "rank 1 died"
+    assert outcome.location == "tests/test_a.py:7"
+    assert seconds_of(reports) == {outcome.nodeid: 2.0}
+
+
+def test_a_point_that_passes_in_a_test_that_fails_is_an_error_with_its_figures() -> None:
+    rung = {"dtype": "float64", "tensors": 3, "worst": 0.5, "worst_name": "w"}
+    (outcome,) = outcomes([report("failed", properties=[summary(rungs=[rung])], text="other")])
+
+    assert (outcome.verdict, outcome.worst, outcome.tensors) == ("error", 0.5, (3,))
+    assert len(families([outcome])) == 1
+
+
+def test_a_test_that_expects_the_failure_is_no_failure() -> None:
+    found = outcomes([report(properties=[summary(verdict="fail")])])
+
+    assert [outcome.verdict for outcome in found] == ["fail"]
+    assert families(found) == []
+
+
+def test_a_skipped_point_has_no_seconds() -> None:
+    reports = [report("skipped", "setup", [summary(verdict="skipped", reason="sp needs tp > 1")])]
+
+    assert seconds_of(reports) == {}
+    assert [outcome.reason for outcome in outcomes(reports)] == ["sp needs tp > 1"]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+FIELDS = ("rungs", "seconds", "axes", "first", "look_at", "reason", "notes", "references", "point")
+
+
+@given(
+    st.sampled_from(("pass", "fail", "inconclusive", "skipped", "other", 3)),
+    st.dictionaries(st.sampled_from(FIELDS), ANYTHING),
+)
+def test_whatever_a_test_records_can_be_shown_and_escapes_nothing(
+    verdict: object, values: dict[str, object]
+) -> None:
+    from pathlib import Path
+
+    reports = [report("failed", properties=[summary(**{**values, "verdict": verdict})], text="x")]
+
+    found = outcomes(reports)
+    causes = families(found)
+    lines = [
+        *table_lines(tables(found), detailed=True),
+        *family_lines(causes, "", detailed=True),
+        *totals([each for _, each in summaries(reports)], found),
+        *error_commands(causes, Path("/w"), Path("/w")),
+    ]
+
+    assert found
+    assert all(line == printable(line) and "\n" not in line for line in lines)
+    assert job_summary(found, causes, Path("/w")).startswith("## trainsafe: ")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"verdict": "pass"' + "[" * 10_000])
+def test_a_property_that_is_no_summary_is_left_out(text: str) -> None:
+    assert outcomes([report(properties=[("trainsafe", text)])]) == []
+    assert summaries([report(properties=[("trainsafe", text)])]) == []
+
+
+def test_an_error_that_is_not_finite_is_shown() -> None:
+    rung = {"dtype": "float64", "tensors": 3, "worst": math.inf, "worst_name": "w"}
+    found = outcomes([report("failed", properties=[summary(verdict="fail", rungs=[rung])])])
+
+    assert "  2   1   fail     inf            3        0.0" in table_lines(
+        tables(found), detailed=False
+    )

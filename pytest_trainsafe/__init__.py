@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         per_example_generator,
         per_example_keys,
     )
+    from pytest_trainsafe.record.resume.save import TrainingCheckpoint
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
@@ -75,6 +76,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "Traces",
+    "TrainingCheckpoint",
     "TrainsafeError",
     "TrainsafeFailure",
     "TrainsafeWarning",
@@ -119,6 +121,7 @@ _HOME = {
     "Trace": "trace.reader",
     "TraceError": "errors",
     "Traces": "runs.traces",
+    "TrainingCheckpoint": "record.resume.save",
     "TrainsafeError": "errors",
     "TrainsafeFailure": "assertions",
     "TrainsafeWarning": "errors",

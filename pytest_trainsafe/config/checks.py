@@ -28,6 +28,8 @@ CHECKS = (
     "reference",
     "reference-finite",
     "rng:unseen",
+    "resume:lr_schedule",
+    "resume:nondeterministic",
 )
 
 

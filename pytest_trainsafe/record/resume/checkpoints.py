@@ -8,7 +8,6 @@ Owned by the recorder; the Context's `save` and `load` come here.  The folder ha
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -189,7 +188,7 @@ class Checkpoints:
         assert self._resume.of is not None
         require_checkpoint_of(self._folder, self._resume.of, self._resume.step)
         folder = self._folder / "program"
-        if not any(os.scandir(folder)):
+        if next(folder.iterdir(), None) is None:
             raise ProgramError(
                 f"{self._name} saved nothing: it wrote no file into the folder that ctx.save gave "
                 "it. Save into that folder, or into files below it"

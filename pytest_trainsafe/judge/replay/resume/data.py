@@ -50,7 +50,7 @@ def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
                 cause = _POSITION if at < step and rank == one.rank else _ORDER
             return Difference(
                 "data_order",
-                f"the data goes on elsewhere: {text}",
+                f"the data order is not resumed: {text}",
                 cause,
                 one.rank,
                 subject=StepSubject(step),

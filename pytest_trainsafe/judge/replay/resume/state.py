@@ -107,9 +107,8 @@ def _of_tensors(whole: Trace, resumed: Trace, step: int) -> Iterator[Difference]
     for code, places in unlike.items():
         rank, id = places[0]
         now, was = (_value(trace, rank, id) for trace in (resumed, whole))
-        values = f"is {now}, not {was}" if now != was else "has other values"
         names = [place.path for _, place in places]
-        yield _difference(code, rank, f"{id.path} {values}", names, (now, was), id)
+        yield _difference(code, rank, f"{id.path} {_compared(now, was)}", names, (now, was), id)
 
 
 def part_of(id: TensorId) -> Code:
@@ -146,15 +145,24 @@ def _same(one: TensorEvent | None, other: TensorEvent | None) -> bool:
     return (one.hash, one.dtype, one.shape) == (other.hash, other.dtype, other.shape)
 
 
+def _compared(now: str, was: str) -> str:
+    """How the value of a tensor differs, as `_value` gives it for both Runs."""
+    if now == was:
+        return "has other values"
+    if was == "some values":
+        return f"is {now}"
+    return f"has values, and was {was}" if now == "some values" else f"is {now}, not {was}"
+
+
 def _value(trace: Trace, rank: int, id: TensorId) -> str:
-    """A tensor in a word: its value if it has one element, "absent", or "recorded"."""
+    """A tensor in a word: its value if it has one element, "absent", or "some values"."""
     event = trace.ranks[rank].tensors.get(id)
     if event is None:
         return "absent"
     try:
         tensor = trace.load(rank, event)
     except TraceError:  # a sketch has no values
-        return "recorded"
+        return "some values"
     if tensor.numel() == 1:
         return f"{tensor.item():g}"
-    return "all zeros" if not tensor.any() else "recorded"
+    return "some values" if tensor.any() else "all zeros"

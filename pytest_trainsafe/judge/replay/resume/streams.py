@@ -17,12 +17,12 @@ from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.state import state_after
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.resume import CheckpointEvent, TrainingState
+from pytest_trainsafe.trace.resume import TrainingState
 from pytest_trainsafe.trace.rng.events import position
 
 _CAUSE = (
     "save the states of all generators on every rank, and restore a rank's own after everything "
-    "that draws while it loads; RngState saves and restores them"
+    "that draws while it loads; TrainingCheckpoint does so"
 )
 _AHEAD = (
     "restore the generators' states last, after the model, the loaders and their iterators are "
@@ -122,15 +122,7 @@ def _apart(
             wanted, found = (_left(each, last, name) for each in (rank, again))
             before, before_again = [*before, *after], [*before_again, *after_again]
         if wanted != found:
-            since = _place_of_load(again)
-            yield _Stream(
-                rank.rank,
-                name,
-                wanted,
-                found,
-                [draw for draw in before_again if draw.order > since],
-                before,
-            )
+            yield _Stream(rank.rank, name, wanted, found, before_again, before)
 
 
 def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
@@ -201,10 +193,9 @@ def _draws(count: int, start: str, end: str) -> str:
 
 
 def _calls(draws: Sequence[Draw]) -> str:
-    """The first of some draws, and how many calls there are beside it."""
-    first = described(draws[0])
-    others = len({draw.event.line for draw in draws}) - 1
-    return f"{first}{f' and from {others} other lines' if others else ''}"
+    """The first of some draws, and how many follow it."""
+    others = _count(draws) - 1
+    return f"{described(draws[0])}{f' and {others} more' if others else ''}"
 
 
 def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
@@ -231,16 +222,6 @@ def _place(rank: RankTrace, steps: int) -> int | None:
         if isinstance(event, TrainingState) and event.steps == steps:
             return order
     return None
-
-
-def _place_of_load(rank: RankTrace) -> int:
-    """The place after which a rank had loaded its checkpoint."""
-    orders = [
-        order
-        for order, event in enumerate(rank.events)
-        if isinstance(event, CheckpointEvent) and event.action == "load"
-    ]
-    return max(orders, default=-1)
 
 
 def _by_generator(draws: Sequence[Draw]) -> dict[str, list[Draw]]:

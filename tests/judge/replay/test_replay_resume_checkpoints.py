@@ -1,0 +1,142 @@
+"""Checkpoints by functions of the test, and those of `TrainingCheckpoint`."""
+
+from __future__ import annotations
+
+import random
+
+import checkpoint_program
+import numpy as np
+import pytest
+import torch
+from in_process import traces_here
+from torch import nn
+
+from pytest_trainsafe import TrainingCheckpoint, TrainsafeFailure, assert_resumable
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.record.resume.save import restore_rng, rng_states
+
+
+def test_functions_of_the_test_save_and_load(tmp_path):
+    traces = traces_here(checkpoint_program.plain, tmp_path)
+
+    assert_resumable(traces, at_step=2, save=checkpoint_program.save, load=checkpoint_program.load)
+
+
+def test_a_function_that_loads_too_little_is_found(tmp_path):
+    traces = traces_here(checkpoint_program.plain, tmp_path)
+    save, load = checkpoint_program.save, checkpoint_program.load_weights
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2, save=save, load=load)
+
+    report = str(caught.value)
+    assert [finding.check for finding in caught.value.findings] == ["resume:moment"]
+    assert report.startswith(
+        "trainsafe: checkpoint_program:plain at a single device, interrupted after step 1 and "
+    )
+    assert "weight.momentum_buffer is absent" in report
+    assert "differs first weight · param · step 2, on rank 0" in " ".join(report.split())
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_training_checkpoint_resumes_all_of_a_training(tmp_path, noise):
+    settings = Settings(dtypes=("float64",), record="sketch")
+    traces = traces_here(
+        lambda ctx: checkpoint_program.train(ctx, noise=noise),
+        tmp_path,
+        settings,
+        program=checkpoint_program.train,
+    )
+
+    assert_resumable(traces, at_step=2, steps=5)
+
+
+def test_a_draw_from_a_generator_of_the_program_is_found(tmp_path):
+    traces = traces_here(
+        lambda ctx: checkpoint_program.train(ctx, fault="draws again", noise=True),
+        tmp_path,
+        program=checkpoint_program.train,
+    )
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2)
+
+    [finding] = caught.value.findings
+    assert finding.check == "resume:rng"
+    assert "torch.Generator of checkpoint_program.py:" in finding.message
+    assert "1 draw" in finding.message
+
+
+def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path):
+    """StepLR is restarted, but the steps are too few to reach its first change."""
+    traces = traces_here(restarts_its_schedule, tmp_path)
+
+    with pytest.raises(TrainsafeFailure, match="is inconclusive, so not a pass") as caught:
+        assert_resumable(traces, at_step=2)
+
+    [finding] = caught.value.findings
+    assert (finding.check, finding.verdict) == ("resume:lr_schedule", "inconclusive")
+    assert "StepLR.last_epoch is 2, not 4" in finding.message
+
+    accepting = Settings(dtypes=("float64",), accept=("resume:lr_schedule",))
+    assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)
+
+
+def restarts_its_schedule(ctx):
+    """Train with a schedule that is not saved, and changes the rate in step 100 only."""
+    model = nn.Linear(2, 1)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100)
+    ctx.watch(model, optimizer)
+    with ctx.load() as folder:
+        if folder is not None:
+            model.load_state_dict(torch.load(folder / "model.pt"))
+    for step in ctx.steps(4):
+        with ctx.step(), ctx.microbatch(0):
+            loss = model(torch.tensor([[1.0, step]], dtype=ctx.dtype)).square().sum()
+            ctx.loss(loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        with ctx.save() as folder:
+            if folder is not None:
+                torch.save(model.state_dict(), folder / "model.pt")
+
+
+def test_the_states_of_all_generators_are_restored(tmp_path):
+    own = {"own": torch.Generator().manual_seed(3)}
+    torch.save(rng_states(own), tmp_path / "states.pt")
+
+    def drawn():
+        numbers = torch.rand(2).tolist() + torch.rand(2, generator=own["own"]).tolist()
+        return [*numbers, random.random(), float(np.random.rand())]
+
+    first = drawn()
+    assert drawn() != first
+    restore_rng(torch.load(tmp_path / "states.pt"), own)
+
+    assert drawn() == first
+
+
+def test_a_generator_that_the_checkpoint_lacks_is_named():
+    with pytest.raises(ArgumentError, match="no state of the generators noise; it has none"):
+        restore_rng(rng_states(), {"noise": torch.Generator()})
+
+
+def test_an_object_without_a_state_is_refused():
+    with pytest.raises(ArgumentTypeError, match="as 'loader'; it takes objects with state_dict"):
+        TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})
+
+
+def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path):
+    made = TrainingCheckpoint(nn.Linear(1, 1), per_rank={"reader": checkpoint_program.Reader()})
+    made.save(tmp_path)
+    held = torch.load(tmp_path / "rank0.pt")
+    torch.save({**held, "ranks": 2}, tmp_path / "rank0.pt")
+
+    assert made.load_rng(tmp_path) is False
+    with pytest.raises(ArgumentError, match="another number of ranks than the 1 here, and reader"):
+        made.load(tmp_path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,15 +20,14 @@ CLASSES: tuple[type, ...] = (LRScheduler, GradScaler, DistributedSampler)
 
 
 class Objects:
-    """The objects that the program has made and still holds."""
+    """The objects that the program has made.  They are kept, to be read when it has returned."""
 
     def __init__(self) -> None:
-        self._made: list[weakref.ref[Any]] = []
+        self._made: list[Any] = []
 
-    def alive(self, cls: type) -> list[Any]:
+    def of(self, cls: type) -> list[Any]:
         """The objects of a class, in the order in which they were made."""
-        held = (made() for made in self._made)
-        return [each for each in held if isinstance(each, cls)]
+        return [each for each in self._made if isinstance(each, cls)]
 
     @contextlib.contextmanager
     def found(self) -> Iterator[None]:
@@ -48,8 +46,8 @@ class Objects:
     def _watched(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def watched(made: Any, *args: Any, **kwargs: Any) -> None:
-            if not any(known() is made for known in self._made):
-                self._made.append(weakref.ref(made))
+            if not any(known is made for known in self._made):
+                self._made.append(made)
             original(made, *args, **kwargs)
 
         return watched

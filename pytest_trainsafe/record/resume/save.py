@@ -6,10 +6,12 @@ through torch.distributed.checkpoint, so that another number of ranks can load t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -67,7 +69,8 @@ class TrainingCheckpoint:
         shared = {name: each.state_dict() for name, each in self._shared.items()}
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
-        save(self._tensors(), checkpoint_id=path / "tensors")
+        with _alone_or_together():
+            save(self._tensors(), checkpoint_id=path / "tensors")
         rank, ranks = _rank()
         torch.save({"rng": states, "per_rank": own, "ranks": ranks}, path / f"rank{rank}.pt")
         if rank == 0:
@@ -91,7 +94,8 @@ class TrainingCheckpoint:
                 "of the program's own, and leave them out of per_rank"
             )
         held = self._tensors()
-        load(held, checkpoint_id=path / "tensors")
+        with _alone_or_together():
+            load(held, checkpoint_id=path / "tensors")
         set_state_dict(
             self._model,
             self._optimizer if self._optimizer is not None else (),
@@ -171,6 +175,14 @@ def restore_rng(
         numpy.random.set_state((name, keys.numpy(), *rest))
     for name, each in (generators or {}).items():
         each.set_state(states["own"][name])
+
+
+@contextlib.contextmanager
+def _alone_or_together() -> Iterator[None]:
+    """Keeps torch from warning that a single process saves and loads for itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or")
+        yield
 
 
 def _rank() -> tuple[int, int]:

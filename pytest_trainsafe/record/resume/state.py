@@ -70,13 +70,13 @@ class StateRecorder:
         for number, optimizer in enumerate(optimizers):
             which = f"optimizer {number}, " if len(optimizers) > 1 else ""
             yield from self._of_optimizer(which, optimizer)
-        for name, scheduler in _named(self._objects.alive(LRScheduler)):
+        for name, scheduler in _named(self._objects.of(LRScheduler)):
             for attribute in _SCHEDULE:
                 yield "lr_schedule", f"{name}.{attribute}", getattr(scheduler, attribute, None)
-        for name, scaler in _named(self._objects.alive(GradScaler)):
+        for name, scaler in _named(self._objects.of(GradScaler)):
             for key, value in scaler.state_dict().items():
                 yield "scaler", f"{name}.{key.strip('_')}", value
-        for name, sampler in _named(self._objects.alive(DistributedSampler)):
+        for name, sampler in _named(self._objects.of(DistributedSampler)):
             yield "data_order", f"{name}.epoch", getattr(sampler, "epoch", None)
         for name, state in self._rng.states().items():
             yield "rng", name, state

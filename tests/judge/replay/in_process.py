@@ -29,7 +29,7 @@ class RunsHere:
     def start(self, spec: RunSpec) -> None:
         """Nothing is made ahead."""
 
-    def get(self, spec: RunSpec) -> Run:
+    def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
         """The Run of a spec."""
         if spec not in self._made:
             folder = self._made[spec] = self._folder / f"run{len(self._made)}"

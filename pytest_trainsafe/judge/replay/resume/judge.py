@@ -25,6 +25,7 @@ from pytest_trainsafe.judge.replay.resume.difference import ORDER, Difference
 from pytest_trainsafe.judge.replay.resume.layout import judge_layout
 from pytest_trainsafe.judge.replay.resume.state import entry_differences, state_differences
 from pytest_trainsafe.judge.replay.resume.streams import stream_differences
+from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
@@ -45,18 +46,20 @@ def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
     program does not take the steps that were asked for.
     """
     at_step, steps, resume_point = asked.at_step, asked.steps, asked.resume_point
-    spec = structs.replace(traces.spec(traces.case.rungs[0]), steps=steps)
-    saving = structs.replace(spec, resume=Resume(at_step, None, *asked.save))
+    spec = structs.replace(
+        traces.spec(traces.case.rungs[0]),
+        steps=steps,
+        **({"watch_casts": True} if resume_point is not None else {}),
+    )
+    # While casts are watched, the RNG ledger does not see all of torch's functions.
+    interrupted = structs.replace(spec, watch_casts=False)
+    saving = structs.replace(interrupted, resume=Resume(at_step, None, *asked.save))
     for each in (spec, saving):
         traces.runs.start(each)
     whole = traces.runs.get(spec).trace
     last = _require_steps(whole, at_step, steps)
     saved = traces.runs.get(saving).trace
-    resuming = structs.replace(
-        spec,
-        resume=Resume(at_step, saving, *asked.load),
-        watch_casts=spec.watch_casts or resume_point is not None,
-    )
+    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *asked.load))
     resumed = traces.runs.get(resuming).trace
     _require_rest(resumed, at_step, last)
     found = differences(whole, saved, resumed, at_step, last)
@@ -65,7 +68,7 @@ def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
     notes = not_compared(resumed)
     if findings or resume_point is None:
         return ResumedJudgement("replay", findings, notes)
-    elsewhere, compared = judge_layout(traces, resuming, resume_point, last)
+    elsewhere, compared = judge_layout(traces, resuming, resume_point, last, rounding_of(whole))
     return ResumedJudgement("replay", elsewhere, notes, compared)
 
 

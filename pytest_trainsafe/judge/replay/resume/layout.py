@@ -15,7 +15,6 @@ from pytest_trainsafe.judge.ladder import judge_pair
 from pytest_trainsafe.judge.replay.resume.continued import step_numbers
 from pytest_trainsafe.judge.replay.resume.difference import Code, Difference
 from pytest_trainsafe.judge.replay.resume.state import entry_differences, part_of
-from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -25,15 +24,15 @@ _GLOBAL: frozenset[Code] = frozenset({"lr_schedule", "scaler"})
 
 
 def judge_layout(
-    traces: Traces, resumed: RunSpec, point: Point, last: int
+    traces: Traces, resumed: RunSpec, point: Point, last: int, rounding: str
 ) -> tuple[list[Finding], LadderJudgement]:
     """Judge the Run `resumed`, which goes on bit by bit, against the same resumed at `point`.
 
-    Noise in the first one's steps measures what rounding may change.
+    Noise of the size of rounding errors in the dtype `rounding`, in the first one's steps, measures
+    what rounding may change.
     """
     assert resumed.resume is not None
-    size = precision(rounding_of(traces.runs.get(resumed).trace)).epsilon
-    noisy = structs.replace(resumed, perturbation=size, watch_casts=False)
+    noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)
     elsewhere = structs.replace(resumed, axes=point.values, mesh=point.mesh.declared)
     for each in (noisy, elsewhere):
         traces.runs.start(each)

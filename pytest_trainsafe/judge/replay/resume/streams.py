@@ -7,7 +7,6 @@ other one went through: the draws between are those that are missing, or too man
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -101,28 +100,53 @@ def _apart(
     here, there = _place(rank, steps), _place(again, steps)
     if here is None or there is None:
         return
-    expected = _by_generator(one.by_rank[rank.rank])
-    made = _by_generator(other.by_rank[rank.rank])
-    for name in dict.fromkeys((*expected, *made)):
-        before, after = _split(expected.get(name, []), here)
-        before_again, after_again = _split(made.get(name, []), there)
-        every = [*before, *after, *after_again]
-        if not any(_of_training(draw) and (seeds or not is_loader_seed(draw)) for draw in every):
-            continue
-        wanted = found = ""
-        for a, b in zip(_judged(after, seeds), _judged(after_again, seeds), strict=False):
-            if a.event.before != b.event.before:
-                wanted, found = a.event.before, b.event.before
-                before = [draw for draw in (*before, *after) if draw.order < a.order]
-                before_again = [
-                    draw for draw in (*before_again, *after_again) if draw.order < b.order
-                ]
-                break
-        else:
-            wanted, found = (_left(each, last, name) for each in (rank, again))
-            before, before_again = [*before, *after], [*before_again, *after_again]
-        if wanted != found:
-            yield _Stream(rank.rank, name, wanted, found, before_again, before)
+    expected, made = one.by_rank[rank.rank], other.by_rank[rank.rank]
+    found: set[str] = set()
+    for a, b in _pairs(_after(expected, here, seeds), _after(made, there, seeds)):
+        name = a.event.generator
+        if a.event.before != b.event.before and name not in found:
+            found.add(name)
+            yield _Stream(
+                rank.rank,
+                name,
+                a.event.before,
+                b.event.before,
+                [d for d in made if d.event.generator == b.event.generator and d.order < b.order],
+                [d for d in expected if d.event.generator == name and d.order < a.order],
+            )
+    drawn = (*_after(expected, -1, seeds), *_after(made, there, seeds))
+    for name in dict.fromkeys(draw.event.generator for draw in drawn):
+        wanted, left = (_left(each, last, name) for each in (rank, again))
+        if name not in found and wanted != left:
+            yield _Stream(
+                rank.rank,
+                name,
+                wanted,
+                left,
+                [draw for draw in made if draw.event.generator == name],
+                [draw for draw in expected if draw.event.generator == name],
+            )
+
+
+def _pairs(expected: Sequence[Draw], made: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
+    """The draws that both Runs make at the same places, in order.
+
+    Not by generator: one that the program makes is named after the line that uses it first, which
+    may be another in a resumed training.
+    """
+    again: dict[object, list[Draw]] = {}
+    for draw in made:
+        again.setdefault(_site(draw), []).append(draw)
+    for draw in expected:
+        there = again.get(_site(draw))
+        if there:
+            yield draw, there.pop(0)
+
+
+def _site(draw: Draw) -> object:
+    event = draw.event
+    kind = event.generator.partition(" of ")[0]
+    return kind, event.phase, event.step, event.microbatch, event.module, event.line, event.operator
 
 
 def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
@@ -224,21 +248,13 @@ def _place(rank: RankTrace, steps: int) -> int | None:
     return None
 
 
-def _by_generator(draws: Sequence[Draw]) -> dict[str, list[Draw]]:
-    found: dict[str, list[Draw]] = {}
-    for draw in draws:
-        found.setdefault(draw.event.generator, []).append(draw)
-    return found
-
-
-def _split(draws: Sequence[Draw], place: int) -> tuple[list[Draw], list[Draw]]:
-    """The draws before a place, and those after it."""
-    after = list(itertools.dropwhile(lambda draw: draw.order < place, draws))
-    return list(draws[: len(draws) - len(after)]), after
-
-
-def _judged(draws: Sequence[Draw], seeds: bool) -> Iterator[Draw]:
-    return (draw for draw in draws if _of_training(draw) and (seeds or not is_loader_seed(draw)))
+def _after(draws: Sequence[Draw], place: int, seeds: bool) -> list[Draw]:
+    """The draws of the training after a place."""
+    return [
+        draw
+        for draw in draws
+        if draw.order > place and _of_training(draw) and (seeds or not is_loader_seed(draw))
+    ]
 
 
 def _of_training(draw: Draw) -> bool:

@@ -78,16 +78,24 @@ def plain(ctx: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     ctx.watch(model, optimizer)
     for step in ctx.steps(STEPS):
-        with ctx.step(), ctx.microbatch(0):
-            loss = model(torch.full((1, WIDTH), step / 4, dtype=ctx.dtype)).square().mean()
-            loss.backward()
-            ctx.loss(loss)
+        with ctx.step():
+            numbers = list(ctx.microbatches(2))
+            for index in numbers:
+                with ctx.microbatch(index):
+                    x = torch.linspace(-index, step + 1, WIDTH, dtype=ctx.dtype)
+                    loss = model(x[None]).square().mean()
+                    loss.backward()
+                    ctx.loss(loss)
+            if len(numbers) < 2:
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad, group=ctx.group("dp"))
             optimizer.step()
             optimizer.zero_grad()
 
 
 def save(folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    torch.save([model.state_dict(), optimizer.state_dict()], f"{folder}/state.pt")
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        torch.save([model.state_dict(), optimizer.state_dict()], f"{folder}/state.pt")
 
 
 def load(folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

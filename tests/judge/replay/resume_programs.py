@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import checkpoint_program
 import msgspec
 import torch
 import torch.distributed as dist
@@ -187,6 +188,11 @@ def reseeds(ctx: Any) -> None:
         with ctx.save() as folder:
             if folder is not None:
                 torch.save({"model": model.state_dict(), "calls": model.calls}, folder / "state.pt")
+
+
+def checkpointed(ctx: Any) -> None:
+    """Train with the checkpoints of `TrainingCheckpoint`, and noise from each rank's generator."""
+    checkpoint_program.train(ctx, noise=True)
 
 
 def make_spec(

@@ -51,6 +51,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     for fault in ["", *(fault for fault, _, _ in FAULTS)]:
         spec = make_spec("train", {"fault": fault}, point, Resume(BEFORE, saved))
         jobs.append(make_job(spec, folder / (fault or "healthy"), folder))
+    kept = [make_spec("checkpointed", {}, point, resume) for resume in (None, Resume(2))]
+    kept.append(make_spec("checkpointed", {}, point, Resume(2, kept[1])))
+    names = ["checkpointed whole", "checkpointed saved", "checkpointed"]
+    jobs += [make_job(s, folder / n, folder / "kept") for s, n in zip(kept, names, strict=True)]
     alone = [make_spec("reseeds", {}, {}, resume) for resume in (None, Resume(BEFORE))]
     alone.append(make_spec("reseeds", {}, {}, Resume(BEFORE, alone[1])))
     names = ["reseeds whole", "reseeds saved", "reseeds"]
@@ -65,11 +69,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         server.close()
 
     def judged(fault: str) -> Sequence[Finding]:
-        prefix = "reseeds " if fault == "reseeds" else ""
+        prefix = f"{fault} " if fault in ("reseeds", "checkpointed") else ""
         saver = fault if fault.startswith("draws") else f"{prefix}saved"
         resumed = "healthy" if fault.startswith("draws") else fault or "healthy"
         traces = [Trace.open(folder / name) for name in (f"{prefix}whole", saver, resumed)]
-        return differences(*traces, BEFORE, STEPS)
+        steps = (2, 4) if fault == "checkpointed" else (BEFORE, STEPS)
+        return differences(*traces, *steps)
 
     return judged
 
@@ -80,6 +85,10 @@ def test_a_training_that_resumes_all_of_its_state_has_no_finding(found):
 
 def test_a_training_that_seeds_in_each_step_need_not_restore_its_generator(found):
     assert found("reseeds") == []
+
+
+def test_a_training_checkpoint_of_two_ranks_resumes_all_of_the_training(found):
+    assert found("checkpointed") == []
 
 
 @pytest.mark.parametrize(("fault", "codes", "words"), FAULTS)

@@ -30,6 +30,7 @@ CHECKS = (
     "rng:unseen",
     "resume:lr_schedule",
     "resume:nondeterministic",
+    "resume:nothing",
 )
 
 

@@ -26,9 +26,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
+from pytest_trainsafe.trace.facts import (
+    Altered,
+    Annotations,
+    Caller,
+    Cast,
+    CheckpointEvent,
+    Reduction,
+    Site,
+    TrainingState,
+)
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
-from pytest_trainsafe.trace.resume import CheckpointEvent, TrainingState
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,

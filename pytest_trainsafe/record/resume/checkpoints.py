@@ -24,7 +24,7 @@ from pytest_trainsafe.launch.task import Function
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
-from pytest_trainsafe.trace.resume import CheckpointEvent
+from pytest_trainsafe.trace.facts import CheckpointEvent
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import MAX_MANIFEST
 from pytest_trainsafe.trace.writer import RankWriter

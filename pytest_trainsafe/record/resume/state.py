@@ -21,7 +21,7 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.resume.objects import Objects
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.optimizer import stepping
-from pytest_trainsafe.trace.resume import Part, StateEntry, TrainingState
+from pytest_trainsafe.trace.facts import Part, StateEntry, TrainingState
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 

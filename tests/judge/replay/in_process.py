@@ -25,6 +25,7 @@ class RunsHere:
     def __init__(self, train: Callable[..., object], folder: Path) -> None:
         self._train, self._folder = train, folder
         self._made: dict[RunSpec, Path] = {}
+        self.notes: dict[str, None] = {}
 
     def start(self, spec: RunSpec) -> None:
         """Nothing is made ahead."""

@@ -12,7 +12,7 @@ import torch
 from in_process import traces_here
 from torch import nn
 
-from pytest_trainsafe import assert_resumable
+from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.resume.checkpoints import CheckpointManifest, require_checkpoint_of
@@ -73,6 +73,20 @@ def saves_an_empty_folder(ctx: Any) -> None:
     loop(ctx, ctx.steps(4), write=False)
 
 
+def never_moves(ctx: Any) -> None:
+    ctx.initialize(model := nn.Linear(2, 1))
+    ctx.watch(model)
+    with ctx.load():
+        pass
+    for _ in ctx.steps(4):
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.ones(1, 2, dtype=ctx.dtype)).sum().backward()
+            model.zero_grad()
+        with ctx.save() as folder:
+            if folder is not None:
+                (folder / "nothing").touch()
+
+
 def starts_over(ctx: Any) -> None:
     loop(ctx, range(4))
 
@@ -94,6 +108,17 @@ def test_a_program_that_does_not_save_or_load_is_told_how(tmp_path, program, at_
 
 def test_a_program_that_resumes_passes(tmp_path):
     assert_resumable(traces_here(train, tmp_path), at_step=3, steps=5)
+
+
+def test_a_training_that_nothing_could_fail_in_is_inconclusive(tmp_path):
+    traces = traces_here(never_moves, tmp_path)
+
+    with pytest.raises(TrainsafeFailure, match="no parameter has moved before") as caught:
+        assert_resumable(traces, at_step=2)
+
+    assert [each.check for each in caught.value.findings] == ["resume:nothing"]
+    [note] = traces.runs.notes
+    assert note.startswith("assert_resumable did not compare the optimizer's state (ctx.watch was")
 
 
 def test_a_layout_that_the_program_cannot_load_is_named(tmp_path):

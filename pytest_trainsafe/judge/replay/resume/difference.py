@@ -19,6 +19,7 @@ Code = Literal[
     "rng",
     "save",
     "nondeterministic",
+    "nothing",
     "unknown",
 ]
 

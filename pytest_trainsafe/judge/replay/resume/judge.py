@@ -13,6 +13,7 @@ from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, StepSubject
+from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.judge.judgement import LadderJudgement
@@ -66,6 +67,7 @@ def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
     accepted = traces.case.settings.accept
     findings = [each for each in found if not _is_excused(each, accepted)]
     notes = not_compared(resumed)
+    traces.runs.notes.update(dict.fromkeys(f"assert_resumable did not compare {n}" for n in notes))
     if findings or resume_point is None:
         return ResumedJudgement("replay", findings, notes)
     elsewhere, compared = judge_layout(traces, resuming, resume_point, last, rounding_of(whole))
@@ -83,6 +85,8 @@ def differences(
     found = first_difference(whole, resumed, at_step)
     data = data_difference(whole, resumed)
     if found is None:
+        if nothing := _nothing(whole, resumed, at_step):
+            return [nothing.finding(dtype)]
         causes = _latent(saved, resumed, at_step, last)
         return [each.finding(dtype) for each in _in_order(causes)]
     causes = state_differences(whole, saved, resumed, at_step)
@@ -101,6 +105,8 @@ def differences(
 def not_compared(resumed: Trace) -> list[str]:
     """What of a resumed Run nothing was compared of, in sentences, each once."""
     notes = [text for rank in resumed.ranks for text in rank.note("not_compared")]
+    if not any(step.optimizer_stepped for rank in resumed.ranks for step in rank.steps):
+        notes.append("the optimizer's state (ctx.watch was given no optimizer that stepped)")
     gaps = {gap for rank in resumed.ranks for gap in rank.events_of(LedgerGap)}
     if SWITCHED_OFF in gaps:
         notes.append("random numbers (--trainsafe-rng off)")
@@ -109,6 +115,28 @@ def not_compared(resumed: Trace) -> list[str]:
     if compiled:
         notes.append(f"{len(compiled)} modules inside of compiled regions")
     return list(dict.fromkeys(notes))
+
+
+def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
+    """Why three equal Runs show nothing; None where a lost checkpoint would have shown."""
+    ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
+    moved, watched = False, False
+    for rank in whole.ranks:
+        for id, event in rank.tensors.items():
+            if id.kind == "param" and id.step == at_step - 1:
+                watched = True
+                first = rank.tensors.get(structs.replace(id, step=INITIAL))
+                moved = moved or first is None or first.hash != event.hash
+    if ids and (moved or not watched):
+        return None
+    why = (
+        "no parameter has moved before the checkpoint, so a training that loads nothing would go "
+        "on alike"
+        if ids
+        else "no tensor was recorded after the checkpoint, so nothing can differ"
+    )
+    cause = "let the training take steps that change it" if ids else "record tensors of every kind"
+    return Difference("nothing", why, cause, verdict="inconclusive")
 
 
 def _latent(saved: Trace, resumed: Trace, at_step: int, last: int) -> list[Difference]:
@@ -154,7 +182,7 @@ def _in_order(causes: Sequence[Difference]) -> list[Difference]:
 
 def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
     """Two Runs differ, of which one has saved a checkpoint and none has loaded any."""
-    if apart.where is None or apart.step < at_step:
+    if apart.step < at_step:
         return Difference(
             "nondeterministic",
             "two uninterrupted Runs differ before the checkpoint, so a resumed one cannot be "
@@ -174,9 +202,11 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
         "save",
         f"a training that saves a checkpoint goes on otherwise than one that does not{drew}",
         "what is done to save changes the state of the training: save copies, and draw random "
-        "numbers inside torch.random.fork_rng()",
+        "numbers inside torch.random.fork_rng(). If nothing does, assert_deterministic finds what "
+        "differs by chance",
         apart.rank,
         apart.where,
+        None if apart.where is not None else StepSubject(apart.step),
         source="" if draw is None else draw.event.line,
     )
 

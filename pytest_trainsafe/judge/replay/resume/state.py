@@ -13,8 +13,8 @@ from pytest_trainsafe.core.finding import RankSubject
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judge.replay.resume.difference import Code, Difference
+from pytest_trainsafe.trace.facts import Part, TrainingState
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.resume import Part, TrainingState
 from pytest_trainsafe.trace.schema import TensorEvent
 
 _KINDS = frozenset({"param", "master_param", "buffer", "optimizer_state"})

@@ -15,8 +15,8 @@ from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, when
 from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.state import state_after
+from pytest_trainsafe.trace.facts import TrainingState
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.resume import TrainingState
 from pytest_trainsafe.trace.rng.events import position
 
 _CAUSE = (

@@ -31,6 +31,8 @@ CHECKS = (
     "resume:lr_schedule",
     "resume:nondeterministic",
     "resume:nothing",
+    "resume:rng",
+    "resume:scaler",
 )
 
 

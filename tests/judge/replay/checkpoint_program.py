@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def train(ctx: Any, fault: str = "", noise: bool = False) -> None:
                 checkpoint.save(folder)
 
 
-def plain(ctx: Any) -> None:
+def plain(ctx: Any, after_step: Callable[[], object] = lambda: None) -> None:
     """A training without checkpoints, which functions of the test save and load."""
     model = nn.Linear(WIDTH, 1)
     ctx.initialize(model)
@@ -91,6 +92,7 @@ def plain(ctx: Any) -> None:
                     dist.all_reduce(parameter.grad, group=ctx.group("dp"))
             optimizer.step()
             optimizer.zero_grad()
+        after_step()
 
 
 def save(folder: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

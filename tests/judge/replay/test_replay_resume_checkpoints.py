@@ -79,8 +79,42 @@ def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path
     assert (finding.check, finding.verdict) == ("resume:lr_schedule", "inconclusive")
     assert "StepLR.last_epoch is 2, not 4" in finding.message
 
+    assert "in 4 steps no result differs by that" in finding.message
+
     accepting = Settings(dtypes=("float64",), accept=("resume:lr_schedule",))
     assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)
+
+
+def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_not_seeded(tmp_path):
+    def seeded(ctx):
+        random.seed(ctx.seed)
+        logs_at_random(ctx)
+
+    def unseeded(ctx):
+        random.seed()
+        logs_at_random(ctx)
+
+    by_functions = {
+        "at_step": 2,
+        "save": checkpoint_program.save,
+        "load": checkpoint_program.load,
+    }
+    traces = traces_here(seeded, tmp_path, program=logs_at_random)
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, **by_functions)
+
+    [finding] = caught.value.findings
+    assert (finding.check, finding.verdict) == ("resume:rng", "inconclusive")
+    assert "python random of rank 0 is 2 draws behind: it goes on from before random.random" in (
+        finding.message
+    )
+    unseeded_traces = traces_here(unseeded, tmp_path / "unseeded", program=logs_at_random)
+    assert_resumable(unseeded_traces, **by_functions)
+
+
+def logs_at_random(ctx):
+    """Train, and draw in each step a number that decides nothing."""
+    checkpoint_program.plain(ctx, lambda: random.random())
 
 
 def restarts_its_schedule(ctx):

@@ -15,6 +15,7 @@ from torch import nn
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.current import _unrecorded
 from pytest_trainsafe.record.resume.checkpoints import CheckpointManifest, require_checkpoint_of
 from pytest_trainsafe.trace.run_spec import Resume, RunSpec
 
@@ -204,6 +205,17 @@ def test_a_checkpoint_of_another_program_or_schema_is_refused(tmp_path: Path, wr
 
     with pytest.raises(ProgramError, match=message):
         require_checkpoint_of(tmp_path, SPEC, 2)
+
+
+def test_a_script_outside_of_tests_saves_and_loads_where_it_says(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    ctx = _unrecorded()
+
+    with ctx.save("last") as saved, ctx.load(Path("first")) as loaded, ctx.save() as nowhere:
+        assert (saved, loaded, nowhere) == (Path("last"), Path("first"), None)
+    assert ctx.steps(3) == range(3)
+    with pytest.raises(ProgramError, match=r"ctx.steps was given 0; it takes the number of steps"):
+        ctx.steps(0)
 
 
 def test_the_identity_of_a_resumed_run_includes_what_it_goes_on_from():

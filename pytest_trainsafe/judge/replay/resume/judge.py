@@ -87,10 +87,10 @@ def differences(
     if found is None:
         if nothing := _nothing(whole, resumed, at_step):
             return [nothing.finding(dtype)]
-        causes = _latent(saved, resumed, at_step, last)
+        causes = _latent(whole, saved, resumed, at_step, last)
         return [each.finding(dtype) for each in _in_order(causes)]
     causes = state_differences(whole, saved, resumed, at_step)
-    streams = stream_differences(saved, resumed, at_step, last, seeds=data is not None)
+    streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)
     causes += streams
     # Data that is drawn from a stream that differs says nothing more.
     if data is not None and (not streams or dict(data.evidence)["known"]):
@@ -139,30 +139,20 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
     return Difference("nothing", why, cause, verdict="inconclusive")
 
 
-def _latent(saved: Trace, resumed: Trace, at_step: int, last: int) -> list[Difference]:
-    """What differs although no result of these steps does: later steps would."""
-    causes = stream_differences(saved, resumed, at_step, last, seeds=False)
-    for each in entry_differences(saved, resumed, last):
-        if each.code == "scaler":
-            causes.append(each)
-        elif each.code == "lr_schedule":
-            more = (
-                f"; after {last} steps the learning rates are still equal, so that a longer "
-                "training is needed to show whether they stay equal"
-            )
-            causes.append(
-                Difference(
-                    each.code,
-                    each.message + more,
-                    f"{each.cause}. Or give assert_resumable steps= so that the schedule changes "
-                    "the learning rate in the steps after the checkpoint",
-                    each.rank,
-                    subject=each.subject,
-                    evidence=each.evidence,
-                    verdict="inconclusive",
-                )
-            )
-    return causes
+def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
+    """What differs although no result of these steps does: results of later steps may."""
+    parts = ("lr_schedule", "scaler")
+    causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
+    causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
+    return [
+        replace(
+            each,
+            message=f"{each.message}; in {last} steps no result differs by that",
+            cause=f"{each.cause}. Or take more steps (steps=), so that a result depends on it",
+            verdict="inconclusive",
+        )
+        for each in causes
+    ]
 
 
 def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:

@@ -8,7 +8,7 @@ other one went through: the draws between are those that are missing, or too man
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.finding import StreamSubject
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, when
@@ -54,17 +54,22 @@ class _Stream:
 
 
 def stream_differences(
-    saved: Trace, resumed: Trace, steps: int, last: int, *, seeds: bool
+    whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int, *, seeds: bool
 ) -> list[Difference]:
     """The streams that go on elsewhere after the checkpoint, one for each generator and cause.
 
     `last` is the number of steps of the whole training.  `seeds` includes streams from which only
-    the seeds of torch's loaders are drawn: what these decide shows in the data.
+    the seeds of torch's loaders are drawn: what these decide shows in the data.  A generator that
+    draws otherwise in two uninterrupted Runs, `whole` and `saved`, is not seeded and is left out.
     """
-    one, other = Draws.of(saved), Draws.of(resumed)
+    first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
     found: dict[tuple[str, str], list[Difference]] = {}
     for rank in saved.ranks:
+        pairs = _pairs(*(_after(each.by_rank[rank.rank], -1, seeds) for each in (first, one)))
+        unseeded = {b.event.generator for a, b in pairs if a.event.before != b.event.before}
         for stream in _apart(rank, resumed.ranks[rank.rank], one, other, steps, last, seeds):
+            if stream.generator in unseeded:
+                continue
             made = _difference(stream, saved, steps)
             found.setdefault((stream.generator, made.cause), []).append(made)
     return [_joined(each) for each in found.values()]
@@ -76,16 +81,8 @@ def _joined(found: Sequence[Difference]) -> Difference:
     if len(found) == 1:
         return first
     ranks = ", ".join(str(each.rank) for each in found[1:])
-    return Difference(
-        first.code,
-        f"{first.message}; rank{'s' if len(found) > 2 else ''} {ranks} likewise",
-        first.cause,
-        first.rank,
-        first.where,
-        first.subject,
-        first.source,
-        first.evidence,
-    )
+    likewise = f"rank{'s' if len(found) > 2 else ''} {ranks} likewise"
+    return replace(first, message=f"{first.message}; {likewise}")
 
 
 def _apart(
@@ -117,7 +114,7 @@ def _apart(
     drawn = (*_after(expected, -1, seeds), *_after(made, there, seeds))
     for name in dict.fromkeys(draw.event.generator for draw in drawn):
         wanted, left = (_left(each, last, name) for each in (rank, again))
-        if name not in found and wanted != left:
+        if name not in found and wanted and left and wanted != left:
             yield _Stream(
                 rank.rank,
                 name,

@@ -218,7 +218,8 @@ class Session:
         """Stops released Runs that are not in `keep`, and deletes the files of finished ones."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
-            drop = {spec for spec in self._retired - keep if not spec.trusted}
+            shared = {spec for spec in self._retired if spec.trusted and spec.resume is None}
+            drop = self._retired - keep - shared
             self._retired &= keep
             for spec in drop:
                 self._give_up(spec)

@@ -12,6 +12,7 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Step
+from pytest_trainsafe.trace.rng.check import fault_of_fields
 
 #: A name, a path, or a file with its line.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -79,6 +80,10 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
 
     steps: Count
     entries: Annotated[tuple[StateEntry, ...], msgspec.Meta(max_length=_MOST)]
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return fault_of_fields((), states=self.of("rng").values())
 
     def of(self, part: Part) -> dict[str, str]:
         """The values of one part by name."""

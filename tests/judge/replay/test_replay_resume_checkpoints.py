@@ -140,6 +140,62 @@ def restarts_its_schedule(ctx):
                 torch.save(model.state_dict(), folder / "model.pt")
 
 
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("weights doubled", "model", "differs first in weight · param · step 1 from that resumed"),
+        ("moments doubled", "moment", "weight.momentum_buffer · optimizer_state · step 1 from"),
+        (
+            "reads otherwise",
+            "data_order",
+            "differs first in input.0 · input · step 2 · ",
+        ),
+        ("rate doubled", "lr_schedule", "the LR schedule is not resumed: on rank 0 group 0: lr is"),
+    ],
+)
+def test_what_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):
+    traces = traces_here(lambda ctx: wrong_elsewhere(ctx, fault), tmp_path, program=wrong_elsewhere)
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2, resume_point={"recompute": True})
+
+    lead, *compared = caught.value.findings
+    assert (lead.judge, lead.check, lead.verdict) == ("replay", f"resume:{code}", "fail")
+    assert words in lead.message
+    assert compared
+    assert "wrong_elsewhere at recompute=True differs from" in str(caught.value)
+
+
+def wrong_elsewhere(ctx, fault=""):
+    """Train with momentum; `fault` is what loads wrongly where the Point has recompute on."""
+    model = nn.Linear(4, 1)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    ctx.watch(model, optimizer)
+    wrong = fault if ctx.point.recompute else ""
+    with ctx.load() as folder:
+        if folder is not None:
+            checkpoint_program.load(str(folder), model, optimizer)
+            if wrong == "weights doubled":
+                model.weight.data *= 2
+            if wrong == "moments doubled":
+                optimizer.state[model.weight]["momentum_buffer"] *= 2
+            if wrong == "rate doubled":
+                optimizer.param_groups[0]["lr"] *= 2
+    for step in ctx.steps(4):
+        with ctx.step(), ctx.microbatch(0):
+            shift = 1.0 if wrong == "reads otherwise" else 0.0
+            x = torch.linspace(-shift, step + 1, 4, dtype=ctx.dtype)
+            loss = model(x[None]).square().mean()
+            loss.backward()
+            ctx.loss(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        with ctx.save() as folder:
+            if folder is not None:
+                checkpoint_program.save(str(folder), model, optimizer)
+
+
 def test_the_states_of_all_generators_are_restored(tmp_path):
     own = {"own": torch.Generator().manual_seed(3)}
     torch.save(rng_states(own), tmp_path / "states.pt")

@@ -17,6 +17,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.current import _unrecorded
 from pytest_trainsafe.record.resume.checkpoints import CheckpointManifest, require_checkpoint_of
+from pytest_trainsafe.trace.facts import StateEntry, TrainingState
 from pytest_trainsafe.trace.run_spec import Resume, RunSpec
 
 
@@ -216,6 +217,16 @@ def test_a_script_outside_of_tests_saves_and_loads_where_it_says(monkeypatch):
     assert ctx.steps(3) == range(3)
     with pytest.raises(ProgramError, match=r"ctx.steps was given 0; it takes the number of steps"):
         ctx.steps(0)
+
+
+def test_a_state_of_a_generator_that_is_none_is_refused():
+    sound, malformed = (
+        TrainingState(1, (StateEntry("rng", "torch cpu", state),))
+        for state in ("8ec49623f8631951.12", "8ec49623f8631951.twelve")
+    )
+
+    assert sound.fault() == ""
+    assert "malformed state: '8ec49623f8631951.twelve'" in malformed.fault()
 
 
 def test_the_identity_of_a_resumed_run_includes_what_it_goes_on_from():

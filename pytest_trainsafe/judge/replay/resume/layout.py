@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from msgspec import structs
 
+from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.errors import ArgumentError
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.errors import ArgumentError, TraceError
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.ladder import judge_pair
 from pytest_trainsafe.judge.replay.resume.continued import step_numbers
@@ -70,9 +74,10 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
     for each in entry_differences(same, moved, first):
         if each.code in _GLOBAL:
             return each.finding(dtype, f"{at}, {place}")
+    loaded = _loaded_otherwise(same, moved, first - 1)
     code: Code = "unknown"
-    if place is not None and place.step < first and place.kind != "input":
-        code = part_of(place)
+    if loaded is not None:
+        place, code = loaded, part_of(loaded)
     elif place is not None and place.kind == "input":
         code = "data_order"
     message = f"{at}, the training differs first in {place} from that resumed at {same.point}"
@@ -84,3 +89,25 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
         else "what was loaded agrees; the program computes otherwise at this Point"
     )
     return Difference(code, message, cause, where=place).finding(dtype)
+
+
+def _loaded_otherwise(same: Trace, moved: Trace, step: int) -> TensorId | None:
+    """The first weight or optimizer state that was loaded with other values.
+
+    Both load what was saved, so that rounding changes nothing.  None if all are equal, or if their
+    values were not kept.
+    """
+    for id in same.ids():
+        if id.step != step or id.kind not in ("param", "master_param", "optimizer_state"):
+            continue
+        if not moved.holders(id):
+            continue
+        try:
+            wanted, found = (logical_tensor(trace, id).tensor for trace in (same, moved))
+        except (TraceError, LayoutError):  # a sketch, or parts that the comparison names
+            continue
+        if wanted is None or found is None:
+            continue
+        if wanted.shape != found.shape or not torch.equal(wanted, found):
+            return id
+    return None

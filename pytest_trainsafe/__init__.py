@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         assert_deterministic,
         assert_equivalent,
         assert_invariants,
+        assert_resumable,
         assert_rng,
         assert_trainsafe,
         expect_rng,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         per_example_generator,
         per_example_keys,
     )
+    from pytest_trainsafe.record.resume.save import TrainingCheckpoint
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
@@ -80,12 +82,14 @@ __all__ = [
     "Trace",
     "TraceError",
     "Traces",
+    "TrainingCheckpoint",
     "TrainsafeError",
     "TrainsafeFailure",
     "TrainsafeWarning",
     "assert_deterministic",
     "assert_equivalent",
     "assert_invariants",
+    "assert_resumable",
     "assert_rng",
     "assert_trainsafe",
     "consistent_tensor",
@@ -128,12 +132,14 @@ _HOME = {
     "Trace": "trace.reader",
     "TraceError": "errors",
     "Traces": "runs.traces",
+    "TrainingCheckpoint": "record.resume.save",
     "TrainsafeError": "errors",
     "TrainsafeFailure": "assertions",
     "TrainsafeWarning": "errors",
     "assert_deterministic": "assertions",
     "assert_equivalent": "assertions",
     "assert_invariants": "assertions",
+    "assert_resumable": "assertions",
     "assert_rng": "assertions",
     "assert_trainsafe": "assertions",
     "consistent_tensor": "record.model.consistent",

@@ -6,7 +6,7 @@ Test modules import these names at collection, so heavy modules are imported ins
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.expectation import Expectation, expect_rng
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_trainsafe.core.finding import Finding
+    from pytest_trainsafe.core.point import AxisValue, Point
     from pytest_trainsafe.record.observe.observation import TableObservation as Observation
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
@@ -28,6 +29,7 @@ __all__ = [
     "assert_deterministic",
     "assert_equivalent",
     "assert_invariants",
+    "assert_resumable",
     "assert_rng",
     "assert_trainsafe",
     "expect_rng",
@@ -229,6 +231,46 @@ def assert_invariants(
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
         raise TrainsafeFailure(learn_message(judgement, what), judgement.findings)
+
+
+def assert_resumable(
+    candidate: Traces,
+    *,
+    at_step: int,
+    steps: int | None = None,
+    resume_point: Point | Mapping[str, AxisValue] | None = None,
+    save: Callable[..., object] | None = None,
+    load: Callable[..., object] | None = None,
+) -> None:
+    """Asserts that a training resumed from its checkpoint goes on as if never interrupted.
+
+    Takes the fixture `candidate_trace`, or `reference_trace`.  The Run of the first rung takes
+    `steps` steps; another one saves a checkpoint after `at_step` of them; a third one, in new
+    processes, loads it and takes the other steps.  Weights, optimizer state, random draws, inputs
+    and losses must have the same bits.  `steps` is what `ctx.steps` gives the program, by default
+    the program's own number.  With `resume_point`, the axes that differ from the test's Point, the
+    checkpoint is also loaded there, and the results must be equal up to rounding.
+
+    The program saves and loads in its blocks `with ctx.save() as folder:` and `with ctx.load() as
+    folder:`, or `save(folder, model, optimizer)` and `load(folder, model, optimizer)` do, which
+    are importable functions: `load` is called by `ctx.watch`, and `save` at the end of the step.
+    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
+    for an argument that it does not take.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.replay.resume.arguments import resumption_of
+    from pytest_trainsafe.judge.replay.resume.judge import judge_resumable
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.resume import resume_message
+
+    asked = resumption_of(candidate, at_step, steps, resume_point, save, load)
+    try:
+        judgement = judge_resumable(candidate, asked)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    if judgement.verdict != "pass":
+        report = resume_message(judgement, candidate.case.program.path, asked)
+        raise TrainsafeFailure(report, judgement.findings)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

@@ -17,6 +17,7 @@ IMPORTS_TORCH = {
     "PerExampleDropout": True,
     "Trace": True,
     "Traces": True,
+    "TrainingCheckpoint": True,
     "consistent_tensor": False,
     "context": False,
     "deterministic_runtime": False,

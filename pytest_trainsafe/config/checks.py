@@ -29,6 +29,11 @@ CHECKS = (
     "reference-finite",
     "rng:unseen",
     "learn:nothing",
+    "resume:lr_schedule",
+    "resume:nondeterministic",
+    "resume:nothing",
+    "resume:rng",
+    "resume:scaler",
 )
 
 

@@ -13,10 +13,11 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to every rank of a group.
 
     `trace` is the folder that the ranks record into, and `replayed` the trace of `spec.replay`,
-    "" for none.
+    "" for none.  `checkpoint` is the folder of the checkpoint of `spec.resume`.
     """
 
     spec: RunSpec
     trace: str
     device: Literal["cpu", "cuda"] = "cpu"
     replayed: str = ""
+    checkpoint: str = ""

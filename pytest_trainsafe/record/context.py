@@ -197,6 +197,43 @@ class Context:
         follow(held, numbers, self._recorder.clock, self.microbatch)
         return numbers
 
+    # Checkpoints, for `assert_resumable`.
+
+    @contextmanager
+    def save(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
+        """Put around the code that saves a checkpoint, between two steps.
+
+        Yields the folder to save into, or None where nothing is to be saved: in a test only the
+        Runs of `assert_resumable` save, and only after one step.  Outside of tests it yields
+        `path`, the program's own.  What is drawn inside is in the phase "save" of the RNG ledger.
+        """
+        yield from self._recorder.save(None if path is None else Path(path))
+
+    @contextmanager
+    def load(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
+        """Put around the code that loads a checkpoint, before the first step.
+
+        Yields the folder to load from, or None where the training begins anew: in a test only the
+        resumed Runs of `assert_resumable` load.  Outside of tests it yields `path`.
+        """
+        yield from self._recorder.load(None if path is None else Path(path))
+
+    @property
+    def first_step(self) -> int:
+        """The number of the first step: 0, or in a resumed Run the first after its checkpoint."""
+        return self._spec.first_step
+
+    def steps(self, total: int) -> range:
+        """The numbers of the steps to take, of `total`: `for step in ctx.steps(4):`.
+
+        They begin at `first_step`; a test may ask for another `total`.
+        """
+        if type(total) is not int or total < 1:
+            raise ProgramError(
+                f"ctx.steps was given {total!r}; it takes the number of steps of the whole training"
+            )
+        return range(self.first_step, self._spec.steps or total)
+
     # What the program reports.
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None = None) -> None:

@@ -82,6 +82,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             )
             around.enter_context(sealed(spec.sealed))
             around.enter_context(recorder.sites.constructions())
+            around.enter_context(recorder.state.found())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
             )
@@ -93,12 +94,14 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             writer.flush()
         raise
     seconds = time.perf_counter() - began
-    if recorder.clock.steps_done == 0:
+    if recorder.clock.steps_done == spec.first_step:
         raise ProgramError(
             f"{spec.script or spec.program} never called ctx.step, so nothing was recorded; wrap "
             "each optimizer step in `with ctx.step():` and each forward and backward in "
             "`with ctx.microbatch(index):`"
         )
+    recorder.checkpoints.finish()
+    recorder.state.write()
     if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")
         narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -39,6 +40,8 @@ from pytest_trainsafe.record.model.parts import (
 )
 from pytest_trainsafe.record.observe.meta import checked
 from pytest_trainsafe.record.observe.ranks import RankObservation
+from pytest_trainsafe.record.resume.checkpoints import Checkpoints
+from pytest_trainsafe.record.resume.state import StateRecorder
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
@@ -73,6 +76,8 @@ class Recorder:
             if self.spec.operators is None
             else OperatorLedger(self.spec.operators, writer, self.clock)
         )
+        self.checkpoints = Checkpoints(assignment, self.clock, writer, self.rng)
+        self.state = StateRecorder(self.spec, self.clock, writer, self.rng)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
@@ -117,6 +122,7 @@ class Recorder:
                 "ctx.watch was called twice; it takes one model, before the steps (a list of its "
                 "parts if a rank holds several)"
             )
+        self.checkpoints.watched(model, optimizer)
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
         if engine is not None:
             optimizer = engine.optimizer if optimizer is None else optimizer
@@ -220,6 +226,7 @@ class Recorder:
         self.parameters.attach()
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
+        self.state.watch(parameters, optimizer)
         if self.conditions is not None:
             self.conditions.remember()
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
@@ -244,8 +251,13 @@ class Recorder:
             raise ProgramError(
                 "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
             )
+        self.checkpoints.before_step()
         self.sites.write_constructed()
         self.rng.boundary()
+        self.state.write()
+        if 0 < self.clock.steps_done == self.spec.first_step:  # what the checkpoint had
+            self.parameters.write_values(self.clock.steps_done - 1)
+            self.buffers.write_all(self.clock.steps_done - 1)
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
@@ -281,6 +293,15 @@ class Recorder:
             self.parameters.end_step()
             self.buffers.end_step()
             self.clock.end_step()
+        self.checkpoints.after_step()
+
+    def save(self, _own: Path | None) -> Iterator[Path | None]:
+        """Implements `ctx.save`: a test's Runs never save where the program does otherwise."""
+        yield from self.checkpoints.save()
+
+    def load(self, _own: Path | None) -> Iterator[Path | None]:
+        """Implements `ctx.load`."""
+        yield from self.checkpoints.load()
 
     def microbatch(self, index: int) -> Iterator[int]:
         """Implements `ctx.microbatch(index)`."""

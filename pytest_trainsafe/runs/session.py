@@ -230,7 +230,8 @@ class Session:
         """Stops released Runs that are not in `keep`, and deletes the files of finished ones."""
         with self._lock:
             # A candidate on a single device may be the reference of other tests.
-            drop = {spec for spec in self._retired - keep if not spec.trusted}
+            shared = {spec for spec in self._retired if spec.trusted and spec.resume is None}
+            drop = self._retired - keep - shared
             self._retired &= keep
             for spec in drop:
                 self._give_up(spec)
@@ -319,7 +320,10 @@ class Session:
 
     def _is_filed(self, spec: RunSpec) -> bool:
         """Whether this Run is stored in the cache."""
-        return self.cache is not None and not spec.keep and spec.trusted and not spec.repeat
+        alone = spec.resume is None  # a checkpoint is not part of a cache entry
+        return (
+            self.cache is not None and not spec.keep and spec.trusted and not spec.repeat and alone
+        )
 
     def _filing_key(self, order: _ScheduledRun, device: Device) -> Key | None:
         """The cache key of this Run; None if it is not cached."""
@@ -338,8 +342,16 @@ class Session:
             search=search,
         )
 
+    def _checkpoint(self, spec: RunSpec, workdir: Path) -> str:
+        """The folder of the checkpoint that a Run saves, or goes on from; "" for neither."""
+        if spec.resume is None:
+            return ""
+        if spec.resume.of is not None:
+            workdir = self._replayed(spec.resume.of).parent
+        return str(workdir / "checkpoint")
+
     def _replayed(self, spec: RunSpec) -> Path:
-        """The directory of a finished Run's trace, whose decisions another Run replays."""
+        """The directory of a finished Run's trace, which another Run goes on from or replays."""
         order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 
@@ -351,6 +363,7 @@ class Session:
             trace=str(trace),
             device=device,
             replayed=str(self._replayed(spec.replay)) if spec.replay is not None else "",
+            checkpoint=self._checkpoint(spec, workdir),
         )
         task = Task.of(
             "pytest_trainsafe.record.program:run",

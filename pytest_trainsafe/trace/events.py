@@ -31,9 +31,11 @@ from pytest_trainsafe.trace.facts import (
     Annotations,
     Caller,
     Cast,
+    CheckpointEvent,
     CollectiveEvent,
     Reduction,
     Site,
+    TrainingState,
 )
 from pytest_trainsafe.trace.observed.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
@@ -82,6 +84,7 @@ for _built_in in (
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),
+    *(CheckpointEvent, TrainingState),
 ):
     register(_built_in)
 

@@ -54,6 +54,21 @@ class Observe(msgspec.Struct, frozen=True, array_like=True):
     operators: bool = False
 
 
+class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A checkpoint after the first `step` steps of a Run.
+
+    The Run saves it or, where `of` is the Run that saved it, loads it and goes on from there.
+    `function` is the import path of the function that saves or loads, and `file` the file that
+    defines it; both are "" where the program does so itself, in its `ctx.save` and `ctx.load`
+    blocks.
+    """
+
+    step: Annotated[int, msgspec.Meta(ge=1, le=2**48)]
+    of: RunSpec | None = None
+    function: str = ""
+    file: str = ""
+
+
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a Run is: a program at a Point in one dtype, and what to record.  Equal specs, one Run.
 
@@ -70,6 +85,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         repeat       0, or 1, 2, ... for the same Run once more
         environ      variables that are set when the ranks' processes start, over those of the test
         sealed       clocks, the process id and os.urandom give the program the same in every Run
+        steps        the number of steps that `ctx.steps` gives the program, None for its own
+        resume       the checkpoint that the Run saves, or goes on from; None for neither
 
     How it is trusted and changed:
         trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
@@ -106,6 +123,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     repeat: int = 0
     environ: tuple[tuple[str, str], ...] = ()
     sealed: bool = False
+    steps: Annotated[int, msgspec.Meta(ge=1, le=2**48)] | None = None
+    resume: Resume | None = None
     trusted: bool = False
     perturbation: float = 0.0
     sample: int = 0
@@ -147,7 +166,15 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             how = ", under noise of the size of rounding"
         if self.environ:
             how += f", repeated with {' '.join('='.join(pair) for pair in self.environ)}"
+        if self.resume is not None:
+            does = "saving a checkpoint" if self.resume.of is None else "resumed"
+            how += f", {does} after step {self.resume.step - 1}"
         return f"{who}, in {self.dtype}{how}"
+
+    @property
+    def first_step(self) -> int:
+        """The number of the first step: that of a resumed Run is the first after its checkpoint."""
+        return self.resume.step if self.resume is not None and self.resume.of is not None else 0
 
     @property
     def noisy_operations(self) -> bool:
@@ -181,4 +208,7 @@ def arguments_of(keywords: Mapping[str, object]) -> str:
 
 def _without_timeout(spec: RunSpec) -> RunSpec:
     replay = None if spec.replay is None else _without_timeout(spec.replay)
-    return msgspec.structs.replace(spec, timeout=0.0, replay=replay)
+    resume = spec.resume
+    if resume is not None and resume.of is not None:
+        resume = msgspec.structs.replace(resume, of=_without_timeout(resume.of))
+    return msgspec.structs.replace(spec, timeout=0.0, replay=replay, resume=resume)

@@ -4,5 +4,6 @@
 `recomputation`, `evaluation`, `initialisation` and `workers` (and threads) each what they are named
 after, and `expected` what a test asked for.  `draws` arranges a trace's draws, `regions` says over
 which axes a drawn tensor is cut.
-`determinism` judges whether the same Run gives the same results twice.
+`determinism` judges whether the same Run gives the same results twice, and `resume` whether a Run
+that goes on from a checkpoint gives those of an uninterrupted one.
 """

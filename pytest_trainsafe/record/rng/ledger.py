@@ -78,6 +78,8 @@ class RngLedger:
         #: The states that NumPy's and Python's generators were left in.
         self._others: dict[str, str] = {}
         self._draws = 0
+        #: What the program says that it is doing, in a block of `ctx.save` or `ctx.load`.
+        self._doing: Phase | None = None
         #: What names the streams of frameworks' trackers; None until it is asked first.
         self._streams: list[Callable[[], str]] | None = None
 
@@ -115,6 +117,25 @@ class RngLedger:
         self.look()
         for draw in self._workers.draws():
             self._writer.add(draw)
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """What is drawn until the end is drawn in this phase."""
+        self.boundary()
+        self._doing = phase
+        try:
+            yield
+            self.boundary()
+        finally:
+            self._doing = None
+
+    def states(self) -> dict[str, str]:
+        """The states of the default generators, and of NumPy's own, by name."""
+        states = {TORCH_CPU: torch_state(torch.default_generator)}
+        if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            for generator in torch.cuda.default_generators:
+                states[f"torch {generator.device}"] = torch_state(generator)
+        return states | self._generators.others()
 
     def look(self) -> None:
         """Find what NumPy's and Python's generators did: these can be advanced unseen."""
@@ -312,6 +333,8 @@ class RngLedger:
         inside = place is not None and place.module is not None
         if in_backward():
             return "recomputation" if inside or kinds & frames.CHECKPOINT else "backward"
+        if self._doing is not None:
+            return self._doing
         if kinds & frames.SAVE:
             return "save"
         if kinds & frames.LOAD:
@@ -345,6 +368,13 @@ class NoLedger:
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
 
     def boundary(self) -> None: ...
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        yield
+
+    def states(self) -> dict[str, str]:
+        return {}
 
     def look(self) -> None: ...
 

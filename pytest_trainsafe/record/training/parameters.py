@@ -148,12 +148,16 @@ class ParameterRecorder:
         if self._skipping and not self.optimizer_stepped:
             why = f"{self._skipping}.step() was called and called no optimizer's step()"
             self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
-        for name, parameter in self.parameters.items():
-            self._add_value(name, parameter)
-            self._add_master(name, parameter)
-            for key, held in self.parameter_adapter.states(name, parameter):
-                self._add_state(name, parameter, key, held)
+        self.write_values()
         return self.optimizer_stepped
+
+    def write_values(self, step: int | None = None) -> None:
+        """Writes parameters, master copies and optimizer state, as of `step` or the current one."""
+        for name, parameter in self.parameters.items():
+            self._add_value(name, parameter, step)
+            self._add_master(name, parameter, step)
+            for key, held in self.parameter_adapter.states(name, parameter):
+                self._add_state(name, parameter, key, held, step)
 
     def end_step(self) -> None:
         """Discards the state of the step, including what an exception left."""
@@ -305,7 +309,12 @@ class ParameterRecorder:
             self._add("master_param", name, held, step=step)
 
     def _add_state(
-        self, name: str, parameter: nn.Parameter, key: str, held: RankTensor | str
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        key: str,
+        held: RankTensor | str,
+        step: int | None = None,
     ) -> None:
         """Writes one tensor of the optimizer's state, if its layout is known."""
         suffix = f".{key}"
@@ -314,9 +323,9 @@ class ParameterRecorder:
         elif held.flat_range is not None or tuple(
             held.tensor.shape
         ) == self.parameter_adapter.shape(parameter):
-            self._add("optimizer_state", name, held, suffix=suffix)
+            self._add("optimizer_state", name, held, suffix=suffix, step=step)
         elif held.tensor.numel() == 1 or not self.layouts[name][0]:
-            self._add("optimizer_state", name, held, suffix=suffix, whole=True)
+            self._add("optimizer_state", name, held, suffix=suffix, step=step, whole=True)
         else:  # the layout of a factored or packed state of a shard is not known
             self._note_not_compared(f"{name}: the optimizer's {key} has another shape")
 

@@ -1,0 +1,130 @@
+"""What a test asks of `assert_resumable`, and the errors for what it cannot ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.axes import mesh_axis, parallel_axes
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
+from pytest_trainsafe.launch.task import Function, Task
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.sweep.validity import invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """How a training is interrupted and resumed: after `at_step` of `steps` steps, at `point`.
+
+    `steps` is None for the program's own number, and `resume_point` None where the training is
+    resumed at its own Point only.  `save` and `load` are the import paths of the functions that
+    save and load, with their files; "" where the program does so itself.
+    """
+
+    point: Point
+    at_step: int
+    steps: int | None = None
+    resume_point: Point | None = None
+    save: tuple[str, str] = ("", "")
+    load: tuple[str, str] = ("", "")
+
+
+def resumption_of(
+    traces: Traces,
+    at_step: object,
+    steps: object = None,
+    resume_point: object = None,
+    save: object = None,
+    load: object = None,
+) -> Resumption:
+    """What the arguments of `assert_resumable` ask for; ArgumentError for those it refuses."""
+    if not hasattr(traces, "prefetch"):
+        raise ArgumentTypeError(
+            f"assert_resumable was given {shown(traces)}; it takes the fixture candidate_trace or "
+            "reference_trace, whose Run it interrupts and resumes"
+        )
+    whole = None if steps is None else _number("steps", steps, least=2)
+    before = _number("at_step", at_step, least=1)
+    if whole is not None and before >= whole:
+        raise ArgumentError(
+            f"assert_resumable was given at_step={before} and steps={whole}; give the number of "
+            f"steps before the checkpoint, 1 to {whole - 1}"
+        )
+    if (save is None) != (load is None):
+        given, lacking = ("save", "load") if load is None else ("load", "save")
+        raise ArgumentError(
+            f"assert_resumable was given {given}= and no {lacking}=; give both functions, or "
+            "neither where the program enters ctx.save and ctx.load"
+        )
+    functions = _function("save", save), _function("load", load)
+    case = traces.case
+    point = case.point if traces.role == "candidate" else case.reference_point
+    point = point.without("dtype")
+    other = None if resume_point is None else _point(traces, point, resume_point)
+    return Resumption(point, before, whole, other, *functions)
+
+
+def _number(name: str, given: object, least: int) -> int:
+    if type(given) is not int:
+        raise ArgumentTypeError(
+            f"assert_resumable was given {shown(given)} as {name}; it takes a number of steps, "
+            "such as 2"
+        )
+    if given < least:
+        raise ArgumentError(
+            f"assert_resumable was given {name}={shown(given)}; it takes {least} or more"
+        )
+    return given
+
+
+def _function(name: str, given: object) -> tuple[str, str]:
+    """The import path and the file of a function; "" for none."""
+    if given is None:
+        return "", ""
+    if not callable(given):
+        raise ArgumentTypeError(
+            f"assert_resumable was given {shown(given)} as {name}; it takes a function of a "
+            f"module that ranks can import, {name}(folder, model, optimizer)"
+        )
+    target = Task.of(given, world_size=1).target
+    assert isinstance(target, Function)
+    return target.name, target.file
+
+
+def _point(traces: Traces, own: Point, given: object) -> Point:
+    """The Point to resume at; ArgumentError unless the program can run there."""
+    if not isinstance(given, Mapping | Point):
+        raise ArgumentTypeError(
+            f"assert_resumable was given {shown(given)} as resume_point; it takes axes and their "
+            'values, such as {"dp": 4}'
+        )
+    case = traces.case
+    axes = dict(given.values) if isinstance(given, Point) else dict(given)
+    begin = f"assert_resumable was given resume_point={shown(axes)}"
+    known = sorted(parallel_axes(own.mesh))
+    for name, value in axes.items():
+        if name not in known:
+            raise ArgumentError(
+                f"{begin}, and {shown(name)} is not a parallel axis; give some of {listing(known)}"
+                f"{nearest(str(name), known)}"
+            )
+        try:
+            axis = mesh_axis(own.mesh, name)
+            assert axis is not None
+            axis.check(value)
+        except SweepError as error:
+            raise ArgumentError(f"{begin}: {error}") from None
+    point = own.replace(**axes)
+    role = case.candidate_arguments if traces.role == "candidate" else case.arguments
+    arguments, most = case.program.complete(role), case.settings.max_world_size
+    why = invalid(point, arguments, case.program.rules, most)
+    if why is not None:
+        raise ArgumentError(f"{begin}, where the program cannot run: {why}")
+    if point == own:
+        raise ArgumentError(
+            f"{begin}, which is the test's own Point; the training is resumed there in any case, "
+            "so give another one, or none"
+        )
+    return point

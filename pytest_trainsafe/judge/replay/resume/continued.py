@@ -1,0 +1,58 @@
+"""What the resumed Run records from its first step on, compared bit by bit."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+
+
+def first_difference(whole: Trace, resumed: Trace, step: int) -> Divergence | None:
+    """The first difference from `step` on, in the order of dataflow; None if there is none."""
+    return first_divergence(_since(whole, step), _since(resumed, step))
+
+
+def _since(trace: Trace, step: int) -> Trace:
+    """The trace without what is before a step."""
+    return replace(trace, ranks=[_rank_since(rank, step) for rank in trace.ranks], _holders={})
+
+
+def _rank_since(rank: RankTrace, step: int) -> RankTrace:
+    return replace(
+        rank,
+        tensors={id: event for id, event in rank.tensors.items() if id.step >= step},
+        inputs=[event for event in rank.inputs if event.step >= step],
+        steps=[event for event in rank.steps if event.step >= step],
+    )
+
+
+def step_numbers(trace: Trace) -> list[int]:
+    """The steps that every rank has taken, in order; those of the first rank that took fewest."""
+    return min(([step.step for step in rank.steps] for rank in trace.ranks), key=len)
+
+
+def words(found: Divergence) -> str:
+    """Where the Runs first differ, in words."""
+    on = f"on rank {found.rank}"
+    if found.how == "inputs":
+        return f"the model's inputs · step {found.step}, {on}"
+    if found.where is None:
+        return f"whether the optimizer steps · step {found.step}, {on}"
+    by = "" if found.greatest is None else f", by up to {found.greatest:.1e}"
+    others = found.differing - 1
+    rest = f"; {others} of {found.total - 1} others differ too" if others > 0 else ""
+    return f"{found.where}, {on}{by}{rest}"
+
+
+def inputs_by_call(rank: RankTrace) -> dict[tuple[int, int, int], tuple[str, ...]]:
+    """The hashes of the model's inputs, by step, micro-batch, and the number of the call in it."""
+    found: dict[tuple[int, int, int], tuple[str, ...]] = {}
+    for event in rank.inputs:
+        for call in itertools.count():
+            key = event.step, event.microbatch, call
+            if key not in found:
+                found[key] = event.hashes
+                break
+    return found

@@ -1,0 +1,250 @@
+"""Judges whether a Run that is resumed from a checkpoint goes on as if it were never interrupted.
+
+Called by `assert_resumable`.  Three Runs are made: one that never saves, one that saves after a
+step and goes on, and one in new processes that loads what was saved and takes the other steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.core.finding import Finding, StepSubject
+from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.errors import ArgumentError
+from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.judgement import LadderJudgement
+from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
+from pytest_trainsafe.judge.replay.draws import Draws, described
+from pytest_trainsafe.judge.replay.resume.arguments import Resumption
+from pytest_trainsafe.judge.replay.resume.continued import first_difference, step_numbers, words
+from pytest_trainsafe.judge.replay.resume.data import data_difference
+from pytest_trainsafe.judge.replay.resume.difference import ORDER, Difference
+from pytest_trainsafe.judge.replay.resume.layout import judge_layout
+from pytest_trainsafe.judge.replay.resume.state import entry_differences, state_differences
+from pytest_trainsafe.judge.replay.resume.streams import stream_differences
+from pytest_trainsafe.runs.rounding import rounding_of
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
+from pytest_trainsafe.trace.run_spec import Resume
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedJudgement(FoundJudgement):
+    """The Judgement on a resumed Run; `compared` has that of the comparison at another Point."""
+
+    compared: LadderJudgement | None = None
+
+
+def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
+    """Judge the Run of the first rung, saved and resumed as `asked`.
+
+    Raises GroupFailure where the ranks of a Run did not finish, and ArgumentError where the
+    program does not take the steps that were asked for.
+    """
+    at_step, steps, resume_point = asked.at_step, asked.steps, asked.resume_point
+    spec = structs.replace(
+        traces.spec(traces.case.rungs[0]),
+        steps=steps,
+        **({"watch_casts": True} if resume_point is not None else {}),
+    )
+    # While casts are watched, the RNG ledger does not see all of torch's functions.
+    interrupted = structs.replace(spec, watch_casts=False)
+    saving = structs.replace(interrupted, resume=Resume(at_step, None, *asked.save))
+    for each in (spec, saving):
+        traces.runs.start(each)
+    whole = traces.runs.get(spec).trace
+    last = _require_steps(whole, at_step, steps)
+    saved = traces.runs.get(saving).trace
+    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *asked.load))
+    resumed = traces.runs.get(resuming).trace
+    _require_rest(resumed, at_step, last)
+    found = differences(whole, saved, resumed, at_step, last)
+    accepted = traces.case.settings.accept
+    findings = [each for each in found if not _is_excused(each, accepted)]
+    notes = not_compared(resumed)
+    traces.runs.notes.update(dict.fromkeys(f"assert_resumable did not compare {n}" for n in notes))
+    if findings or resume_point is None:
+        return ResumedJudgement("replay", findings, notes)
+    elsewhere, compared = judge_layout(traces, resuming, resume_point, last, rounding_of(whole))
+    return ResumedJudgement("replay", elsewhere, notes, compared)
+
+
+def differences(
+    whole: Trace, saved: Trace, resumed: Trace, at_step: int, last: int
+) -> list[Finding]:
+    """The findings on three Runs of `last` steps: uninterrupted, saved and resumed at `at_step`."""
+    dtype = whole.manifest.dtype
+    apart = first_divergence(whole, saved)
+    if apart is not None:
+        return [_of_saving(apart, saved, at_step).finding(dtype, words(apart))]
+    found = first_difference(whole, resumed, at_step)
+    data = data_difference(whole, resumed)
+    if found is None:
+        if nothing := _nothing(whole, resumed, at_step):
+            return [nothing.finding(dtype)]
+        causes = _latent(whole, saved, resumed, at_step, last)
+        return [each.finding(dtype) for each in _in_order(causes)]
+    causes = state_differences(whole, saved, resumed, at_step)
+    streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)
+    causes += streams
+    # Data that is drawn from a stream that differs says nothing more.
+    if data is not None and (not streams or dict(data.evidence)["known"]):
+        causes = [each for each in causes if each.code != "data_order"] + [
+            _with_sampler(data, causes)
+        ]
+    if not causes:
+        causes = [_unknown(found)]
+    return [each.finding(dtype, words(found)) for each in _in_order(causes)]
+
+
+def not_compared(resumed: Trace) -> list[str]:
+    """What of a resumed Run nothing was compared of, in sentences, each once."""
+    notes = [text for rank in resumed.ranks for text in rank.note("not_compared")]
+    if not any(step.optimizer_stepped for rank in resumed.ranks for step in rank.steps):
+        notes.append("the optimizer's state (ctx.watch was given no optimizer that stepped)")
+    gaps = {gap for rank in resumed.ranks for gap in rank.events_of(LedgerGap)}
+    if SWITCHED_OFF in gaps:
+        notes.append("random numbers (--trainsafe-rng off)")
+    notes += [f"{gap.what}: {gap.why}" for gap in sorted(gaps - {SWITCHED_OFF}, key=repr)]
+    compiled = {name for rank in resumed.ranks for name in rank.note("compiled")}
+    if compiled:
+        notes.append(f"{len(compiled)} modules inside of compiled regions")
+    return list(dict.fromkeys(notes))
+
+
+def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
+    """Why three equal Runs show nothing; None where a lost checkpoint would have shown."""
+    ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
+    moved, watched = False, False
+    for rank in whole.ranks:
+        for id, event in rank.tensors.items():
+            if id.kind == "param" and id.step == at_step - 1:
+                watched = True
+                first = rank.tensors.get(structs.replace(id, step=INITIAL))
+                moved = moved or first is None or first.hash != event.hash
+    if ids and (moved or not watched):
+        return None
+    why = (
+        "no parameter has moved before the checkpoint, so a training that loads nothing would go "
+        "on alike"
+        if ids
+        else "no tensor was recorded after the checkpoint, so nothing can differ"
+    )
+    cause = "let the training take steps that change it" if ids else "record tensors of every kind"
+    return Difference("nothing", why, cause, verdict="inconclusive")
+
+
+def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
+    """What differs although no result of these steps does: results of later steps may."""
+    parts = ("lr_schedule", "scaler")
+    causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
+    causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
+    return [
+        replace(
+            each,
+            message=f"{each.message}; in {last} steps no result differs by that",
+            cause=f"{each.cause}. Or take more steps (steps=), so that a result depends on it",
+            verdict="inconclusive",
+        )
+        for each in causes
+    ]
+
+
+def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
+    """The difference of the data, with what is known of the sampler."""
+    sampler = next((each for each in causes if each.code == "data_order"), None)
+    if sampler is None:
+        return data
+    message = f"{sampler.message}; {data.message.partition(': ')[2]}"
+    evidence = (*data.evidence, *sampler.evidence)
+    return replace(data, message=message, cause=sampler.cause, evidence=evidence)
+
+
+def _in_order(causes: Sequence[Difference]) -> list[Difference]:
+    order = {code: number for number, code in enumerate(ORDER)}
+    return sorted(causes, key=lambda each: order.get(each.code, len(order)))
+
+
+def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
+    """Two Runs differ, of which one has saved a checkpoint and none has loaded any."""
+    if apart.step < at_step:
+        return Difference(
+            "nondeterministic",
+            "two uninterrupted Runs differ before the checkpoint, so a resumed one cannot be "
+            "compared bit by bit",
+            "find the cause with assert_deterministic",
+            apart.rank,
+            apart.where,
+            apart.subject,
+            verdict="inconclusive",
+        )
+    draws = (
+        draw for rank in Draws.of(saved).by_rank for draw in rank if draw.event.phase == "save"
+    )
+    draw = next(draws, None)
+    drew = "" if draw is None else f"; while it saves it draws {described(draw)}"
+    return Difference(
+        "save",
+        f"a training that saves a checkpoint goes on otherwise than one that does not{drew}",
+        "what is done to save changes the state of the training: save copies, and draw random "
+        "numbers inside torch.random.fork_rng(). If nothing does, assert_deterministic finds what "
+        "differs by chance",
+        apart.rank,
+        apart.where,
+        None if apart.where is not None else StepSubject(apart.step),
+        source="" if draw is None else draw.event.line,
+    )
+
+
+def _unknown(found: Divergence) -> Difference:
+    return Difference(
+        "unknown",
+        "the resumed training differs, although its model, optimizer, schedule, random streams "
+        "and data were resumed",
+        "something that the checkpoint lacks and the recorder does not see decides what the step "
+        "computes: state in attributes of modules, of the loop or of the loss",
+        found.rank,
+        found.where,
+        None if found.where is not None else StepSubject(found.step),
+    )
+
+
+def _is_excused(finding: Finding, accept: Sequence[str]) -> bool:
+    return finding.verdict == "inconclusive" and is_accepted(finding.check, accept)
+
+
+def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
+    """The number of steps of the uninterrupted Run; ArgumentError if it is not what was asked."""
+    taken = len(step_numbers(whole))
+    name = whole.manifest.program
+    if steps is not None and taken != steps:
+        raise ArgumentError(
+            f"assert_resumable was given steps={steps}, and {name} takes {taken} steps; give "
+            f"steps={taken}, or let its loop run over ctx.steps({taken}), with which a test "
+            "chooses the number"
+        )
+    if at_step >= taken:
+        raise ArgumentError(
+            f"assert_resumable was given at_step={at_step}, and {name} takes {taken} steps; give "
+            f"the number of steps before the checkpoint, 1 to {taken - 1}"
+            if taken > 1
+            else f"assert_resumable cannot interrupt {name}, which takes one step; give steps=2 "
+            "or more, and let its loop run over ctx.steps(...)"
+        )
+    return taken
+
+
+def _require_rest(resumed: Trace, at_step: int, last: int) -> None:
+    """Raises ArgumentError unless a resumed Run takes the steps that are left."""
+    taken = len(step_numbers(resumed))
+    if taken != last - at_step:
+        raise ArgumentError(
+            f"{resumed.manifest.program} takes {last} steps, and resumed after step {at_step - 1} "
+            f"it takes {taken} more, not {last - at_step}; let its loop run over "
+            f"ctx.steps({last}), or begin it at ctx.first_step"
+        )

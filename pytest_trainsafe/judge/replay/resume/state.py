@@ -1,0 +1,168 @@
+"""What of the training's state differs at the first step after the checkpoint.
+
+Tensors (weights, moments, step counters) are compared as the resumed Run has loaded them with what
+the uninterrupted one had; counters, schedules and scales by the `TrainingState` of both.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from pytest_trainsafe.core.finding import RankSubject
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.errors import TraceError
+from pytest_trainsafe.judge.replay.resume.difference import Code, Difference
+from pytest_trainsafe.trace.facts import Part, TrainingState
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.schema import TensorEvent
+
+_KINDS = frozenset({"param", "master_param", "buffer", "optimizer_state"})
+
+#: What each part is called.
+_NAMES: dict[Code, str] = {
+    "model": "the model",
+    "moment": "an optimizer moment",
+    "step_counter": "the optimizer's step counter",
+    "lr_schedule": "the LR schedule",
+    "scaler": "the gradient scaler",
+    "data_order": "the sampler",
+}
+
+#: How each part is resumed.
+_CAUSES: dict[Code, str] = {
+    "model": "save the model's whole state_dict, with its buffers, and load it on every rank "
+    "before the first step; a buffer with persistent=False is in no state_dict",
+    "moment": "save optimizer.state_dict() after the optimizer's step, and load it on every rank "
+    "into an optimizer of the same parameters in the same order",
+    "step_counter": "save and load all of optimizer.state_dict(): Adam's bias correction depends "
+    "on the counter of each parameter",
+    "lr_schedule": "save scheduler.state_dict() and load it after the scheduler is made; making a "
+    "scheduler sets the learning rate of its first step",
+    "scaler": "save scaler.state_dict() and load it: the scale and the number of steps since it "
+    "last grew decide which later steps overflow",
+    "data_order": "call sampler.set_epoch(epoch) with the epoch that is resumed, before the loader "
+    "is iterated over",
+}
+
+
+def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> list[Difference]:
+    """The parts of the state that the resumed Run begins `step` with otherwise, one each."""
+    found = list(_of_tensors(whole, resumed, step - 1))
+    known = {each.code for each in found}
+    found += [each for each in entry_differences(saved, resumed, step) if each.code not in known]
+    return found
+
+
+def entry_differences(saved: Trace, resumed: Trace, steps: int) -> Iterator[Difference]:
+    """The parts of which the two Runs hold other values after `steps` steps, but for streams.
+
+    Of Runs with different numbers of ranks, those that both have are compared.
+    """
+    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "data_order")
+    for part in parts:
+        differ = [
+            (one.rank, name, now, was)
+            for one, other in zip(saved.ranks, resumed.ranks, strict=False)
+            for name, was, now in _unlike(one, other, part, steps)
+        ]
+        if differ:
+            rank, name, now, was = differ[0]
+            shown = f"{name} is {now or 'absent'}, not {was or 'absent'}"
+            names = [entry for _, entry, _, _ in differ]
+            yield _difference(part, rank, shown, names, (now, was))
+
+
+def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
+    """The state of a rank after `steps` steps; None where it recorded none."""
+    states = rank.events_of(TrainingState)
+    return next((state for state in states if state.steps == steps), None)
+
+
+def _unlike(
+    one: RankTrace, other: RankTrace, part: Part, steps: int
+) -> Iterator[tuple[str, str, str]]:
+    """The names of a part whose values differ, with both values; "" for one that is absent."""
+    was, now = state_after(one, steps), state_after(other, steps)
+    if was is None or now is None:
+        return
+    wanted, found = was.of(part), now.of(part)
+    for name in dict.fromkeys((*wanted, *found)):
+        if wanted.get(name) != found.get(name):
+            yield name, wanted.get(name, ""), found.get(name, "")
+
+
+def _of_tensors(whole: Trace, resumed: Trace, step: int) -> Iterator[Difference]:
+    """Weights, moments and step counters that the resumed Run has loaded otherwise."""
+    unlike: dict[Code, list[tuple[int, TensorId]]] = {}
+    for one, other in zip(whole.ranks, resumed.ranks, strict=True):
+        ids = dict.fromkeys(
+            id
+            for id in itertools.chain(one.tensors, other.tensors)
+            if id.step == step and id.kind in _KINDS and id.microbatch is None
+        )
+        for id in ids:
+            if not _same(one.tensors.get(id), other.tensors.get(id)):
+                unlike.setdefault(part_of(id), []).append((one.rank, id))
+    for code, places in unlike.items():
+        rank, id = places[0]
+        now, was = (_value(trace, rank, id) for trace in (resumed, whole))
+        names = [place.path for _, place in places]
+        yield _difference(code, rank, f"{id.path} {_compared(now, was)}", names, (now, was), id)
+
+
+def part_of(id: TensorId) -> Code:
+    """The part of the state that a parameter, a buffer or an optimizer's state belongs to."""
+    if id.kind != "optimizer_state":
+        return "model"
+    return "step_counter" if id.name.rpartition(".")[2] == "step" else "moment"
+
+
+def _difference(
+    code: Code,
+    rank: int,
+    shown: str,
+    names: Sequence[str],
+    values: tuple[str, str],
+    where: TensorId | None = None,
+) -> Difference:
+    others = len(dict.fromkeys(names)) - 1
+    more = f"; {others} more of its values differ" if others else ""
+    return Difference(
+        code,
+        f"{_NAMES[code]} is not resumed: on rank {rank} {shown}{more}",
+        _CAUSES[code],
+        rank,
+        where,
+        None if where is not None else RankSubject(rank),
+        evidence=(("name", names[0]), ("value", values[0]), ("expected", values[1])),
+    )
+
+
+def _same(one: TensorEvent | None, other: TensorEvent | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return (one.hash, one.dtype, one.shape) == (other.hash, other.dtype, other.shape)
+
+
+def _compared(now: str, was: str) -> str:
+    """How the value of a tensor differs, as `_value` gives it for both Runs."""
+    if now == was:
+        return "has other values"
+    if was == "some values":
+        return f"is {now}"
+    return f"has values, and was {was}" if now == "some values" else f"is {now}, not {was}"
+
+
+def _value(trace: Trace, rank: int, id: TensorId) -> str:
+    """A tensor in a word: its value if it has one element, "absent", or "some values"."""
+    event = trace.ranks[rank].tensors.get(id)
+    if event is None:
+        return "absent"
+    try:
+        tensor = trace.load(rank, event)
+    except TraceError:  # a sketch has no values
+        return "some values"
+    if tensor.numel() == 1:
+        return f"{tensor.item():g}"
+    return "some values" if tensor.any() else "all zeros"

@@ -1,0 +1,264 @@
+"""Which random stream the resumed Run continues elsewhere, by how many draws, and who drew them.
+
+The state in which a draw finds its generator is compared with that of the same draw in the
+uninterrupted Run.  Where the two differ, one Run's state is looked for among the states that the
+other one went through: the draws between are those that are missing, or too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_trainsafe.core.finding import StreamSubject
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, when
+from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
+from pytest_trainsafe.judge.replay.resume.difference import Difference
+from pytest_trainsafe.judge.replay.resume.state import state_after
+from pytest_trainsafe.trace.facts import TrainingState
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.events import position
+
+_CAUSE = (
+    "save the states of all generators on every rank, and restore a rank's own after everything "
+    "that draws while it loads; TrainingCheckpoint does so"
+)
+_AHEAD = (
+    "restore the generators' states last, after the model, the loaders and their iterators are "
+    "made: an iterator of a torch DataLoader draws a seed"
+)
+_BEHIND = (
+    "take the generators' states after everything that draws before the next step, or make these "
+    "draws again in the resumed training"
+)
+_OTHER_RANK = (
+    "each rank saves the states of its own generators, under a name with its rank in it, and "
+    "restores these"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """One generator of one rank: its draws in both Runs, and where the two first part.
+
+    `wanted` is the state of the uninterrupted Run there, and `found` that of the resumed Run;
+    `made` and `expected` are the draws before, of the resumed Run and the uninterrupted one.
+    """
+
+    rank: int
+    generator: str
+    wanted: str
+    found: str
+    made: Sequence[Draw]
+    expected: Sequence[Draw]
+
+
+def stream_differences(
+    whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int, *, seeds: bool
+) -> list[Difference]:
+    """The streams that go on elsewhere after the checkpoint, one for each generator and cause.
+
+    `last` is the number of steps of the whole training.  `seeds` includes streams from which only
+    the seeds of torch's loaders are drawn: what these decide shows in the data.  A generator that
+    draws otherwise in two uninterrupted Runs, `whole` and `saved`, is not seeded and is left out.
+    """
+    first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
+    found: dict[tuple[str, str], list[Difference]] = {}
+    for rank in saved.ranks:
+        pairs = _pairs(*(_after(each.by_rank[rank.rank], -1, seeds) for each in (first, one)))
+        unseeded = {b.event.generator for a, b in pairs if a.event.before != b.event.before}
+        for stream in _apart(rank, resumed.ranks[rank.rank], one, other, steps, last, seeds):
+            if stream.generator in unseeded:
+                continue
+            made = _difference(stream, saved, steps)
+            found.setdefault((stream.generator, made.cause), []).append(made)
+    return [_joined(each) for each in found.values()]
+
+
+def _joined(found: Sequence[Difference]) -> Difference:
+    """The first of the differences of several ranks, with the other ranks named."""
+    first = found[0]
+    if len(found) == 1:
+        return first
+    ranks = ", ".join(str(each.rank) for each in found[1:])
+    likewise = f"rank{'s' if len(found) > 2 else ''} {ranks} likewise"
+    return replace(first, message=f"{first.message}; {likewise}")
+
+
+def _apart(
+    rank: RankTrace,
+    again: RankTrace,
+    one: Draws,
+    other: Draws,
+    steps: int,
+    last: int,
+    seeds: bool,
+) -> Iterator[_Stream]:
+    here, there = _place(rank, steps), _place(again, steps)
+    if here is None or there is None:
+        return
+    expected, made = one.by_rank[rank.rank], other.by_rank[rank.rank]
+    found: set[str] = set()
+    for a, b in _pairs(_after(expected, here, seeds), _after(made, there, seeds)):
+        name = a.event.generator
+        if a.event.before != b.event.before and name not in found:
+            found.add(name)
+            yield _Stream(
+                rank.rank,
+                name,
+                a.event.before,
+                b.event.before,
+                [d for d in made if d.event.generator == b.event.generator and d.order < b.order],
+                [d for d in expected if d.event.generator == name and d.order < a.order],
+            )
+    drawn = (*_after(expected, -1, seeds), *_after(made, there, seeds))
+    for name in dict.fromkeys(draw.event.generator for draw in drawn):
+        wanted, left = (_left(each, last, name) for each in (rank, again))
+        if name not in found and wanted and left and wanted != left:
+            yield _Stream(
+                rank.rank,
+                name,
+                wanted,
+                left,
+                [draw for draw in made if draw.event.generator == name],
+                [draw for draw in expected if draw.event.generator == name],
+            )
+
+
+def _pairs(expected: Sequence[Draw], made: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
+    """The draws that both Runs make at the same places, in order.
+
+    Not by generator: one that the program makes is named after the line that uses it first, which
+    may be another in a resumed training.
+    """
+    again: dict[object, list[Draw]] = {}
+    for draw in made:
+        again.setdefault(_site(draw), []).append(draw)
+    for draw in expected:
+        there = again.get(_site(draw))
+        if there:
+            yield draw, there.pop(0)
+
+
+def _site(draw: Draw) -> object:
+    event = draw.event
+    kind = event.generator.partition(" of ")[0]
+    return kind, event.phase, event.step, event.microbatch, event.module, event.line, event.operator
+
+
+def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
+    name, rank = stream.generator, stream.rank
+    begin = f"{name} of rank {rank}"
+    source, count = "", 0
+    if (ahead := _from(stream.made, stream.wanted)) is not None:
+        count = _count(ahead)
+        many = f"{_draws(count, stream.wanted, stream.found)} ahead"
+        text = f"{begin} is {many}: the resumed training also draws {_calls(ahead)}"
+        cause, source = _AHEAD, ahead[0].event.line
+    elif (behind := _from(stream.expected, stream.found)) is not None:
+        count = -_count(behind)
+        many = f"{_draws(-count, stream.found, stream.wanted)} behind"
+        draw = behind[0]
+        since = " between the checkpoint and its next step"
+        if draw.event.step < steps:
+            since = f" in {when(draw)}" if draw.event.phase != "save" else " while it saves"
+        text = (
+            f"{begin} is {many}: it goes on from before {_calls(behind)}, which the uninterrupted "
+            f"training draws{since}"
+        )
+        cause, source = (_BEHIND if draw.event.step >= steps else _CAUSE), draw.event.line
+    elif (owner := _other_rank(stream, saved, steps)) is not None:
+        text = f"{begin} goes on in the state of rank {owner}"
+        cause = _OTHER_RANK
+    else:
+        text = (
+            f"{begin} goes on in a state that the uninterrupted training never had ({stream.found} "
+            f"and not {stream.wanted})"
+        )
+        cause = _CAUSE
+    return Difference(
+        "rng",
+        text,
+        cause,
+        rank,
+        subject=StreamSubject(name, rank),
+        source=source,
+        evidence=(
+            ("generator", name),
+            ("draws", count),
+            ("state", stream.found),
+            ("expected", stream.wanted),
+        ),
+    )
+
+
+def _from(draws: Sequence[Draw], state: str) -> Sequence[Draw] | None:
+    """The draws since a generator was last in this state; None if it never was."""
+    for index in reversed(range(len(draws))):
+        if draws[index].event.before == state:
+            return draws[index:]
+    return None
+
+
+def _count(draws: Sequence[Draw]) -> int:
+    return sum(draw.event.count for draw in draws)
+
+
+def _draws(count: int, start: str, end: str) -> str:
+    """A number of draws in words, with that of the 32-bit numbers where the states tell it."""
+    one, other = position(start), position(end)
+    same = start.partition(".")[0] == end.partition(".")[0]
+    numbers = other - one if same and one is not None and other is not None else 0
+    many = f" ({numbers} numbers)" if numbers > count else ""
+    return f"{count} draw{'s' if count != 1 else ''}{many}"
+
+
+def _calls(draws: Sequence[Draw]) -> str:
+    """The first of some draws, and how many follow it."""
+    others = _count(draws) - 1
+    return f"{described(draws[0])}{f' and {others} more' if others else ''}"
+
+
+def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
+    """The rank whose generator of this name had the state at the checkpoint, or at the draw."""
+    for rank in saved.ranks:
+        if rank.rank == stream.rank:
+            continue
+        state = state_after(rank, steps)
+        if state is not None and state.of("rng").get(stream.generator) == stream.found:
+            return rank.rank
+        place = _place(rank, steps)
+        draws = (draw for draw in Draws.of(saved).by_rank[rank.rank] if draw.order > (place or 0))
+        if any(
+            draw.event.generator == stream.generator and draw.event.before == stream.found
+            for draw in draws
+        ):
+            return rank.rank
+    return None
+
+
+def _place(rank: RankTrace, steps: int) -> int | None:
+    """The place of the event that the step after `steps` steps begins with."""
+    for order, event in enumerate(rank.events):
+        if isinstance(event, TrainingState) and event.steps == steps:
+            return order
+    return None
+
+
+def _after(draws: Sequence[Draw], place: int, seeds: bool) -> list[Draw]:
+    """The draws of the training after a place."""
+    return [
+        draw
+        for draw in draws
+        if draw.order > place and _of_training(draw) and (seeds or not is_loader_seed(draw))
+    ]
+
+
+def _of_training(draw: Draw) -> bool:
+    return draw.event.phase not in ("initialisation", "save", "load")
+
+
+def _left(rank: RankTrace, last: int, generator: str) -> str:
+    """The state that a generator was left in, "" where it is not known."""
+    state = state_after(rank, last)
+    return "" if state is None else state.of("rng").get(generator, "")

@@ -1,0 +1,118 @@
+"""Reads the state of a training that is in no tensor of the trace: counters, schedules, streams.
+
+Called by the recorder at the start of each step and at the end, in Runs that save a checkpoint or
+go on from one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data.distributed import DistributedSampler
+
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.resume.objects import Objects
+from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
+from pytest_trainsafe.record.training.optimizer import stepping
+from pytest_trainsafe.trace.facts import Part, StateEntry, TrainingState
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: The attributes of schedulers that say where they are in their schedule.
+_SCHEDULE = ("last_epoch", "T_cur", "T_i", "num_bad_epochs", "cooldown_counter", "best")
+
+#: The longest text of a value, in characters.
+_LONGEST = 1024
+
+
+class StateRecorder:
+    """Writes a `TrainingState` when asked; does nothing in a Run without `spec.resume`."""
+
+    def __init__(
+        self, spec: RunSpec, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
+    ) -> None:
+        self._wanted = spec.resume is not None
+        self._clock = clock
+        self._writer = writer
+        self._rng = rng
+        self._objects = Objects()
+        self._parameters: Mapping[str, nn.Parameter] = {}
+        self._optimizer: Any = None
+
+    def found(self) -> contextlib.AbstractContextManager[None]:
+        """Finds schedulers, scalers and samplers that are made until the end."""
+        return self._objects.found() if self._wanted else contextlib.nullcontext()
+
+    def watch(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
+        """Reads the state of these from now on."""
+        self._parameters, self._optimizer = parameters, optimizer
+
+    def write(self) -> None:
+        """Writes the state as it is between two steps."""
+        if not self._wanted:
+            return
+        entries = tuple(
+            StateEntry(part, name[:_LONGEST], text)
+            for part, name, value in self._entries()
+            if (text := _text(value)) is not None
+        )
+        self._writer.add(TrainingState(self._clock.steps_done, entries))
+
+    def _entries(self) -> Iterator[tuple[Part, str, object]]:
+        optimizers = [] if self._optimizer is None else stepping(self._optimizer)
+        for number, optimizer in enumerate(optimizers):
+            which = f"optimizer {number}, " if len(optimizers) > 1 else ""
+            yield from self._of_optimizer(which, optimizer)
+        for name, scheduler in _named(self._objects.of(LRScheduler)):
+            for attribute in _SCHEDULE:
+                yield "lr_schedule", f"{name}.{attribute}", getattr(scheduler, attribute, None)
+        for name, scaler in _named(self._objects.of(GradScaler)):
+            for key, value in scaler.state_dict().items():
+                yield "scaler", f"{name}.{key.strip('_')}", value
+        for name, sampler in _named(self._objects.of(DistributedSampler)):
+            yield "data_order", f"{name}.epoch", getattr(sampler, "epoch", None)
+        for name, state in self._rng.states().items():
+            yield "rng", name, state
+
+    def _of_optimizer(self, which: str, optimizer: Any) -> Iterator[tuple[Part, str, object]]:
+        for number, group in enumerate(getattr(optimizer, "param_groups", ())):
+            for key, value in sorted(group.items()):
+                if key != "params":
+                    part: Part = "step_counter" if key == "step" else "lr_schedule"
+                    yield part, f"{which}group {number}: {key}", value
+        state = getattr(optimizer, "state", None)
+        if not isinstance(state, Mapping):
+            return
+        for name, parameter in self._parameters.items():
+            held = state.get(parameter)
+            for key, value in held.items() if isinstance(held, Mapping) else ():
+                if not isinstance(value, torch.Tensor):  # tensors are in the trace
+                    yield "step_counter" if key == "step" else "moment", f"{name}.{key}", value
+
+
+def _named(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Objects with their names: the class, and a number where there are several of it."""
+    counts: dict[str, int] = {}
+    for each in objects:
+        name = type(each).__name__
+        counts[name] = number = counts.get(name, 0) + 1
+        yield name if number == 1 else f"{name} {number}", each
+
+
+def _text(value: object) -> str | None:
+    """A number, a few numbers or a word, as text; None for anything else."""
+    if isinstance(value, torch.Tensor):
+        value = value.item() if value.numel() == 1 else None
+    if isinstance(value, tuple | list) and len(value) <= 8:
+        parts = [_text(each) for each in value]
+        return None if None in parts else f"({', '.join(filter(None, parts))})"
+    if isinstance(value, str):
+        return value[:_LONGEST]
+    return repr(value) if isinstance(value, bool | numbers.Real) else None

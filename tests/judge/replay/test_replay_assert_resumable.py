@@ -1,0 +1,29 @@
+"""`assert_resumable` in a pytest run: real ranks, resumed in new processes, and by fewer ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TEST = """
+import pytest
+
+from checkpoint_program import load, plain, save
+from pytest_trainsafe import assert_resumable
+
+
+@pytest.mark.trainsafe(plain, dp=[2], dtype=["float64"])
+def test_resumes(candidate_trace):
+    assert_resumable(candidate_trace, at_step=2, resume_point={"dp": 1}, save=save, load=load)
+"""
+
+
+def test_two_ranks_resume_bit_by_bit_and_one_rank_up_to_rounding(
+    pytester, write_ini, without_hypothesis
+):
+    program = Path(__file__).with_name("checkpoint_program.py")
+    pytester.makepyfile(checkpoint_program=program.read_text(), test_resuming=TEST)
+    write_ini()
+
+    result = pytester.runpytest_subprocess("--trainsafe-localize=off")
+
+    result.assert_outcomes(passed=1)

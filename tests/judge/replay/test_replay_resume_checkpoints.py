@@ -1,0 +1,232 @@
+"""Checkpoints by functions of the test, and those of `TrainingCheckpoint`."""
+
+from __future__ import annotations
+
+import random
+
+import checkpoint_program
+import numpy as np
+import pytest
+import torch
+from in_process import traces_here
+from torch import nn
+
+from pytest_trainsafe import TrainingCheckpoint, TrainsafeFailure, assert_resumable
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.record.resume.save import restore_rng, rng_states
+
+
+def test_functions_of_the_test_save_and_load(tmp_path):
+    traces = traces_here(checkpoint_program.plain, tmp_path)
+
+    assert_resumable(traces, at_step=2, save=checkpoint_program.save, load=checkpoint_program.load)
+
+
+def test_a_function_that_loads_too_little_is_found(tmp_path):
+    traces = traces_here(checkpoint_program.plain, tmp_path)
+    save, load = checkpoint_program.save, checkpoint_program.load_weights
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2, save=save, load=load)
+
+    report = str(caught.value)
+    assert [finding.check for finding in caught.value.findings] == ["resume:moment"]
+    assert report.startswith(
+        "trainsafe: checkpoint_program:plain at a single device, interrupted after step 1 and "
+    )
+    assert "weight.momentum_buffer is absent" in report
+    assert "differs first weight · param · step 2, on rank 0" in " ".join(report.split())
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_a_training_checkpoint_resumes_all_of_a_training(tmp_path, noise):
+    settings = Settings(dtypes=("float64",), record="sketch")
+    traces = traces_here(
+        lambda ctx: checkpoint_program.train(ctx, noise=noise),
+        tmp_path,
+        settings,
+        program=checkpoint_program.train,
+    )
+
+    assert_resumable(traces, at_step=2, steps=5)
+
+
+def test_a_draw_from_a_generator_of_the_program_is_found(tmp_path):
+    traces = traces_here(
+        lambda ctx: checkpoint_program.train(ctx, fault="draws again", noise=True),
+        tmp_path,
+        program=checkpoint_program.train,
+    )
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2)
+
+    [finding] = caught.value.findings
+    assert finding.check == "resume:rng"
+    assert "torch.Generator of checkpoint_program.py:" in finding.message
+    assert "1 draw" in finding.message
+
+
+def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path):
+    """StepLR is restarted, but the steps are too few to reach its first change."""
+    traces = traces_here(restarts_its_schedule, tmp_path)
+
+    with pytest.raises(TrainsafeFailure, match="is inconclusive, so not a pass") as caught:
+        assert_resumable(traces, at_step=2)
+
+    [finding] = caught.value.findings
+    assert (finding.check, finding.verdict) == ("resume:lr_schedule", "inconclusive")
+    assert "StepLR.last_epoch is 2, not 4" in finding.message
+
+    assert "in 4 steps no result differs by that" in finding.message
+
+    accepting = Settings(dtypes=("float64",), accept=("resume:lr_schedule",))
+    assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)
+
+
+def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_not_seeded(tmp_path):
+    def seeded(ctx):
+        random.seed(ctx.seed)
+        logs_at_random(ctx)
+
+    def unseeded(ctx):
+        random.seed()
+        logs_at_random(ctx)
+
+    by_functions = {
+        "at_step": 2,
+        "save": checkpoint_program.save,
+        "load": checkpoint_program.load,
+    }
+    traces = traces_here(seeded, tmp_path, program=logs_at_random)
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, **by_functions)
+
+    [finding] = caught.value.findings
+    assert (finding.check, finding.verdict) == ("resume:rng", "inconclusive")
+    assert "python random of rank 0 is 2 draws behind: it goes on from before random.random" in (
+        finding.message
+    )
+    unseeded_traces = traces_here(unseeded, tmp_path / "unseeded", program=logs_at_random)
+    assert_resumable(unseeded_traces, **by_functions)
+
+
+def logs_at_random(ctx):
+    """Train, and draw in each step a number that decides nothing."""
+    checkpoint_program.plain(ctx, lambda: random.random())
+
+
+def restarts_its_schedule(ctx):
+    """Train with a schedule that is not saved, and changes the rate in step 100 only."""
+    model = nn.Linear(2, 1)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=100)
+    ctx.watch(model, optimizer)
+    with ctx.load() as folder:
+        if folder is not None:
+            model.load_state_dict(torch.load(folder / "model.pt"))
+    for step in ctx.steps(4):
+        with ctx.step(), ctx.microbatch(0):
+            loss = model(torch.tensor([[1.0, step]], dtype=ctx.dtype)).square().sum()
+            ctx.loss(loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        with ctx.save() as folder:
+            if folder is not None:
+                torch.save(model.state_dict(), folder / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        ("weights doubled", "model", "differs first in weight · param · step 1 from that resumed"),
+        ("moments doubled", "moment", "weight.momentum_buffer · optimizer_state · step 1 from"),
+        (
+            "reads otherwise",
+            "data_order",
+            "differs first in input.0 · input · step 2 · ",
+        ),
+        ("rate doubled", "lr_schedule", "the LR schedule is not resumed: on rank 0 group 0: lr is"),
+    ],
+)
+def test_what_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):
+    traces = traces_here(lambda ctx: wrong_elsewhere(ctx, fault), tmp_path, program=wrong_elsewhere)
+
+    with pytest.raises(TrainsafeFailure) as caught:
+        assert_resumable(traces, at_step=2, resume_point={"recompute": True})
+
+    lead, *compared = caught.value.findings
+    assert (lead.judge, lead.check, lead.verdict) == ("replay", f"resume:{code}", "fail")
+    assert words in lead.message
+    assert compared
+    assert "wrong_elsewhere at recompute=True differs from" in str(caught.value)
+
+
+def wrong_elsewhere(ctx, fault=""):
+    """Train with momentum; `fault` is what loads wrongly where the Point has recompute on."""
+    model = nn.Linear(4, 1)
+    ctx.initialize(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+    ctx.watch(model, optimizer)
+    wrong = fault if ctx.point.recompute else ""
+    with ctx.load() as folder:
+        if folder is not None:
+            checkpoint_program.load(str(folder), model, optimizer)
+            if wrong == "weights doubled":
+                model.weight.data *= 2
+            if wrong == "moments doubled":
+                optimizer.state[model.weight]["momentum_buffer"] *= 2
+            if wrong == "rate doubled":
+                optimizer.param_groups[0]["lr"] *= 2
+    for step in ctx.steps(4):
+        with ctx.step(), ctx.microbatch(0):
+            shift = 1.0 if wrong == "reads otherwise" else 0.0
+            x = torch.linspace(-shift, step + 1, 4, dtype=ctx.dtype)
+            loss = model(x[None]).square().mean()
+            loss.backward()
+            ctx.loss(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        with ctx.save() as folder:
+            if folder is not None:
+                checkpoint_program.save(str(folder), model, optimizer)
+
+
+def test_the_states_of_all_generators_are_restored(tmp_path):
+    own = {"own": torch.Generator().manual_seed(3)}
+    torch.save(rng_states(own), tmp_path / "states.pt")
+
+    def drawn():
+        numbers = torch.rand(2).tolist() + torch.rand(2, generator=own["own"]).tolist()
+        return [*numbers, random.random(), float(np.random.rand())]
+
+    first = drawn()
+    assert drawn() != first
+    restore_rng(torch.load(tmp_path / "states.pt"), own)
+
+    assert drawn() == first
+
+
+def test_a_generator_that_the_checkpoint_lacks_is_named():
+    with pytest.raises(ArgumentError, match="no state of the generators noise; it has none"):
+        restore_rng(rng_states(), {"noise": torch.Generator()})
+
+
+def test_an_object_without_a_state_is_refused():
+    with pytest.raises(ArgumentTypeError, match="as 'loader'; it takes objects with state_dict"):
+        TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})
+
+
+def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path):
+    made = TrainingCheckpoint(nn.Linear(1, 1), per_rank={"reader": checkpoint_program.Reader()})
+    made.save(tmp_path)
+    held = torch.load(tmp_path / "rank0.pt")
+    torch.save({**held, "ranks": 2}, tmp_path / "rank0.pt")
+
+    assert made.load_rng(tmp_path) is False
+    with pytest.raises(ArgumentError, match="another number of ranks than the 1 here, and reader"):
+        made.load(tmp_path)

@@ -1,0 +1,119 @@
+"""Each part of a training's state that is not resumed is named; a training that resumes all passes.
+
+All Runs are recorded by one group of two ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import resume_programs
+from resume_programs import BEFORE, STEPS, make_job, make_spec
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judge.replay.resume.judge import differences
+from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import Resume
+
+#: What is not resumed, the codes of the findings, and words of the first one.
+FAULTS = [
+    ("position lost", ["data_order"], "the uninterrupted training reads in step 3, micro-batch 0"),
+    ("epoch not set", ["data_order"], "on rank 0 DistributedSampler.epoch is 0, not 1; step 4, "),
+    ("step counter lost", ["step_counter"], "on rank 0 first.weight.step is 0, not 4; 3 more"),
+    ("moments lost", ["moment", "step_counter"], "first.weight.exp_avg is absent; 7 more"),
+    ("second moment lost", ["moment"], "on rank 0 first.weight.exp_avg_sq is all zeros; 3 more"),
+    ("schedule restarted", ["lr_schedule"], "on rank 0 LambdaLR.last_epoch is 0, not 4"),
+    ("learning rate lost", ["lr_schedule"], "on rank 0 group 0: lr is 0.00125, not 0.00625"),
+    ("scaler lost", ["scaler"], "on rank 0 GradScaler.scale is 16.0, not 32.0"),
+    ("model lost", ["model"], "on rank 0 first.weight has other values; 4 more of its values"),
+    ("buffer lost", ["model"], "the model is not resumed: on rank 0 average is all zeros"),
+    ("state of rank 0", ["rng"], "torch cpu of rank 1 goes on in the state of rank 0"),
+    ("restored before the iterator", ["rng"], "rank 0 is 1 draw (2 numbers) ahead: the resumed "),
+    ("rng not restored", ["rng"], "5 draws (98 numbers) behind: it goes on from before bernoulli"),
+    ("attribute lost", ["unknown"], "although its model, optimizer, schedule, random streams and"),
+]
+
+Found = Callable[[str], Sequence[Finding]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """The findings on a training that does not resume something: `found("scaler lost")`."""
+    folder = tmp_path_factory.mktemp("resume")
+    point = {"dp": 2}
+    whole, saved = make_spec("train", {}, point), make_spec("train", {}, point, Resume(BEFORE))
+    drawing = make_spec("train", {"fault": "draws while it saves"}, point, Resume(BEFORE))
+    jobs = [make_job(whole, folder / "whole", folder), make_job(saved, folder / "saved", folder)]
+    jobs.append(make_job(drawing, folder / "draws while it saves", folder / "other"))
+    for fault in ["", *(fault for fault, _, _ in FAULTS)]:
+        spec = make_spec("train", {"fault": fault}, point, Resume(BEFORE, saved))
+        jobs.append(make_job(spec, folder / (fault or "healthy"), folder))
+    kept = [make_spec("checkpointed", {}, point, resume) for resume in (None, Resume(2))]
+    kept.append(make_spec("checkpointed", {}, point, Resume(2, kept[1])))
+    names = ["checkpointed whole", "checkpointed saved", "checkpointed"]
+    jobs += [make_job(s, folder / n, folder / "kept") for s, n in zip(kept, names, strict=True)]
+    alone = [make_spec("reseeds", {}, {}, resume) for resume in (None, Resume(BEFORE))]
+    alone.append(make_spec("reseeds", {}, {}, Resume(BEFORE, alone[1])))
+    names = ["reseeds whole", "reseeds saved", "reseeds"]
+    single = [make_job(s, folder / n, folder / "alone") for s, n in zip(alone, names, strict=True)]
+    server = WarmServer.start(tmp_path_factory.mktemp("warm"))
+    launcher = WarmLauncher(server.address)
+    try:
+        for each, size in ((jobs, 2), (single, 1)):
+            task = Task.of(resume_programs.record_all, each, world_size=size)
+            launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
+    finally:
+        server.close()
+
+    def judged(fault: str) -> Sequence[Finding]:
+        prefix = f"{fault} " if fault in ("reseeds", "checkpointed") else ""
+        saver = fault if fault.startswith("draws") else f"{prefix}saved"
+        resumed = "healthy" if fault.startswith("draws") else fault or "healthy"
+        traces = [Trace.open(folder / name) for name in (f"{prefix}whole", saver, resumed)]
+        steps = (2, 4) if fault == "checkpointed" else (BEFORE, STEPS)
+        return differences(*traces, *steps)
+
+    return judged
+
+
+def test_a_training_that_resumes_all_of_its_state_has_no_finding(found):
+    assert found("") == []
+
+
+def test_a_training_that_seeds_in_each_step_need_not_restore_its_generator(found):
+    assert found("reseeds") == []
+
+
+def test_a_training_checkpoint_of_two_ranks_resumes_all_of_the_training(found):
+    assert found("checkpointed") == []
+
+
+@pytest.mark.parametrize(("fault", "codes", "words"), FAULTS)
+def test_what_is_not_resumed_is_named_in_a_line(found, fault, codes, words):
+    findings = found(fault)
+
+    assert [each.check for each in findings] == [f"resume:{code}" for code in codes], findings
+    assert words in findings[0].message
+    for each in findings:
+        assert (each.verdict, each.judge, each.dtype) == ("fail", "replay", "float64")
+        assert each.pattern is not None
+        assert each.pattern.cause
+        assert " · step " in each.pattern.text  # where the Runs first differ
+
+
+def test_the_call_that_draws_too_much_is_named_with_its_line(found):
+    [finding] = found("restored before the iterator")
+
+    assert Path(finding.source.rpartition(":")[0]) == Path(resume_programs.__file__)
+    assert dict(finding.evidence)["draws"] == 1
+
+
+def test_draws_while_saving_change_the_training_that_saves(found):
+    [finding] = found("draws while it saves")
+
+    assert finding.check == "resume:save"
+    assert "while it saves it draws uniform (3) at " in finding.message
+    assert Path(finding.source.rpartition(":")[0]) == Path(resume_programs.__file__)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.errors import (
         ArgumentError,
         DeclarationError,
+        ReplayError,
         TraceError,
         TrainsafeError,
         TrainsafeWarning,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
         per_example_generator,
         per_example_keys,
     )
+    from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+    from pytest_trainsafe.record.replay.regenerate import fast_forward
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
@@ -69,6 +72,8 @@ __all__ = [
     "PerExampleDataset",
     "PerExampleDropout",
     "Point",
+    "ReplayCheckpoint",
+    "ReplayError",
     "Script",
     "TensorId",
     "Trace",
@@ -86,6 +91,7 @@ __all__ = [
     "deterministic_runtime",
     "divides",
     "expect_rng",
+    "fast_forward",
     "logical_positions",
     "logical_tensor",
     "on_mesh",
@@ -112,6 +118,8 @@ _HOME = {
     "PerExampleDataset": "record.per_example.dataset",
     "PerExampleDropout": "record.per_example.dropout",
     "Point": "core.point",
+    "ReplayCheckpoint": "record.replay.checkpoint",
+    "ReplayError": "errors",
     "Script": "launch",
     "TensorId": "core.tensor_id",
     "Trace": "trace.reader",
@@ -129,6 +137,7 @@ _HOME = {
     "deterministic_runtime": "record.determinism.runtime",
     "divides": "sweep",
     "expect_rng": "assertions",
+    "fast_forward": "record.replay.regenerate",
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
     "on_mesh": "sweep.traits",

@@ -28,6 +28,7 @@ import msgspec
 
 from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.replay import CheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
@@ -72,6 +73,7 @@ for _built_in in (
     *(Altered, Annotations, Caller, Cast, Reduction, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
+    *(CheckpointEvent, RestartEvent),
 ):
     register(_built_in)
 

@@ -55,6 +55,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         inputs       files and variables ("$NAME") that the program reads
         repeat       0, or 1, 2, ... for the same Run once more
         environ      variables that are set when the ranks' processes start, over those of the test
+        checkpoint   the folder of the replay checkpoint that the program continues from, "" to
+                     train from the start
         sealed       clocks, the process id and os.urandom give the program the same in every Run
 
     How it is trusted and changed:
@@ -90,6 +92,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     repeat: int = 0
     environ: tuple[tuple[str, str], ...] = ()
+    checkpoint: str = ""
     sealed: bool = False
     trusted: bool = False
     perturbation: float = 0.0
@@ -129,6 +132,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             how = ", with rewritten values, to find the code at fault"
         elif self.perturbation:
             how = ", under noise of the size of rounding"
+        if self.checkpoint:
+            how += ", replayed from a checkpoint"
         if self.environ:
             how += f", repeated with {' '.join('='.join(pair) for pair in self.environ)}"
         return f"{who}, in {self.dtype}{how}"

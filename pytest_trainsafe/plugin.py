@@ -24,6 +24,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
+from pytest_trainsafe.report.replay import write_replays
 from pytest_trainsafe.report.summary import write_summary
 from pytest_trainsafe.sweep.signature import MARKER, SIGNATURE, param_marks
 
@@ -117,8 +118,14 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Warns if a marked test passed without comparing anything."""
-    result = yield
+    """Warns if a marked test passed without comparing anything, and notes what was replayed."""
+    try:
+        result = yield
+    finally:
+        if item.config.stash[SETTINGS].replay is not None:
+            from pytest_trainsafe.runs.replay.replays import attach_notes
+
+            attach_notes(item)
     if _in_use(item.config):
         from pytest_trainsafe.runs.idle import warn_if_idle
 
@@ -149,6 +156,7 @@ def pytest_report_collectionfinish(
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Writes the terminal summary."""
     write_summary(terminalreporter)
+    write_replays(terminalreporter)
 
 
 def _in_use(config: pytest.Config) -> bool:

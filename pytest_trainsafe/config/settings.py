@@ -36,6 +36,8 @@ class Settings:
     `annotate` is the root directory of node ids, below which missing annotations are written;
     "" if they are not written.
     `rng` says whether ranks keep the RNG ledger.
+    `replay` is the folder of a trace whose Run continues from a checkpoint, and the step that
+    failed, None to find it; None replays nothing.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters` and `judges` are the import paths of the project's own framework adapters and judges,
     and `launchers` the names of its own launchers, each with the import path of its factory.
@@ -63,6 +65,7 @@ class Settings:
     annotate: str = ""
     profile: str = ""
     rng: bool = True
+    replay: tuple[str, int | None] | None = None
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()

@@ -207,6 +207,15 @@ OPTIONS = (
         more="the [RNG ledger](replay.md)",
     ),
     Option(
+        "replay",
+        "replay",
+        "TRACE[@STEP]",
+        "Run the test that recorded a trace again from the checkpoint before the step that failed",
+        values.parse_replay,
+        text=lambda asked: asked and f"{asked[0]}{'' if asked[1] is None else f'@{asked[1]}'}",
+        more="[how](replay.md#replaying-a-failing-test)",
+    ),
+    Option(
         "localize",
         "localize",
         "SECONDS",

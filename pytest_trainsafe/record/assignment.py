@@ -13,10 +13,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to every rank of a group.
 
     `trace` is the folder that the ranks record into, and `replayed` the trace of `spec.replay`,
-    "" for none.
+    "" for none.  `checkpoints` is the folder of the Run's replay checkpoints, "" for one beside
+    the trace.
     """
 
     spec: RunSpec
     trace: str
     device: Literal["cpu", "cuda"] = "cpu"
     replayed: str = ""
+    checkpoints: str = ""

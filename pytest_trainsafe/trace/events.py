@@ -28,8 +28,8 @@ import msgspec
 
 from pytest_trainsafe.trace.facts import Altered, Annotations, Caller, Cast, Reduction, Site
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
-from pytest_trainsafe.trace.replay import CheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
+from pytest_trainsafe.trace.rng.replay import CheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,

@@ -27,7 +27,7 @@ from pytest_trainsafe.record.replay.generators import Source, sources
 from pytest_trainsafe.record.replay.regenerate import KEEP, Calls, Keep, Regenerated
 from pytest_trainsafe.record.replay.run import current_run, unrecorded_draws
 from pytest_trainsafe.record.replay.tree import TreeError, decode, encode
-from pytest_trainsafe.trace.replay import CheckpointEvent, HeldPart
+from pytest_trainsafe.trace.rng.replay import CheckpointEvent, HeldPart
 
 _Made = TypeVar("_Made")
 

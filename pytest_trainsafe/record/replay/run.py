@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
-from pytest_trainsafe.trace.replay import CheckpointEvent, RestartEvent
+from pytest_trainsafe.trace.rng.replay import CheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The folder of a Run's checkpoints, beside its trace.
@@ -34,7 +34,8 @@ class RecordedRun:
     @property
     def root(self) -> Path:
         """The folder in which this Run's checkpoints have their folders."""
-        return Path(self.assignment.trace).parent / CHECKPOINTS
+        assigned = self.assignment.checkpoints
+        return Path(assigned) if assigned else Path(self.assignment.trace).parent / CHECKPOINTS
 
     @property
     def resumed(self) -> Path | None:

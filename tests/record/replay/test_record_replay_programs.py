@@ -12,7 +12,7 @@ from pytest_trainsafe.errors import ReplayMismatchError
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.replay import generators
 from pytest_trainsafe.reference_models.replay import accuracy_drop, fgsm, nan_loss, pgd
-from pytest_trainsafe.trace.replay import CheckpointEvent, RestartEvent
+from pytest_trainsafe.trace.rng.replay import CheckpointEvent, RestartEvent
 
 
 def run(assign, train, **changes):

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         per_example_keys,
     )
     from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+    from pytest_trainsafe.record.replay.plan import replay_plan
     from pytest_trainsafe.record.replay.regenerate import fast_forward
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
@@ -98,6 +99,7 @@ __all__ = [
     "per_example_dropout",
     "per_example_generator",
     "per_example_keys",
+    "replay_plan",
     "requires",
 ]
 
@@ -144,6 +146,7 @@ _HOME = {
     "per_example_dropout": "record.per_example.dropout",
     "per_example_generator": "record.per_example.keys",
     "per_example_keys": "record.per_example.keys",
+    "replay_plan": "record.replay.plan",
     "requires": "sweep",
 }
 

@@ -27,6 +27,7 @@ IMPORTS_TORCH = {
     "per_example_dropout": False,
     "per_example_generator": False,
     "per_example_keys": False,
+    "replay_plan": False,
 }
 
 

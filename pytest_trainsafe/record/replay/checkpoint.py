@@ -24,6 +24,7 @@ from pytest_trainsafe.record.replay import file, first_step
 from pytest_trainsafe.record.replay.file import Header, Segment
 from pytest_trainsafe.record.replay.first_step import Draws
 from pytest_trainsafe.record.replay.generators import Source, sources
+from pytest_trainsafe.record.replay.operations import unrecorded
 from pytest_trainsafe.record.replay.regenerate import KEEP, Calls, Keep, Regenerated
 from pytest_trainsafe.record.replay.run import current_run, unrecorded_draws
 from pytest_trainsafe.record.replay.tree import TreeError, decode, encode
@@ -73,14 +74,14 @@ class ReplayCheckpoint:
             )
         self.program = program
         self._named = dict(generators or {})
-        self._states = dict(states or {})
+        self.states = dict(states or {})
         self._root = None if root is None else Path(root)
         self._regenerated: dict[str, Regenerated[Any]] = {}
         #: A checkpoint whose first step is recorded next, and one by which the next is verified.
         self._to_record: tuple[Path, str] | None = None
         self._to_verify: tuple[Path, str] | None = None
         self._sources()
-        for name, state in self._states.items():
+        for name, state in self.states.items():
             if not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 raise ArgumentTypeError(
                     f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; it takes an "
@@ -146,65 +147,10 @@ class ReplayCheckpoint:
                     f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter is an "
                     "integer of 64 bits. Give other values in states="
                 )
-        rank, world_size = _place()
-        tensors: dict[str, torch.Tensor] = {}
-        found = self._sources()
-        header = Header(
-            program=self.program,
-            world_size=world_size,
-            rank=rank,
-            step=step,
-            counters=counters,
-            kinds={name: source.kind for name, source in found.items()},
-            generators={
-                name: encode(source.read(), f"generators.{name}", tensors)
-                for name, source in found.items()
-            },
-            states={
-                name: encode(state.state_dict(), f"states.{name}", tensors)
-                for name, state in self._states.items()
-            },
-            regenerated={
-                name: [
-                    Segment(
-                        calls.count,
-                        {
-                            generator: encode(state, f"regenerated.{name}.{i}.{generator}", tensors)
-                            for generator, state in calls.states.items()
-                        },
-                        calls.after,
-                    )
-                    for i, calls in enumerate(made.calls)
-                ]
-                for name, made in self._regenerated.items()
-            },
-        )
-        folder = Path(folder)
-        header = file.write(folder, header, tensors)
-        self._to_record = folder, header.hash
-        path = file.file_of(folder, rank)
-        run = current_run()
-        if run is not None:
-            own = folder.parent == run.root and bool(re.fullmatch(r"step-\d{8}", folder.name))
-            run.saved(
-                CheckpointEvent(
-                    step,
-                    folder.name if own else "",
-                    header.hash,
-                    path.stat().st_size,
-                    _parts("generators", header.generators, tensors),
-                    _parts("states", header.states, tensors),
-                    tuple(
-                        HeldPart(name, part.bytes, sum(calls.count for calls in made.calls))
-                        for (name, made), part in zip(
-                            self._regenerated.items(),
-                            _parts("regenerated", header.regenerated, tensors),
-                            strict=True,
-                        )
-                    ),
-                    tuple(counters),
-                )
-            )
+        with unrecorded() as recorder:
+            path, sizes = self._save(Path(folder), step, counters)
+            if recorder is not None:
+                recorder.saved(self, step, sizes)
         return path
 
     def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:
@@ -253,6 +199,70 @@ class ReplayCheckpoint:
                 made.regenerated = lambda: run.restarted(header.step, header.hash)
         return {"step": header.step, **header.counters}
 
+    def _save(
+        self, folder: Path, step: int, counters: dict[str, int]
+    ) -> tuple[Path, dict[str, int]]:
+        """The file that was written, and the bytes of each generator and function in it."""
+        rank, world_size = _place()
+        tensors: dict[str, torch.Tensor] = {}
+        found = self._sources()
+        header = Header(
+            program=self.program,
+            world_size=world_size,
+            rank=rank,
+            step=step,
+            counters=counters,
+            kinds={name: source.kind for name, source in found.items()},
+            generators={
+                name: encode(source.read(), f"generators.{name}", tensors)
+                for name, source in found.items()
+            },
+            states={
+                name: encode(state.state_dict(), f"states.{name}", tensors)
+                for name, state in self.states.items()
+            },
+            regenerated={
+                name: [
+                    Segment(
+                        calls.count,
+                        {
+                            generator: encode(state, f"regenerated.{name}.{i}.{generator}", tensors)
+                            for generator, state in calls.states.items()
+                        },
+                        calls.after,
+                    )
+                    for i, calls in enumerate(made.calls)
+                ]
+                for name, made in self._regenerated.items()
+            },
+        )
+        header = file.write(folder, header, tensors)
+        self._to_record = folder, header.hash
+        path = file.file_of(folder, rank)
+        regenerated = _parts("regenerated", header.regenerated, tensors)
+        run = current_run()
+        if run is not None:
+            own = folder.parent == run.root and bool(re.fullmatch(r"step-\d{8}", folder.name))
+            run.saved(
+                CheckpointEvent(
+                    step,
+                    folder.name if own else "",
+                    header.hash,
+                    path.stat().st_size,
+                    _parts("generators", header.generators, tensors),
+                    _parts("states", header.states, tensors),
+                    tuple(
+                        HeldPart(name, part.bytes, sum(calls.count for calls in made.calls))
+                        for (name, made), part in zip(
+                            self._regenerated.items(), regenerated, strict=True
+                        )
+                    ),
+                    tuple(counters),
+                )
+            )
+        own = _parts("generators", header.generators, tensors)
+        return path, {part.name: part.bytes for part in (*own, *regenerated)}
+
     @contextmanager
     def first_step(self) -> Iterator[None]:
         """Enter it around every step: verifies the first step after `load`.
@@ -297,6 +307,11 @@ class ReplayCheckpoint:
             step = first_step.step_of(digest, draws, found, finished=finished)
             first_step.write(first_step.file_of(folder, rank), step)
 
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The generators that the program gave."""
+        return self._named
+
     # What is checked.
 
     def _sources(self, kinds: Mapping[str, str] | None = None) -> dict[str, Source]:
@@ -338,7 +353,7 @@ class ReplayCheckpoint:
         kinds = {name: source.kind for name, source in found.items()}
         held: dict[str, tuple[Iterable[str], Iterable[str]]] = {
             "generators": (header.kinds, kinds),
-            "states": (header.states, self._states),
+            "states": (header.states, self.states),
             "regenerated functions": (header.regenerated, self._regenerated),
         }
         if set(header.generators) != set(header.kinds):
@@ -378,11 +393,11 @@ class ReplayCheckpoint:
         before: dict[str, Any] = {}
         for name, state in states.items():
             try:
-                before[name] = self._states[name].state_dict()
-                self._states[name].load_state_dict(state)
+                before[name] = self.states[name].state_dict()
+                self.states[name].load_state_dict(state)
             except Exception as error:
                 for done, old in before.items():
-                    self._states[done].load_state_dict(old)
+                    self.states[done].load_state_dict(old)
                 raise ReplayError(
                     f"{path}: {name!r} cannot take its saved state "
                     f"({type(error).__name__}: {error}). Nothing was loaded"

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, ReplayMismatchError
 from pytest_trainsafe.record.replay.generators import Source
+from pytest_trainsafe.record.replay.operations import regenerating, returned
 from pytest_trainsafe.record.replay.run import unrecorded_draws
 
 _Made = TypeVar("_Made")
@@ -57,7 +58,9 @@ class Regenerated(Generic[_Made]):
         sources = self.sources()
         states = {name: source.read() for name, source in sources.items()}
         before = {name: source.text() for name, source in sources.items()}
-        made = self.draws()
+        with regenerating(self.name):
+            made = self.draws()
+        returned(self.name, made)
         after = {name: text for name, s in sources.items() if (text := s.text()) != before[name]}
         last = self.calls[-1] if self.calls else None
         if self.keep == "last":

@@ -260,8 +260,8 @@ class ReplayCheckpoint:
                     tuple(counters),
                 )
             )
-        own = _parts("generators", header.generators, tensors)
-        return path, {part.name: part.bytes for part in (*own, *regenerated)}
+        parts = (*_parts("generators", header.generators, tensors), *regenerated)
+        return path, {part.name: part.bytes for part in parts}
 
     @contextmanager
     def first_step(self) -> Iterator[None]:

@@ -287,7 +287,10 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known is None:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
             text = f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
-            self._known[key] = len(self.made.variables), StorageWeakRef(storage)
+            self._known[key] = (
+                len(self.made.variables),
+                StorageWeakRef(storage),  # type: ignore[no-untyped-call]
+            )
             self.made.variables.append(Variable(storage.nbytes(), text))
         number = self._known[key][0]
         if isinstance(tensor, nn.Parameter):

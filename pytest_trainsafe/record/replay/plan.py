@@ -111,7 +111,8 @@ def _rows(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
     own = _in_files(recording, checkpoint)
     started = recording.steps[0]
     rows: list[PlanRow] = []
-    saved_bytes, saved_names = 0, []
+    saved_bytes = 0
+    saved_names: list[str] = []
     for number in sorted(needed):
         variable = recording.variables[number]
         if variable.generator:

@@ -14,6 +14,7 @@ from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.replay import file
 from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import read_request
@@ -21,17 +22,19 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 SPEC = RunSpec(program="a_program:train", dtype="float32", adapters=BUILT_IN)
+ON_TWO = msgspec.structs.replace(SPEC, axes=(("dp", 2),))
 
 
 def train(ctx, *, ends=None, loads=True, draws=1, blows=None):
     """Six steps with dropout, a checkpoint after every second one; `ends` is where it raises."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     ctx.initialize(model)
+    torch.manual_seed(ctx.rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     replay, first = ReplayCheckpoint("steps"), 0
     folder = replay.resume_folder()
     if folder is not None and loads:
-        state = torch.load(folder / "own.pt", weights_only=True)
+        state = torch.load(folder / f"own{ctx.rank}.pt", weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         first = replay.load(folder)["step"]
@@ -48,24 +51,27 @@ def train(ctx, *, ends=None, loads=True, draws=1, blows=None):
             optimizer.zero_grad()
         if step % 2:
             made = replay.folder(step + 1)
-            made.mkdir(parents=True)
+            made.mkdir(parents=True, exist_ok=True)
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save(state, made / "own.pt")
+            torch.save(state, made / f"own{ctx.rank}.pt")
             replay.save(made, step=step + 1)
 
 
 @pytest.fixture
-def record(tmp_path):
+def record(tmp_path, monkeypatch):
     """Record the program into `tmp_path / name / "trace"`; a FloatingPointError ends it early."""
 
     def go(name, spec=SPEC, **how):
         folder = tmp_path / name / "trace"
         write_manifest(folder, manifest_of(spec, "cpu"))
         assignment = Assignment(spec=spec, trace=str(folder))
-        try:
-            program.record(assignment, lambda ctx: train(ctx, **how))
-        except FloatingPointError:
-            assert "ends" in how
+        monkeypatch.setenv("WORLD_SIZE", str(spec.point.world_size))
+        for rank in range(spec.point.world_size):
+            monkeypatch.setenv("RANK", str(rank))
+            try:
+                program.record(assignment, lambda ctx: train(ctx, **how))
+            except FloatingPointError:
+                assert "ends" in how
         return folder
 
     return go
@@ -75,12 +81,12 @@ def record(tmp_path):
 def replay(record, tmp_path):
     """Replay a trace; returns the Trace that judges are given, and what is said of it."""
 
-    def go(path, step=None, **how):
+    def go(path, step=None, spec=SPEC, **how):
         replays = Replays((str(path), step))
-        request = replays.of(SPEC)
+        request = replays.of(spec)
         assert request is not None
         made = replays.make(
-            request, SPEC, tmp_path / "later/trace", lambda spec: record("later", spec, **how)
+            request, spec, tmp_path / "later/trace", lambda spec: record("later", spec, **how)
         )
         return made, replays.notes
 
@@ -107,6 +113,33 @@ def test_a_replay_is_the_whole_run_with_the_bits_of_the_original(record, replay)
     assert [e for e in made.ranks[0].rng if e.step < 4] == [
         e for e in whole.ranks[0].rng if e.step < 4
     ]
+
+
+def test_ranks_are_replayed_with_the_streams_of_their_own(record, replay):
+    original = record("original", ON_TWO)
+
+    made, [note] = replay(original, 3, ON_TWO)
+
+    assert "at dp=2 in float32 was replayed from the checkpoint before step 2: 4 draws of" in note
+    assert note.endswith("tensors of the replayed steps have the recorded bits")
+    assert [rank.rank for rank in made.ranks] == [0, 1]
+    for before, after in zip(Trace.open(original).ranks, made.ranks, strict=True):
+        assert before.tensors.keys() == after.tensors.keys()
+        for id, event in before.tensors.items():
+            assert torch.equal(
+                made.load(after.rank, after.tensors[id]), made.load(after.rank, event)
+            )
+
+
+def test_the_state_of_one_rank_restored_to_all_is_found(record, replay):
+    """The planted fault of a program that saves the random state of rank 0 alone."""
+    original = record("original", ON_TWO)
+    folder = original.parent / "checkpoints" / "step-00000002"
+    header, tensors = file.read(file.file_of(folder, 0))
+    file.write(folder, msgspec.structs.replace(header, rank=1), tensors)
+
+    with pytest.raises(ReplayMismatchError, match=r"on rank 1 draw 1 differs: the replay"):
+        replay(original, 3, ON_TWO)
 
 
 def test_the_step_that_failed_is_found(record):

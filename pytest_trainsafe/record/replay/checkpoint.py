@@ -184,6 +184,8 @@ class ReplayCheckpoint:
             raise ReplayError(f"{path} is damaged: {error}. Load an earlier checkpoint") from error
         self._require_valid(path, found, generators)
         for calls in (calls for each in regenerated.values() for calls in each):
+            if set(calls.after) != set(calls.states):
+                raise ReplayError(f"{path} is damaged: calls end with other generators than theirs")
             self._require_valid(path, found, calls.states)
         with unrecorded_draws():
             self._load_states(path, states)

@@ -123,6 +123,17 @@ def test_a_malformed_state(folder):
         assert "is damaged: a state has the malformed entry" in refused(folder)
 
 
+def test_calls_that_end_with_a_generator_they_did_not_draw_from(tmp_path):
+    replay = ReplayCheckpoint("ours")
+    replay.regenerates("order", lambda: torch.randperm(3))()
+    replay.save(tmp_path, step=0)
+    header, tensors = file.read(tmp_path / "replay-rank0.safetensors")
+    header.regenerated["order"][0].after["none such"] = "8ec49623f8631951.0"
+    file.write(tmp_path, header, tensors)
+    with pytest.raises(ReplayError, match="is damaged: calls end with other generators than"):
+        replay.load(tmp_path)
+
+
 @pytest.mark.parametrize("generator", [object(), 3, random.SystemRandom(), torch.Generator])
 def test_a_generator_whose_state_cannot_be_seen(generator):
     with pytest.raises(ArgumentTypeError, match="as the generator 'mine', whose state it cannot"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -21,6 +21,12 @@ from pytest_trainsafe.errors import (
     TrainsafeWarning,
 )
 from pytest_trainsafe.record.replay import file, first_step
+from pytest_trainsafe.record.replay.checks import (
+    require_one_step,
+    require_ours,
+    require_same_parts,
+    require_valid,
+)
 from pytest_trainsafe.record.replay.file import Header, Segment
 from pytest_trainsafe.record.replay.first_step import Draws
 from pytest_trainsafe.record.replay.generators import Source, sources
@@ -166,10 +172,10 @@ class ReplayCheckpoint:
         rank, world_size = _place()
         path = file.file_of(folder, rank)
         header, tensors = file.read(path)
-        self._require_ours(path, header, rank, world_size)
-        self._require_one_step(folder, header)
+        require_ours(path, header, self.program, rank, world_size)
+        require_one_step(folder, header)
         found = self._sources(header.kinds)
-        self._require_same_parts(path, header, found)
+        require_same_parts(path, header, found, self.states, self._regenerated)
         try:
             generators = {n: decode(node, tensors) for n, node in header.generators.items()}
             states = {n: decode(node, tensors) for n, node in header.states.items()}
@@ -182,11 +188,11 @@ class ReplayCheckpoint:
             }
         except TreeError as error:
             raise ReplayError(f"{path} is damaged: {error}. Load an earlier checkpoint") from error
-        self._require_valid(path, found, generators)
+        require_valid(path, found, generators)
         for calls in (calls for each in regenerated.values() for calls in each):
             if set(calls.after) != set(calls.states):
                 raise ReplayError(f"{path} is damaged: calls end with other generators than theirs")
-            self._require_valid(path, found, calls.states)
+            require_valid(path, found, calls.states)
         with unrecorded_draws():
             self._load_states(path, states)
             for name, each in regenerated.items():
@@ -322,74 +328,6 @@ class ReplayCheckpoint:
         ):
             torch.cuda.init()  # type: ignore[no-untyped-call]
         return sources(self._named)
-
-    def _require_ours(self, path: Path, header: Header, rank: int, world_size: int) -> None:
-        if header.program != self.program:
-            raise ReplayError(
-                f"{path} is a checkpoint of the program {shown(header.program)}, and this is "
-                f"{shown(self.program)}. Load a checkpoint of this program"
-            )
-        if header.world_size != world_size:
-            raise ReplayError(
-                f"{path} is of a world of {header.world_size} ranks, and this is one of "
-                f"{world_size}: random streams belong to ranks. Start {header.world_size} ranks"
-            )
-        if header.rank != rank:
-            raise ReplayError(
-                f"{path} is of rank {header.rank}, and this is rank {rank}: the file was renamed. "
-                "Save the checkpoint again"
-            )
-
-    def _require_one_step(self, folder: Path, header: Header) -> None:
-        """The ranks' files that this rank can see must be of the same save."""
-        for other in range(header.world_size):
-            path = file.file_of(folder, other)
-            step = header.step if other == header.rank else file.step_of(path)
-            if step not in (None, header.step):
-                raise ReplayError(
-                    f"{path} is of step {step}, and that of rank {header.rank} of step "
-                    f"{header.step}: not all ranks finished saving. Load an earlier checkpoint"
-                )
-
-    def _require_same_parts(self, path: Path, header: Header, found: Mapping[str, Source]) -> None:
-        kinds = {name: source.kind for name, source in found.items()}
-        held: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-            "generators": (header.kinds, kinds),
-            "states": (header.states, self.states),
-            "regenerated functions": (header.regenerated, self._regenerated),
-        }
-        if set(header.generators) != set(header.kinds):
-            raise ReplayError(f"{path} is damaged: its generators have no kinds")
-        for what, (saved, own) in held.items():
-            if missing := sorted(set(saved) - set(own)):
-                raise ReplayError(
-                    f"{path} has the {what} {listing(missing)}, which this program did not give "
-                    "to ReplayCheckpoint. Give the same ones as the program that saved it"
-                )
-            # A GPU that came into use later was not drawn from when the checkpoint was saved.
-            given = {name for name in own if not name.startswith("torch cuda:")}
-            if new := sorted(given - set(saved)):
-                raise ReplayError(
-                    f"{path} has none of the {what} {listing(new)}, which this program gives to "
-                    "ReplayCheckpoint: it is a checkpoint of an earlier version. Run from the start"
-                )
-        for name, kind in kinds.items():
-            if header.kinds.get(name, kind) != kind:
-                raise ReplayError(
-                    f"{path} has the generator {shown(name)} of the kind {header.kinds[name]}, and "
-                    f"this program's is of the kind {kind}"
-                )
-
-    def _require_valid(
-        self, path: Path, found: Mapping[str, Source], states: Mapping[str, Any]
-    ) -> None:
-        for name, state in states.items():
-            fault = "there is no such generator" if name not in found else found[name].fault(state)
-            if fault:
-                raise ReplayError(
-                    f"{path}: the generator {shown(name)} cannot take the saved state ({fault}). "
-                    "Load it with the releases of torch and NumPy that saved it"
-                )
 
     def _load_states(self, path: Path, states: Mapping[str, Any]) -> None:
         before: dict[str, Any] = {}

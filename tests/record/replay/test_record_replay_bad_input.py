@@ -58,7 +58,9 @@ def test_a_checkpoint_of_another_schema(folder, monkeypatch):
 
 def test_a_checkpoint_of_another_world_size(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "is of a world of 1 ranks, and this is one of 2: random streams" in refused(folder)
+    assert "was saved with world size 1, and this is world size 2: random streams" in refused(
+        folder
+    )
 
 
 def test_a_checkpoint_of_other_generators_or_states(folder):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.errors import (
         ArgumentError,
         DeclarationError,
+        ReplayError,
         TraceError,
         TrainsafeError,
         TrainsafeWarning,
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
         per_example_generator,
         per_example_keys,
     )
+    from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+    from pytest_trainsafe.record.replay.plan import replay_plan
+    from pytest_trainsafe.record.replay.regenerate import fast_forward
     from pytest_trainsafe.record.resume.save import TrainingCheckpoint
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
@@ -77,6 +81,8 @@ __all__ = [
     "PerExampleDataset",
     "PerExampleDropout",
     "Point",
+    "ReplayCheckpoint",
+    "ReplayError",
     "Script",
     "TensorId",
     "Trace",
@@ -97,6 +103,7 @@ __all__ = [
     "deterministic_runtime",
     "divides",
     "expect_rng",
+    "fast_forward",
     "logical_positions",
     "logical_tensor",
     "on_mesh",
@@ -104,6 +111,7 @@ __all__ = [
     "per_example_dropout",
     "per_example_generator",
     "per_example_keys",
+    "replay_plan",
     "requires",
     "trainsafe_fuzz",
 ]
@@ -127,6 +135,8 @@ _HOME = {
     "PerExampleDataset": "record.per_example.dataset",
     "PerExampleDropout": "record.per_example.dropout",
     "Point": "core.point",
+    "ReplayCheckpoint": "record.replay.checkpoint",
+    "ReplayError": "errors",
     "Script": "launch",
     "TensorId": "core.tensor_id",
     "Trace": "trace.reader",
@@ -147,6 +157,7 @@ _HOME = {
     "deterministic_runtime": "record.determinism.runtime",
     "divides": "sweep",
     "expect_rng": "assertions",
+    "fast_forward": "record.replay.regenerate",
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
     "on_mesh": "sweep.traits",
@@ -154,6 +165,7 @@ _HOME = {
     "per_example_dropout": "record.per_example.dropout",
     "per_example_generator": "record.per_example.keys",
     "per_example_keys": "record.per_example.keys",
+    "replay_plan": "record.replay.plan",
     "requires": "sweep",
     "trainsafe_fuzz": "fuzz.decorator",
 }

@@ -15,17 +15,20 @@ IMPORTS_TORCH = {
     "Context": True,
     "PerExampleDataset": True,
     "PerExampleDropout": True,
+    "ReplayCheckpoint": True,
     "Trace": True,
     "Traces": True,
     "TrainingCheckpoint": True,
     "consistent_tensor": False,
     "context": False,
     "deterministic_runtime": False,
+    "fast_forward": False,
     "logical_positions": False,
     "logical_tensor": False,
     "per_example_dropout": False,
     "per_example_generator": False,
     "per_example_keys": False,
+    "replay_plan": False,
 }
 
 

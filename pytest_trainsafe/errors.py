@@ -12,6 +12,8 @@
     ├── TrainsafeFailure (AssertionError)    `pytest_trainsafe.assertions`
     ├── GroupFailure                         `pytest_trainsafe.launch`
     ├── TraceError                           a recorded trace that cannot be used
+    ├── ReplayError                          a replay checkpoint that cannot be used
+    │   └── ReplayMismatchError              a replay that draws other numbers than its original
     ├── UnknownAxisError (AttributeError)    an axis that a Point is asked for
     └── AnnotationError, LayoutError, ProgramError and others, each in its stage
 
@@ -58,6 +60,14 @@ class ArgumentTypeError(ArgumentError, TypeError):
 
 class TraceError(TrainsafeError):
     """A trace cannot be used; the message names the file, what is wrong, and what to do."""
+
+
+class ReplayError(TrainsafeError):
+    """A replay checkpoint cannot be used; says which, why, and what to do.  Nothing is loaded."""
+
+
+class ReplayMismatchError(ReplayError):
+    """A replay draws other numbers than its original; the message names the first draw."""
 
 
 class UnknownAxisError(TrainsafeError, AttributeError):

@@ -142,9 +142,15 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Prepares a fuzz test; warns if a marked test passed without comparing anything."""
-    with _fuzzing(item):
-        result = yield
+    """Prepares a fuzz test; warns of tests that compared nothing; notes what was replayed."""
+    try:
+        with _fuzzing(item):
+            result = yield
+    finally:
+        if item.config.stash[SETTINGS].replay is not None:
+            from pytest_trainsafe.runs.replay.replays import attach_notes
+
+            attach_notes(item)
     if _in_use(item.config):
         from pytest_trainsafe.runs.idle import warn_if_idle
 

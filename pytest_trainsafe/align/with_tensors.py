@@ -19,12 +19,7 @@ def with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace
         adopted = copy.copy(rank)
         adopted.tensors = tensors(rank)
         ranks.append(adopted)
-    return Trace(
-        trace.path,
-        trace.manifest,
-        ranks,
-        trace.problems,
-        trace.permuted,
-        trace.renumbered,
-        _payloads=trace._payloads,
-    )
+    made = trace.with_ranks(ranks)
+    made.problems, made._payloads = trace.problems, trace._payloads
+    made.permuted, made.renumbered = trace.permuted, trace.renumbered
+    return made

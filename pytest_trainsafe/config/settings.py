@@ -46,6 +46,8 @@ class Settings:
     `packs` names the packs of invariants that candidates must keep, and `learn` the pack that this
     run learns, "" for none; `root` is the root directory, which has the project's packs in
     `invariants`.
+    `replay` is the folder of a trace whose Run continues from a checkpoint, and the step that
+    failed, None to find it; None replays nothing.
     `profile` is the name of the profile in force, "" for none; its values are in the other fields.
     `adapters`, `judges` and `relations` are the import paths of the project's own framework
     adapters, judges and relations, and `launchers` the names of its own launchers, each with the
@@ -82,6 +84,7 @@ class Settings:
     shard: tuple[int, int] | None = None
     from_plan: str = ""
     github: str = "auto"
+    replay: tuple[str, int | None] | None = None
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()

@@ -243,6 +243,15 @@ OPTIONS = (
         more="without `=NAME` the name is `learned`; [how](learn.md#learning-a-pack)",
     ),
     Option(
+        "replay",
+        "replay",
+        "TRACE[@STEP]",
+        "Run the test that recorded a trace again from the checkpoint before the step that failed",
+        values.parse_replay,
+        text=lambda asked: asked and f"{asked[0]}{'' if asked[1] is None else f'@{asked[1]}'}",
+        more="[how](replay.md#replaying-a-failing-test)",
+    ),
+    Option(
         "localize",
         "localize",
         "SECONDS",

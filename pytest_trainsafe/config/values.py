@@ -106,6 +106,21 @@ def parse_shard(source: str, text: str) -> tuple[int, int]:
     return number, count
 
 
+def parse_replay(source: str, text: str) -> tuple[str, int | None]:
+    """The absolute path of a trace, and the step after its last "@"; None where it names none."""
+    path, at, step = text.rpartition("@")
+    if not (at and re.fullmatch(r"[0-9]{1,15}", step)):
+        path, step = text, ""
+    for folder in (path, os.path.join(path, "trace")):
+        if os.path.isfile(os.path.join(folder, "manifest.json")):
+            return os.path.abspath(folder), int(step) if step else None
+    raise SettingError(
+        f"{source} takes the folder of a trace, such as traces/trainsafe/0001-dp2-float64-run or "
+        f"the same with @3 for step 3, and {shown(path)} is none: it has no manifest.json. Record "
+        "traces with --trainsafe-keep-traces"
+    )
+
+
 def parse_size(source: str, text: str) -> int:
     """Bytes, of a number with a unit."""
     units = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}

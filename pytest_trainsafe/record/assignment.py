@@ -13,7 +13,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Sent to every rank of a group.
 
     `trace` is the folder that the ranks record into, and `replayed` the trace of `spec.replay`,
-    "" for none.  `checkpoint` is the folder of the checkpoint of `spec.resume`.
+    "" for none.  `checkpoint` is the folder of the checkpoint of `spec.resume`.  `checkpoints` is
+    the folder of the Run's replay checkpoints, "" for one beside the trace.
     """
 
     spec: RunSpec
@@ -21,3 +22,4 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     device: Literal["cpu", "cuda"] = "cpu"
     replayed: str = ""
     checkpoint: str = ""
+    checkpoints: str = ""

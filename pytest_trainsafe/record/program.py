@@ -28,6 +28,7 @@ from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.replay.run import RecordedRun, recorded_run
 from pytest_trainsafe.record.training.clipping import listening
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -75,6 +76,9 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
             around.enter_context(recorder.rng.recording())
+            around.enter_context(
+                recorded_run(RecordedRun(assignment, recorder.clock, writer, recorder.rng))
+            )
             around.enter_context(
                 contextlib.nullcontext()
                 if recorder.operators is None

@@ -34,6 +34,10 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         from pytest_trainsafe.report.learn import write_learned
 
         write_learned(reporter, settings, reports)
+    if settings.replay is not None:
+        from pytest_trainsafe.report.replay import write_replays
+
+        write_replays(reporter)
     if not reports:
         return
     from pytest_trainsafe.report.families import families

@@ -23,6 +23,11 @@ def note(item: pytest.Item, traces: Traces) -> None:
     item.stash.setdefault(_GIVEN, []).append(traces)
 
 
+def given_traces(item: pytest.Item) -> list[Traces]:
+    """The Traces that a test received."""
+    return item.stash.get(_GIVEN, [])
+
+
 def warn_if_idle(item: pytest.Item) -> None:
     """Warns if a marked test waited for no Run and therefore compared nothing."""
     from pytest_trainsafe.sweep.product import CELL_FIXTURE
@@ -31,7 +36,7 @@ def warn_if_idle(item: pytest.Item) -> None:
     names = set(getattr(item, "fixturenames", ()))
     if callspec is None or CELL_FIXTURE not in callspec.params or "torchrun_group" in names:
         return
-    given = item.stash.get(_GIVEN, [])
+    given = given_traces(item)
     # A test that uses only the fixture `trainsafe` need not request a Run.
     if any(each.runs.waited for each in given) or (not given and "trainsafe" in names):
         return

@@ -7,6 +7,7 @@ for its ranks.  All tests, processes and later pytest runs share one Run of each
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import glob
 import os
 import shutil
@@ -27,12 +28,15 @@ from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.asked import AskedRuns, Run
 from pytest_trainsafe.runs.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
+from pytest_trainsafe.runs.replay.replays import Replays
+from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, code_of
 from pytest_trainsafe.runs.traces import Traces
@@ -98,6 +102,7 @@ class Session:
             settings.launchers,
         )
         self.leases = Leases(settings.slots)
+        self.replays = Replays(settings.replay)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.board = Board()
@@ -295,6 +300,9 @@ class Session:
             raise
 
     def _make(self, order: _ScheduledRun, device: Device, workdir: Path) -> Run:
+        replayed = self.replays.of(order.spec)
+        if replayed is not None:
+            return self._replay(replayed, order, device, workdir)
         filed = self._filing_key(order, device)
         if self.cache is None or filed is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
@@ -314,9 +322,24 @@ class Session:
             stop=order.stop,
         )
         trace = entry.trace
+        if not self.settings.keep_traces:
+            shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
         if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
         return Run(trace, seconds, filed.digest, entry.reused)
+
+    def _replay(
+        self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
+    ) -> Run:
+        """The Run, of which only the steps after a checkpoint are made anew."""
+        seconds: dict[str, float] = {}
+        trace = workdir / "trace"
+
+        def record(spec: RunSpec) -> None:
+            continued = dataclasses.replace(order, spec=spec)
+            seconds.update(self._record(continued, device, workdir, trace).seconds)
+
+        return Run(self.replays.make(request, order.spec, trace, record), seconds)
 
     def _is_filed(self, spec: RunSpec) -> bool:
         """Whether this Run is stored in the cache."""
@@ -364,6 +387,7 @@ class Session:
             device=device,
             replayed=str(self._replayed(spec.replay)) if spec.replay is not None else "",
             checkpoint=self._checkpoint(spec, workdir),
+            checkpoints=str(workdir / CHECKPOINTS),
         )
         task = Task.of(
             "pytest_trainsafe.record.program:run",

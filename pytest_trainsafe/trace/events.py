@@ -40,6 +40,7 @@ from pytest_trainsafe.trace.facts import (
 from pytest_trainsafe.trace.observed.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
+from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,
@@ -85,6 +86,7 @@ for _built_in in (
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),
     *(CheckpointEvent, TrainingState),
+    *(ReplayCheckpointEvent, RestartEvent),
 ):
     register(_built_in)
 

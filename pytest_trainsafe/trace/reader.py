@@ -200,6 +200,10 @@ class Trace:
             stages.setdefault(rank.coordinates["pp"], {}).update(rank.modules)
         return stand_ins(stages)
 
+    def with_ranks(self, ranks: list[RankTrace]) -> Trace:
+        """The same Run with other events of each rank, whose tensors are read from its files."""
+        return Trace(self.path, self.manifest, ranks)
+
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.
 

@@ -84,6 +84,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         inputs       files and variables ("$NAME") that the program reads
         repeat       0, or 1, 2, ... for the same Run once more
         environ      variables that are set when the ranks' processes start, over those of the test
+        checkpoint   the folder of the replay checkpoint that the program continues from, "" to
+                     train from the start
         sealed       clocks, the process id and os.urandom give the program the same in every Run
         steps        the number of steps that `ctx.steps` gives the program, None for its own
         resume       the checkpoint that the Run saves, or goes on from; None for neither
@@ -122,6 +124,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     repeat: int = 0
     environ: tuple[tuple[str, str], ...] = ()
+    checkpoint: str = ""
     sealed: bool = False
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**48)] | None = None
     resume: Resume | None = None
@@ -164,6 +167,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             how = ", with rewritten values, to find the code at fault"
         elif self.perturbation:
             how = ", under noise of the size of rounding"
+        if self.checkpoint:
+            how += ", replayed from a checkpoint"
         if self.environ:
             how += f", repeated with {' '.join('='.join(pair) for pair in self.environ)}"
         if self.resume is not None:

@@ -259,4 +259,4 @@ def _outputs(trace: Trace) -> Trace:
         replace(rank, tensors={id: e for id, e in rank.tensors.items() if not is_input(id)})
         for rank in trace.ranks
     ]
-    return Trace(trace.path, trace.manifest, ranks)
+    return trace.with_ranks(ranks)

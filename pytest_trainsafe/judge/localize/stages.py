@@ -75,7 +75,7 @@ def _folded(trace: Trace, cut: set[str]) -> Trace:
                 id = msgspec.structs.replace(id, call=0)
             tensors[id] = event
         ranks.append(replace(rank, tensors=tensors))
-    return Trace(trace.path, trace.manifest, ranks)
+    return trace.with_ranks(ranks)
 
 
 def _alike(candidate: Trace, reference: Trace, id: TensorId) -> bool:
@@ -94,7 +94,7 @@ def _without(trace: Trace, odd: set[TensorId]) -> Trace:
         replace(rank, tensors={id: e for id, e in rank.tensors.items() if id not in odd})
         for rank in trace.ranks
     ]
-    return Trace(trace.path, trace.manifest, ranks)
+    return trace.with_ranks(ranks)
 
 
 def stage_of(trace: Trace, id: TensorId) -> int:

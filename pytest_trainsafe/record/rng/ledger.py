@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from threading import current_thread, get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -36,7 +36,6 @@ from pytest_trainsafe.trace.rng.events import (
     Phase,
     UnseenDraws,
 )
-from pytest_trainsafe.trace.writer import RankWriter
 
 #: Draws in modules, of one step, that are written one by one; the others of a line are counted.
 MAX_DRAWS = 4096
@@ -60,10 +59,17 @@ class _Source(NamedTuple):
     stream: str = ""
 
 
+class EventSink(Protocol):
+    """What takes the ledger's events: a trace's writer, or a list of them in memory."""
+
+    def add(self, event: msgspec.Struct) -> None:
+        """Take one event."""
+
+
 class RngLedger:
     """Records the draws of one rank.  `recording` is entered around the program."""
 
-    def __init__(self, writer: RankWriter, clock: Clock) -> None:
+    def __init__(self, writer: EventSink, clock: Clock) -> None:
         self._writer = writer
         self._clock = clock
         self._pid, self._main = os.getpid(), get_ident()
@@ -99,6 +105,31 @@ class RngLedger:
             self._others = self._generators.others()
             yield
             self.boundary()
+
+    @contextmanager
+    def copied(self, sink: EventSink) -> Iterator[None]:
+        """Hand the events that happen until the end to `sink` as well."""
+        self.boundary()
+        writer, self._writer = self._writer, _Both(self._writer, sink)
+        try:
+            yield
+        finally:
+            self.boundary()
+            self._writer = writer
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing until the end: generators are set to other states on purpose."""
+        self.boundary()
+        writer, self._writer = self._writer, _Nowhere()
+        try:
+            yield
+        finally:
+            self._flush()
+            state = torch.default_generator.get_state()
+            self._last.set(state, state_text(state))
+            self._others = self._generators.others()
+            self._writer = writer
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
         """From now on draws are of these modules; `roots` are the parts of the watched model."""
@@ -355,10 +386,27 @@ class RngLedger:
         return self._clock.step is None and any(not root.training for root in self._roots)
 
 
+class _Nowhere:
+    """Takes events and keeps none."""
+
+    def add(self, event: msgspec.Struct) -> None: ...
+
+
+class _Both(NamedTuple):
+    """Two sinks that take the same events."""
+
+    first: EventSink
+    second: EventSink
+
+    def add(self, event: msgspec.Struct) -> None:
+        self.first.add(event)
+        self.second.add(event)
+
+
 class NoLedger:
     """Takes a ledger's place where none is kept: its methods do nothing, and the trace says so."""
 
-    def __init__(self, writer: RankWriter) -> None:
+    def __init__(self, writer: EventSink) -> None:
         writer.add(SWITCHED_OFF)
 
     @contextmanager

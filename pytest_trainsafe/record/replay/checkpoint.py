@@ -1,0 +1,376 @@
+"""ReplayCheckpoint: what a program saves beside its own checkpoint, to continue with equal bits."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ReplayError,
+    TrainsafeWarning,
+)
+from pytest_trainsafe.record.replay import file, first_step
+from pytest_trainsafe.record.replay.checks import (
+    require_one_step,
+    require_ours,
+    require_same_parts,
+    require_valid,
+)
+from pytest_trainsafe.record.replay.file import Header, Segment
+from pytest_trainsafe.record.replay.first_step import Draws
+from pytest_trainsafe.record.replay.generators import Source, sources
+from pytest_trainsafe.record.replay.operations import unrecorded
+from pytest_trainsafe.record.replay.regenerate import KEEP, Calls, Keep, Regenerated
+from pytest_trainsafe.record.replay.run import current_run, unrecorded_draws
+from pytest_trainsafe.record.replay.tree import TreeError, decode, encode
+from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, HeldPart
+
+_Made = TypeVar("_Made")
+
+#: The folder of a checkpoint, in the folder of all: `step-00000120`.
+_FOLDER = "step-{:08d}"
+
+
+class Stateful(Protocol):
+    """What a checkpoint saves the state of: a sampler, a loader, a learning rate schedule."""
+
+    def state_dict(self) -> Any:
+        """The state, of numbers, texts, bytes, tensors, arrays, dicts, lists and tuples."""
+
+    def load_state_dict(self, state: Any) -> object:
+        """Take over a state."""
+
+
+class ReplayCheckpoint:
+    """The state that decides which numbers a program draws next, for one rank.
+
+    Always saved are the default generators of torch (on the CPU, and on CUDA where it is in use),
+    of NumPy, and of Python's `random`.  `program` is a name that tells this program's checkpoints
+    from those of others.  `generators` names further ones: torch.Generator,
+    numpy.random.Generator, random.Random.  `states` names objects with `state_dict` and
+    `load_state_dict`.  `root` is the folder in which `folder` makes one for each step; where a
+    pytest run records the program, it is a folder of that Run.
+
+    Parameters and optimizer states are not saved: they are in the program's own checkpoint.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        *,
+        generators: Mapping[str, Any] | None = None,
+        states: Mapping[str, Stateful] | None = None,
+        root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if type(program) is not str or not program:
+            raise ArgumentTypeError(
+                f"ReplayCheckpoint was given {shown(program)} as program; it takes a name, such as "
+                '"resnet-cifar", which tells its checkpoints from those of other programs'
+            )
+        self.program = program
+        self._named = dict(generators or {})
+        self.states = dict(states or {})
+        self._root = None if root is None else Path(root)
+        self._regenerated: dict[str, Regenerated[Any]] = {}
+        #: A checkpoint whose first step is recorded next, and one by which the next is verified.
+        self._to_record: tuple[Path, str] | None = None
+        self._to_verify: tuple[Path, str] | None = None
+        self._sources()
+        for name, state in self.states.items():
+            if not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
+                raise ArgumentTypeError(
+                    f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; it takes an "
+                    "object with state_dict and load_state_dict"
+                )
+
+    def regenerates(
+        self, name: str, draws: Callable[[], _Made], *, keep: Keep = "last"
+    ) -> Regenerated[_Made]:
+        """`draws` as a function whose calls `fast_forward` can repeat after a restart.
+
+        With `keep="last"` what a call makes replaces what the one before made, as a permutation
+        for each epoch does.  With `keep="all"` each call changes what the others left, as a
+        shuffle in place does.  A checkpoint then has the states before the calls, not the result.
+        """
+        if keep not in KEEP:
+            raise ArgumentError(
+                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; it takes 'last' if a "
+                "call replaces what the one before made, and 'all' if every call counts"
+            )
+        if name in self._regenerated:
+            raise ArgumentError(
+                f"ReplayCheckpoint.regenerates was given the name {shown(name)} twice; each "
+                "function has a name of its own"
+            )
+        made = Regenerated(name, draws, keep, self._sources)
+        self._regenerated[name] = made
+        return made
+
+    # Where.
+
+    def folder(self, step: int) -> Path:
+        """The folder of the checkpoint before `step`, for this and the program's own files."""
+        _require_step("folder", step)
+        run = current_run()
+        root = self._root if run is None else run.root
+        if root is None:
+            raise ArgumentError(
+                "ReplayCheckpoint.folder was called, and this program gave no root; make it with "
+                'ReplayCheckpoint(..., root="checkpoints")'
+            )
+        return root / _FOLDER.format(step)
+
+    def resume_folder(self) -> Path | None:
+        """The checkpoint that pytest replays this Run from; None for a run from the start."""
+        run = current_run()
+        return None if run is None else run.resumed
+
+    # Saving and loading.
+
+    def save(self, folder: str | os.PathLike[str], *, step: int, **counters: int) -> Path:
+        """Save this rank's state in `folder`, beside the program's own checkpoint.
+
+        Call it between two steps, on every rank, after everything that draws and that a restarted
+        program does not repeat.  `step` is the number of the next step, and `counters` are loop
+        counters, such as `epoch=3`.  Returns the file.  Raises ArgumentTypeError for a state that
+        cannot be saved as data.
+        """
+        _require_step("save", step)
+        for name, value in counters.items():
+            if type(value) is not int or not -(2**63) <= value < 2**63:
+                raise ArgumentTypeError(
+                    f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter is an "
+                    "integer of 64 bits. Give other values in states="
+                )
+        with unrecorded() as recorder:
+            path, sizes = self._save(Path(folder), step, counters)
+            if recorder is not None:
+                recorder.saved(self, step, sizes)
+        return path
+
+    def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:
+        """Take over this rank's state from `folder`; returns the counters, with "step".
+
+        Call it last: after the program has loaded its own checkpoint and has made everything that
+        draws while it is made.  Everything is checked before anything is changed, and where a
+        `load_state_dict` raises, the states that were loaded before it are put back.
+        Raises ReplayError for a checkpoint of another program, schema, rank or world size, of
+        other generators or states, of ranks at different steps, and for a damaged one.
+        """
+        folder = Path(folder)
+        rank, world_size = _place()
+        path = file.file_of(folder, rank)
+        header, tensors = file.read(path)
+        require_ours(path, header, self.program, rank, world_size)
+        require_one_step(folder, header)
+        found = self._sources(header.kinds)
+        require_same_parts(path, header, found, self.states, self._regenerated)
+        try:
+            generators = {n: decode(node, tensors) for n, node in header.generators.items()}
+            states = {n: decode(node, tensors) for n, node in header.states.items()}
+            regenerated = {
+                name: [
+                    Calls(s.calls, {g: decode(n, tensors) for g, n in s.states.items()}, s.after)
+                    for s in segments
+                ]
+                for name, segments in header.regenerated.items()
+            }
+        except TreeError as error:
+            raise ReplayError(f"{path} is damaged: {error}. Load an earlier checkpoint") from error
+        require_valid(path, found, generators)
+        for calls in (calls for each in regenerated.values() for calls in each):
+            if set(calls.after) != set(calls.states):
+                raise ReplayError(f"{path} is damaged: calls end with other generators than theirs")
+            require_valid(path, found, calls.states)
+        with unrecorded_draws():
+            self._load_states(path, states)
+            for name, each in regenerated.items():
+                self._regenerated[name].calls = each
+            for name, state in generators.items():
+                found[name].restore(state)
+        self._to_record, self._to_verify = None, (folder, header.hash)
+        run = current_run()
+        if run is not None:
+            run.restarted(header.step, header.hash)
+            for made in self._regenerated.values():
+                made.regenerated = lambda: run.restarted(header.step, header.hash)
+        return {"step": header.step, **header.counters}
+
+    def _save(
+        self, folder: Path, step: int, counters: dict[str, int]
+    ) -> tuple[Path, dict[str, int]]:
+        """The file that was written, and the bytes of each generator and function in it."""
+        rank, world_size = _place()
+        tensors: dict[str, torch.Tensor] = {}
+        found = self._sources()
+        header = Header(
+            program=self.program,
+            world_size=world_size,
+            rank=rank,
+            step=step,
+            counters=counters,
+            kinds={name: source.kind for name, source in found.items()},
+            generators={
+                name: encode(source.read(), f"generators.{name}", tensors)
+                for name, source in found.items()
+            },
+            states={
+                name: encode(state.state_dict(), f"states.{name}", tensors)
+                for name, state in self.states.items()
+            },
+            regenerated={
+                name: [
+                    Segment(
+                        calls.count,
+                        {
+                            generator: encode(state, f"regenerated.{name}.{i}.{generator}", tensors)
+                            for generator, state in calls.states.items()
+                        },
+                        calls.after,
+                    )
+                    for i, calls in enumerate(made.calls)
+                ]
+                for name, made in self._regenerated.items()
+            },
+        )
+        header = file.write(folder, header, tensors)
+        self._to_record = folder, header.hash
+        path = file.file_of(folder, rank)
+        regenerated = _parts("regenerated", header.regenerated, tensors)
+        run = current_run()
+        if run is not None:
+            own = folder.parent == run.root and bool(re.fullmatch(r"step-\d{8}", folder.name))
+            run.saved(
+                ReplayCheckpointEvent(
+                    step,
+                    folder.name if own else "",
+                    header.hash,
+                    path.stat().st_size,
+                    _parts("generators", header.generators, tensors),
+                    _parts("states", header.states, tensors),
+                    tuple(
+                        HeldPart(name, part.bytes, sum(calls.count for calls in made.calls))
+                        for (name, made), part in zip(
+                            self._regenerated.items(), regenerated, strict=True
+                        )
+                    ),
+                    tuple(counters),
+                )
+            )
+        parts = (*_parts("generators", header.generators, tensors), *regenerated)
+        return path, {part.name: part.bytes for part in parts}
+
+    @contextmanager
+    def first_step(self) -> Iterator[None]:
+        """Enter it around every step: verifies the first step after `load`.
+
+        The first step after `save` is recorded, with every random number that it draws, in the
+        checkpoint's folder; the first one after `load` must draw the same.  Other steps cost
+        nothing.  Raises ReplayMismatchError, which names the first draw that differs, and warns
+        where the original ended at the checkpoint, so that there is nothing to compare with.
+        """
+        record, verify = self._to_record, self._to_verify
+        if record is None and verify is None:
+            yield
+            return
+        draws = Draws()
+        try:
+            with first_step.recorded(draws):
+                yield
+        except Exception:
+            self._end_first_step(draws, finished=False)
+            raise
+        self._end_first_step(draws, finished=True)
+
+    def _end_first_step(self, draws: Draws, *, finished: bool) -> None:
+        record, verify = self._to_record, self._to_verify
+        self._to_record = self._to_verify = None
+        rank, found = _place()[0], self._sources()
+        if verify is not None:
+            folder, digest = verify
+            original = first_step.read(first_step.file_of(folder, rank), digest)
+            if original is None:
+                warnings.warn(
+                    f"the first step after loading {folder} is not verified: the run that saved it "
+                    "made no step after it in `with replay.first_step():`",
+                    TrainsafeWarning,
+                    stacklevel=5,
+                )
+            else:
+                replayed = first_step.step_of(digest, draws, found, finished=finished)
+                first_step.require_same(original, replayed, folder)
+        if record is not None:
+            folder, digest = record
+            step = first_step.step_of(digest, draws, found, finished=finished)
+            first_step.write(first_step.file_of(folder, rank), step)
+
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The generators that the program gave."""
+        return self._named
+
+    # What is checked.
+
+    def _sources(self, kinds: Mapping[str, str] | None = None) -> dict[str, Source]:
+        if any(name.startswith("torch cuda:") for name in kinds or ()) and (
+            torch.cuda.is_available()
+        ):
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+        return sources(self._named)
+
+    def _load_states(self, path: Path, states: Mapping[str, Any]) -> None:
+        before: dict[str, Any] = {}
+        for name, state in states.items():
+            try:
+                before[name] = self.states[name].state_dict()
+                self.states[name].load_state_dict(state)
+            except Exception as error:
+                for done, old in before.items():
+                    self.states[done].load_state_dict(old)
+                raise ReplayError(
+                    f"{path}: {name!r} cannot take its saved state "
+                    f"({type(error).__name__}: {error}). Nothing was loaded"
+                ) from error
+
+
+def _place() -> tuple[int, int]:
+    """The rank of this process and the size of its world."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _require_step(method: str, step: object) -> None:
+    if type(step) is not int or not 0 <= step <= 2**48:
+        raise ArgumentTypeError(
+            f"ReplayCheckpoint.{method} was given {shown(step)} as step; it takes the number of "
+            "the next step, counted from 0"
+        )
+
+
+def _parts(
+    group: str, names: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+) -> tuple[HeldPart, ...]:
+    """The bytes of the tensors below each name of a group."""
+    return tuple(
+        HeldPart(
+            name,
+            sum(
+                tensor.nbytes
+                for key, tensor in tensors.items()
+                if key == f"{group}.{name}" or key.startswith(f"{group}.{name}.")
+            ),
+        )
+        for name in names
+    )

@@ -1,0 +1,95 @@
+"""Checks a checkpoint that was read, before anything of it is loaded.
+
+Called by `ReplayCheckpoint.load`.  Each check raises ReplayError, which names the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.errors import ReplayError
+from pytest_trainsafe.record.replay import file
+from pytest_trainsafe.record.replay.file import Header
+from pytest_trainsafe.record.replay.generators import Source
+
+
+def require_ours(path: Path, header: Header, program: str, rank: int, world_size: int) -> None:
+    """Raise unless the checkpoint is of this program, this rank and this number of ranks."""
+    if header.program != program:
+        raise ReplayError(
+            f"{path} is a checkpoint of the program {shown(header.program)}, and this is "
+            f"{shown(program)}. Load a checkpoint of this program"
+        )
+    if header.world_size != world_size:
+        raise ReplayError(
+            f"{path} was saved with world size {header.world_size}, and this is world size "
+            f"{world_size}: random streams belong to ranks. Start as many ranks as saved it"
+        )
+    if header.rank != rank:
+        raise ReplayError(
+            f"{path} is of rank {header.rank}, and this is rank {rank}: the file was renamed. "
+            "Save the checkpoint again"
+        )
+
+
+def require_one_step(folder: Path, header: Header) -> None:
+    """Raise unless the files of all ranks that this rank can see are of the same step."""
+    for other in range(header.world_size):
+        path = file.file_of(folder, other)
+        step = header.step if other == header.rank else file.step_of(path)
+        if step not in (None, header.step):
+            raise ReplayError(
+                f"{path} is of step {step}, and that of rank {header.rank} of step "
+                f"{header.step}: not all ranks finished saving. Load an earlier checkpoint"
+            )
+
+
+def require_same_parts(
+    path: Path,
+    header: Header,
+    found: Mapping[str, Source],
+    states: Iterable[str],
+    regenerated: Iterable[str],
+) -> None:
+    """Raise unless the checkpoint has the generators, states and functions of this program."""
+    kinds = {name: source.kind for name, source in found.items()}
+    held: dict[str, tuple[Iterable[str], Iterable[str]]] = {
+        "generators": (header.kinds, kinds),
+        "states": (header.states, states),
+        "regenerated functions": (header.regenerated, regenerated),
+    }
+    if set(header.generators) != set(header.kinds):
+        raise ReplayError(f"{path} is damaged: its generators have no kinds")
+    for what, (saved, own) in held.items():
+        if missing := sorted(set(saved) - set(own)):
+            raise ReplayError(
+                f"{path} has the {what} {listing(missing)}, which this program did not give "
+                "to ReplayCheckpoint. Give the same ones as the program that saved it"
+            )
+        # A GPU that came into use later was not drawn from when the checkpoint was saved.
+        given = {name for name in own if not name.startswith("torch cuda:")}
+        if new := sorted(given - set(saved)):
+            raise ReplayError(
+                f"{path} has none of the {what} {listing(new)}, which this program gives to "
+                "ReplayCheckpoint: it is a checkpoint of an earlier version. Run from the start"
+            )
+    for name, kind in kinds.items():
+        if header.kinds.get(name, kind) != kind:
+            raise ReplayError(
+                f"{path} has the generator {shown(name)} of the kind {header.kinds[name]}, and "
+                f"this program's is of the kind {kind}"
+            )
+
+
+def require_valid(path: Path, found: Mapping[str, Source], states: Mapping[str, Any]) -> None:
+    """Raise unless the generators can be set to these states."""
+    for name, state in states.items():
+        fault = "there is no such generator" if name not in found else found[name].fault(state)
+        if fault:
+            raise ReplayError(
+                f"{path}: the generator {shown(name)} cannot take the saved state ({fault}). "
+                "Load it with the releases of torch and NumPy that saved it"
+            )

@@ -1,0 +1,173 @@
+"""Writes and reads the file in which a replay checkpoint keeps the state of one rank.
+
+The file has the safetensors format.  Its metadata has one entry, the header as JSON, whose hash
+covers the header and every tensor.  It is written beside its final name and renamed, so that a
+file with that name is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import safetensors
+import safetensors.torch
+import torch
+import xxhash
+
+from pytest_trainsafe.core.untrusted import MALFORMED, open_file, read_file, shown
+from pytest_trainsafe.errors import ReplayError
+from pytest_trainsafe.trace.schema import MAX_RANKS
+
+FORMAT = "pytest-trainsafe replay checkpoint"
+SCHEMA = 1
+
+#: The most bytes of a rank's file: loaders may keep a shuffle buffer in their state.
+MAX_BYTES = 2**32
+
+#: The longest header of the format.
+_MAX_HEADER = 100_000_000
+
+_ENTRY = "trainsafe"
+_LENGTH = struct.Struct("<Q")
+
+Counter = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Calls in a row that drew one after the other: see `regenerate`.
+
+    `states` has the states at the first call of the generators that were drawn from, and `after`
+    the ledger's texts of their states after the last.
+    """
+
+    calls: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+    states: dict[str, Any]
+    after: dict[str, str]
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank's file says of itself; the states in it are the plain data of `tree`."""
+
+    format: str = FORMAT
+    schema: int = SCHEMA
+    program: str
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)]
+    rank: Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    counters: dict[str, Counter]
+    kinds: dict[str, str]
+    generators: dict[str, Any]
+    states: dict[str, Any]
+    regenerated: dict[str, list[Segment]]
+    hash: str = ""
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """The file of one rank in the folder of a checkpoint."""
+    return folder / f"replay-rank{rank}.safetensors"
+
+
+def write(folder: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> Header:
+    """Write a rank's file; returns the header with its hash."""
+    header = msgspec.structs.replace(header, hash="")
+    header = msgspec.structs.replace(header, hash=_hash(header, tensors))
+    text = msgspec.json.encode(header).decode()
+    content = safetensors.torch.save(dict(tensors), metadata={_ENTRY: text})
+    replace_file(file_of(folder, header.rank), content)
+    return header
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that another process sees either all of it or what was there before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
+    """The header and the tensors of a rank's file, whose hash is right.
+
+    Raises ReplayError for a file that is missing, damaged, of another kind or another schema.
+    """
+    try:
+        data = read_file(path, max_bytes=MAX_BYTES)
+    except OSError as error:
+        raise ReplayError(
+            f"{path} cannot be read ({error.strerror}): this is no folder that "
+            "ReplayCheckpoint.save wrote to on this rank. Give the folder of a checkpoint"
+        ) from error
+    header = _header(path, data)
+    try:
+        tensors = safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise _damaged(path, shown(error)) from error
+    if header.hash != _hash(msgspec.structs.replace(header, hash=""), tensors):
+        raise _damaged(path, "its content does not have the recorded hash")
+    return header, tensors
+
+
+def step_of(path: Path) -> int | None:
+    """The step of another rank's file; None where there is no such file in sight."""
+    try:
+        with os.fdopen(open_file(path), "rb") as file:
+            [length] = _LENGTH.unpack(file.read(_LENGTH.size))
+            data = _LENGTH.pack(length) + file.read(min(length, _MAX_HEADER))
+    except (OSError, struct.error):
+        return None
+    return _header(path, data).step
+
+
+def _header(path: Path, data: bytes) -> Header:
+    try:
+        [length] = _LENGTH.unpack_from(data)
+        metadata = msgspec.json.decode(data[_LENGTH.size : _LENGTH.size + length])["__metadata__"]
+        text = metadata[_ENTRY]
+        head = msgspec.json.decode(text)
+        known = head["format"] == FORMAT
+    except (*MALFORMED, struct.error, KeyError, TypeError) as error:
+        raise ReplayError(
+            f"{path} is not a replay checkpoint, or is damaged: it has no header of one. Give a "
+            "folder that ReplayCheckpoint.save wrote, or an earlier checkpoint"
+        ) from error
+    if not known:
+        raise ReplayError(f"{path} is not a replay checkpoint: it has the header of another format")
+    if head.get("schema") != SCHEMA:
+        found = shown(head.get("schema"), 40)
+        raise ReplayError(
+            f"{path} has schema {found}, and this pytest-trainsafe reads schema {SCHEMA}. Load it "
+            "with the release that saved it, or run from the start"
+        )
+    try:
+        return msgspec.json.decode(text, type=Header)
+    except MALFORMED as error:
+        raise _damaged(path, shown(error)) from error
+
+
+def _damaged(path: Path, why: str) -> ReplayError:
+    return ReplayError(f"{path} is damaged: {why}. Load an earlier checkpoint, or save it again")
+
+
+def _hash(header: Header, tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = xxhash.xxh3_128(msgspec.json.encode(header, order="deterministic"))
+    for name in sorted(tensors):
+        tensor = tensors[name].contiguous()
+        digest.update(f"{name}\0{tensor.dtype}{tuple(tensor.shape)}".encode())
+        if tensor.numel():
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

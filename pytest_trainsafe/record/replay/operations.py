@@ -1,0 +1,372 @@
+"""Records the key operations of a training program: which tensors and generators each one uses.
+
+This is the trace on which `plan` finds out what a checkpoint must hold (DETrain, section 4).  A
+variable is the memory of a tensor, or a generator.  What NumPy and Python hold is not seen, except
+for their random draws.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves
+from torch.utils.data import sampler
+
+from pytest_trainsafe.errors import ArgumentError
+from pytest_trainsafe.record.rng import frames
+from pytest_trainsafe.record.rng.functions import Functions
+from pytest_trainsafe.record.rng.generators import Generators, generator_of
+from pytest_trainsafe.record.rng.states import NumpyState
+from pytest_trainsafe.trace.rng.events import LedgerGap
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+
+#: Operators that replace all of the tensor that they are called on.
+_REPLACING = frozenset(
+    {
+        *("copy_", "fill_", "zero_", "set_", "bernoulli_", "cauchy_", "exponential_"),
+        *("geometric_", "log_normal_", "normal_", "random_", "uniform_"),
+    }
+)
+
+#: The most operations of a program that is analysed: a few steps of a small model.
+MAX_OPERATIONS = 200_000
+
+
+@dataclass(slots=True)
+class Variable:
+    """The memory of a tensor, or a generator, which has a name."""
+
+    bytes: int
+    text: str
+    generator: str = ""
+    parameter: bool = False
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation: the variables it reads, replaces, and changes.
+
+    `shows` says that Python sees the result.  `regenerating` names the function of
+    `ReplayCheckpoint.regenerates` that ran it.
+    """
+
+    name: str
+    line: str
+    reads: frozenset[int] = frozenset()
+    replaces: frozenset[int] = frozenset()
+    changes: frozenset[int] = frozenset()
+    shows: bool = False
+    regenerating: str = ""
+
+
+@dataclass(slots=True)
+class SavedAt:
+    """A ReplayCheckpoint that was saved after `operations` operations and `steps` steps.
+
+    `states` has the variables that its states hold, by their names, and `generators` the
+    variables of generators; `untraced` names generators that no recorded operation draws from.
+    `sizes` has the bytes that it takes for a regenerated value, or for a generator.
+    """
+
+    program: str
+    step: int
+    operations: int
+    steps: int
+    states: Mapping[int, str]
+    generators: frozenset[int]
+    untraced: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+
+@dataclass(slots=True)
+class Recording:
+    """The key operations of a program, in the order of time.
+
+    `steps` has the number of operations at the end of each optimizer step, and `files` what
+    torch.save wrote: the number of operations by then, and the variables by their names.
+    `unsaved` has the lines that made generators of NumPy's which were drawn from after the last
+    checkpoint, and are not in it.
+    """
+
+    variables: list[Variable] = field(default_factory=list)
+    operations: list[Operation] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    checkpoints: list[SavedAt] = field(default_factory=list)
+    files: list[tuple[int, Mapping[int, str]]] = field(default_factory=list)
+    unsaved: list[str] = field(default_factory=list)
+
+
+class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Fills a Recording while it is entered through `recording`."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made = Recording()
+        #: The function that is being regenerated, and whether nothing is recorded.
+        self.regenerating, self.paused = "", False
+        #: The regenerated function that returned an iterator last: samplers draw lazily for it.
+        self.iterating = ""
+        self._numpy: list[tuple[Any, str, NumpyState]] = []
+        self._unsaved: list[tuple[str, NumpyState, str]] = []
+        # A weak reference keeps the address of the memory's owner from being used again.
+        self._known: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._generators: dict[object, int] = {}
+        self._names = Generators()
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording]:
+        """Record until the end."""
+        global _current
+        save = torch.save
+
+        def saving(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            self.made.files.append((len(self.made.operations), self._named(obj, "")))
+            return save(obj, *args, **kwargs)
+
+        with ExitStack() as around:
+            around.enter_context(mock.patch.object(torch, "save", saving))
+            around.enter_context(Functions(self._function, self._numpy_made).installed())
+            hook = register_optimizer_step_post_hook(self._stepped)
+            around.callback(hook.remove)
+            around.enter_context(self)
+            before, _current = _current, self
+            try:
+                yield self.made
+            finally:
+                _current = before
+                drawn = [line for line, state, text in self._unsaved if state.read() != text]
+                self.made.unsaved = drawn
+
+    def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
+        """A ReplayCheckpoint has been saved."""
+        made = self.made
+        states = {name: state.state_dict() for name, state in replay.states.items()}
+        generators, untraced = set(), dict(replay.named)
+        for name, generator in replay.named.items():
+            number = self._generators.get(_key_of(generator), -1)
+            if number >= 0:
+                generators.add(number)
+                made.variables[number].text = f"generator {name!r}"
+                del untraced[name]
+        # Default generators are always saved.
+        generators |= {n for key, n in self._generators.items() if isinstance(key, str)}
+        held = {id(generator) for generator in replay.named.values()}
+        self._unsaved = [
+            (line, state, state.read())
+            for generator, line, state in self._numpy
+            if id(generator) not in held
+        ]
+        made.checkpoints.append(
+            SavedAt(
+                replay.program,
+                step,
+                len(made.operations),
+                len(made.steps),
+                self._named(states, "states"),
+                frozenset(generators),
+                tuple(untraced),
+                sizes,
+            )
+        )
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        result = func(*args, **kwargs)
+        if self.paused or func.namespace == "profiler":
+            return result
+        changed = self._changed(func, args, kwargs)
+        given = {number: t for t in _tensors((args, kwargs)) if (number := self._number(t)) >= 0}
+        after = {self._number(tensor) for tensor in _tensors(result)} - {-1}
+        new = frozenset(after - given.keys())
+        generator = self._drawn_from(func, args, kwargs)
+        name = str(func).removeprefix("aten.")
+        shows = "_local_scalar_dense" in name
+        if not (new or changed or generator or shows):
+            return result  # a view
+        whole = name.partition(".")[0] in _REPLACING and all(
+            given[number].nbytes >= self.made.variables[number].bytes for number in changed
+        )
+        reads = frozenset(given) - (changed if whole else frozenset())
+        self._add(
+            Operation(
+                name,
+                "",
+                reads,
+                new | (changed if whole else frozenset()),
+                (frozenset() if whole else changed) | generator,
+                shows,
+            )
+        )
+        return result
+
+    def _add(self, operation: Operation) -> None:
+        if len(self.made.operations) >= MAX_OPERATIONS:
+            raise ArgumentError(
+                f"replay_plan was given a program of more than {MAX_OPERATIONS} operations; give "
+                "it a few steps of a small model, which use the same variables"
+            )
+        place = frames.place((), skip=3)
+        operation.line = place.user or place.at
+        operation.regenerating = self.regenerating
+        if self.iterating and not self.regenerating and _in_sampler():
+            operation.regenerating = self.iterating
+        self.made.operations.append(operation)
+
+    def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+        """The variables that an operator writes in place."""
+        changed: set[int] = set()
+        for number, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            changed.update(self._number(tensor) for tensor in _tensors(value))
+        return frozenset(changed - {-1})
+
+    def _drawn_from(
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> frozenset[int]:
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return frozenset()
+        generator = generator_of(tuple(args), dict(kwargs))
+        if generator is None or isinstance(generator, LedgerGap):
+            return frozenset()
+        default = generator is torch.default_generator
+        place = frames.place((), skip=3)
+        name = self._names.name(generator, place.user or place.at)
+        key: object = name if default or name.startswith("torch cuda") else _key_of(generator)
+        return frozenset({self._generator(key, name, generator)})
+
+    def _generator(self, key: object, name: str, held: object) -> int:
+        if key not in self._generators:
+            self._generators[key] = len(self.made.variables)
+            size = 5056 if isinstance(held, torch.Generator) else 2500
+            self.made.variables.append(Variable(size, f"generator {name}", generator=name))
+        return self._generators[key]
+
+    def _function(self, generator: str, name: str, call: Any) -> Any:
+        number = self._generator(generator, generator, None)
+        if not self.paused:
+            self._add(Operation(name, "", changes=frozenset({number}), shows=True))
+        return call()
+
+    def _numpy_made(self, generator: Any) -> None:
+        place = frames.place((), skip=3)
+        bits = generator.bit_generator
+        self._numpy.append((generator, place.user or place.at, NumpyState(bits)))
+
+    def _stepped(self, *_: object) -> None:
+        self.made.steps.append(len(self.made.operations))
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        """The variable of a tensor; -1 for one without memory of its own."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            return -1
+        key = storage._cdata
+        known = self._known.get(key)
+        if known is None:
+            shape = "x".join(map(str, tensor.shape)) or "scalar"
+            text = f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
+            self._known[key] = (
+                len(self.made.variables),
+                StorageWeakRef(storage),  # type: ignore[no-untyped-call]
+            )
+            self.made.variables.append(Variable(storage.nbytes(), text))
+        number = self._known[key][0]
+        if isinstance(tensor, nn.Parameter):
+            self.made.variables[number].parameter = True
+        return number
+
+    def _named(self, values: Any, prefix: str) -> dict[int, str]:
+        """The variables of the tensors in some containers, by their path."""
+        found = {}
+        for path, value in tree_flatten_with_path(values)[0]:
+            if isinstance(value, torch.Tensor) and (number := self._number(value)) >= 0:
+                keys = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
+                found[number] = ".".join(filter(None, [prefix, *keys]))
+        return found
+
+
+_current: OperationRecorder | None = None
+
+
+def current_recorder() -> OperationRecorder | None:
+    """The recorder of the program that is being analysed; None outside of `replay_plan`."""
+    return _current
+
+
+@contextmanager
+def unrecorded() -> Iterator[OperationRecorder | None]:
+    """Keep the operations until the end out of the recording: they are not the program's."""
+    recorder = _current
+    if recorder is None:
+        yield None
+        return
+    before, recorder.paused = recorder.paused, True
+    try:
+        yield recorder
+    finally:
+        recorder.paused = before
+
+
+@contextmanager
+def regenerating(name: str) -> Iterator[None]:
+    """Mark the operations until the end as those of a regenerated function."""
+    recorder = _current
+    if recorder is None:
+        yield
+        return
+    before, recorder.regenerating = recorder.regenerating, name
+    try:
+        yield
+    finally:
+        recorder.regenerating = before
+
+
+def returned(name: str, made: object) -> None:
+    """A regenerated function has returned `made`."""
+    if _current is not None and hasattr(made, "__next__"):
+        _current.iterating = name
+
+
+def _in_sampler() -> bool:
+    """Whether one of torch's samplers is running."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_filename == sampler.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _key_of(generator: Any) -> object:
+    return generator._cdata if isinstance(generator, torch.Generator) else None  # type: ignore[attr-defined]
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    found = []
+    for value in tree_leaves(values):
+        local = getattr(value, "_local_tensor", value)
+        if isinstance(local, torch.Tensor) and not local.is_meta:
+            found.append(local)
+    return found

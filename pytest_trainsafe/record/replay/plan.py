@@ -1,0 +1,287 @@
+"""What a checkpoint must hold, found by DETrain's dependence analysis, as a plan for the user.
+
+A variable is needed at the checkpoint if an operation after it reads the variable before another
+one replaces it, and if the result reaches a parameter or Python.  A needed variable that is not in
+the checkpoint is saved, drawn again from the states of its generators, or computed again by the
+program's start; which of these, its definition before the checkpoint decides.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.record.replay.operations import (
+    Operation,
+    OperationRecorder,
+    Recording,
+    SavedAt,
+    Variable,
+)
+
+Action = Literal["save", "regenerate", "recompute"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """How a restarted program gets one thing that it needs.
+
+    `missing` says that the program does not yet do what the row says; `reason` says what to do.
+    """
+
+    action: Action
+    what: str
+    bytes: int
+    reason: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What a restart from a checkpoint of `program` needs, as `str(plan)` shows it."""
+
+    program: str
+    step: int
+    rows: tuple[PlanRow, ...]
+
+    @property
+    def missing(self) -> tuple[PlanRow, ...]:
+        """What neither the checkpoint nor the program's start provides."""
+        return tuple(row for row in self.rows if row.missing)
+
+    def __str__(self) -> str:
+        head = f"replay plan of {self.program!r} for the checkpoint before step {self.step}"
+        rows = [
+            ("MISSING" if row.missing else "", row.action, row.what, f"{row.bytes}", row.reason)
+            for row in (*self.missing, *(row for row in self.rows if not row.missing))
+        ]
+        table = [("", "action", "what", "bytes", "reason"), *rows]
+        widths = [max(len(row[column]) for row in table) for column in range(4)]
+        lines = [
+            "  ".join((*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[4])).rstrip()
+            for row in table
+        ]
+        count = len(self.missing)
+        end = (
+            "complete, as far as tensors and generators show; state that Python and NumPy hold is "
+            "not traced"
+            if not count
+            else f"{count} missing: a restart would not continue as the original does"
+        )
+        return "\n".join([head, "", *(f"  {line}" for line in lines), "", end])
+
+
+def replay_plan(train: Callable[[], object]) -> ReplayPlan:
+    """What a restart of a program needs, and whether its ReplayCheckpoint provides it.
+
+    `train` runs a few steps of the program, on few and small data, saves one ReplayCheckpoint
+    among them, and takes at least one optimizer step after it.  What `torch.save` writes of nested
+    dicts and lists counts as the program's own checkpoint, if it was not changed between the two.
+    Raises ArgumentError if there is no checkpoint, or no step before and after it.
+    """
+    if not callable(train):
+        raise ArgumentTypeError(
+            f"replay_plan was given {shown(train)}; it takes a function that trains a few steps"
+        )
+    with OperationRecorder().recording() as recording:
+        train()
+    return plan_of(recording)
+
+
+def plan_of(recording: Recording) -> ReplayPlan:
+    """The plan for the last checkpoint that a step follows."""
+    fitting = [c for c in recording.checkpoints if 0 < c.steps < len(recording.steps)]
+    if not fitting:
+        raise ArgumentError(
+            f"replay_plan was given a program that saved {len(recording.checkpoints)} "
+            "ReplayCheckpoints, none of them between two optimizer steps; save one after some "
+            "steps, and train on for a step or more"
+        )
+    checkpoint = fitting[-1]
+    return ReplayPlan(checkpoint.program, checkpoint.step, tuple(_rows(recording, checkpoint)))
+
+
+def _rows(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
+    before = recording.operations[: checkpoint.operations]
+    needed = _needed(recording, checkpoint)
+    own = _in_files(recording, checkpoint)
+    started = recording.steps[0]
+    rows: list[PlanRow] = []
+    saved_bytes = 0
+    saved_names: list[str] = []
+    for number in sorted(needed):
+        variable = recording.variables[number]
+        if variable.generator:
+            rows.append(_generator_row(variable, number in checkpoint.generators))
+        elif number in own:
+            saved_bytes, saved_names = saved_bytes + variable.bytes, [*saved_names, own[number]]
+        elif number in checkpoint.states:
+            what = checkpoint.states[number]
+            rows.append(PlanRow("save", what, variable.bytes, "given in states="))
+        else:
+            rows.append(_tensor_row(recording, checkpoint, number, before, started))
+    for name in checkpoint.untraced:
+        reason = "given in generators=; its draws are not traced"
+        rows.append(PlanRow("save", f"generator {name!r}", checkpoint.sizes[name], reason))
+    for line in recording.unsaved:
+        variable = Variable(0, f"numpy.random.Generator of {_short(line)}")
+        rows.append(_generator_row(variable, saved=False))
+    if saved_names:
+        more = f" and {len(saved_names) - 1} more" if len(saved_names) > 1 else ""
+        reason = "in the program's own checkpoint (torch.save)"
+        rows.insert(0, PlanRow("save", f"{saved_names[0]}{more}", saved_bytes, reason))
+    return [*_merged(rows), *_held_by_python(recording, checkpoint)]
+
+
+def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
+    """The variables whose value at the checkpoint reaches a parameter or Python after it."""
+    needed = {n for n, variable in enumerate(recording.variables) if variable.parameter}
+    for operation in reversed(recording.operations[checkpoint.operations :]):
+        made = operation.replaces | operation.changes
+        if not (operation.shows or made & needed):
+            continue
+        needed -= operation.replaces
+        needed |= operation.reads | operation.changes
+    return needed
+
+
+def _in_files(recording: Recording, checkpoint: SavedAt) -> Mapping[int, str]:
+    """What torch.save wrote that has the value of the checkpoint, by name."""
+    found: dict[int, str] = {}
+    for number, names in recording.files:
+        first, last = sorted((number, checkpoint.operations))
+        changed = {
+            variable
+            for operation in recording.operations[first:last]
+            for variable in operation.replaces | operation.changes
+        }
+        found |= {variable: name for variable, name in names.items() if variable not in changed}
+    return found
+
+
+def _generator_row(variable: Variable, saved: bool) -> PlanRow:
+    if saved:
+        reason = "drawn from after the checkpoint"
+        return PlanRow("save", variable.text, variable.bytes, reason)
+    reason = "drawn from after the checkpoint; give it in ReplayCheckpoint(generators=...)"
+    return PlanRow("save", variable.text, variable.bytes, reason, missing=True)
+
+
+def _tensor_row(
+    recording: Recording,
+    checkpoint: SavedAt,
+    number: int,
+    before: list[Operation],
+    started: int,
+) -> PlanRow:
+    """The row of a needed tensor that is in no file, by how it came to its value."""
+    variable = recording.variables[number]
+    slice_, trained = _definition(recording, number, before)
+    last = max(slice_, default=-1)
+    line = _short(before[last].line) if slice_ else ""
+    what = f"{variable.text} of {line}" if line else variable.text
+    late = [before[index] for index in slice_ if index >= started]
+    drawn = sorted(
+        {
+            recording.variables[changed].generator
+            for index in slice_
+            for changed in before[index].changes
+            if recording.variables[changed].generator
+        }
+    )
+    if not slice_:
+        reason = "made by NumPy or Python, which are not traced: make it in the same way"
+        return PlanRow("recompute", what, variable.bytes, reason)
+    if not late:
+        seeds = f", with {' and '.join(drawn)} seeded as before" if drawn else ""
+        reason = f"made before the first step{seeds}, and unchanged since"
+        return PlanRow("recompute", what, variable.bytes, reason)
+    names = {operation.regenerating for operation in late}
+    if "" not in names:
+        name = ", ".join(sorted(names))
+        size = sum(checkpoint.sizes.get(each, 0) for each in names)
+        reason = f"fast_forward of {name!r} draws the {variable.bytes} bytes again"
+        return PlanRow("regenerate", what, size, reason)
+    unregistered = [operation for operation in late if not operation.regenerating]
+    line = _short(unregistered[-1].line)
+    if drawn and not trained:
+        reason = (
+            f"drawn at {line} from {' and '.join(drawn)}; pass the function that draws it to "
+            "ReplayCheckpoint.regenerates, and to fast_forward after load"
+        )
+        return PlanRow("regenerate", what, variable.bytes, reason, missing=True)
+    cause = "training changes it" if trained else "it changes"
+    reason = f"{cause} at {line}; save it with the model, or give its owner in states="
+    return PlanRow("save", what, variable.bytes, reason, missing=True)
+
+
+def _definition(
+    recording: Recording, number: int, before: list[Operation]
+) -> tuple[list[int], bool]:
+    """The operations that made a variable's value, last first, and whether parameters did."""
+    wanted, found, trained = {number}, [], False
+    for index in range(len(before) - 1, -1, -1):
+        operation = before[index]
+        if not (operation.replaces | operation.changes) & wanted:
+            continue
+        found.append(index)
+        wanted -= operation.replaces
+        inputs = operation.reads | operation.changes
+        trained |= any(recording.variables[each].parameter for each in inputs)
+        wanted |= {each for each in inputs if not recording.variables[each].generator}
+    return found, trained
+
+
+def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
+    """Draws between steps whose results Python holds, made before the checkpoint and not after.
+
+    Whether a later step still uses them is not traced.
+    """
+    operations = recording.operations
+    end = recording.steps[checkpoint.steps]
+    again = {o.line for o in operations[checkpoint.operations : end] if _draws(recording, o)}
+    read = {number for operation in operations for number in operation.reads}
+    shown_: set[int] = {n for o in operations if o.shows for n in o.reads}
+    rows = {}
+    for index in range(recording.steps[0], checkpoint.operations):
+        operation = operations[index]
+        drawn = _draws(recording, operation)
+        if not drawn or operation.regenerating or operation.line in again:
+            continue
+        results = {n for n in operation.replaces if not recording.variables[n].generator}
+        if not operation.shows and results & read - shown_:
+            continue  # a tensor, which is followed
+        line = _short(operation.line)
+        rows[operation.line] = PlanRow(
+            "regenerate",
+            f"{operation.name} of {line}",
+            0,
+            f"drawn from {drawn} and held by Python, which is not traced; if a later step uses it, "
+            "pass the function that draws it to ReplayCheckpoint.regenerates",
+            missing=True,
+        )
+    return list(rows.values())
+
+
+def _draws(recording: Recording, operation: Operation) -> str:
+    """The generator that an operation draws from, "" for none."""
+    names = (recording.variables[number].generator for number in operation.changes)
+    return next(filter(None, names), "")
+
+
+def _merged(rows: list[PlanRow]) -> list[PlanRow]:
+    """Rows of one line and reason as one."""
+    merged: dict[tuple[object, ...], PlanRow] = {}
+    for row in rows:
+        key = row.action, row.what, row.reason, row.missing
+        size = row.bytes + (merged[key].bytes if key in merged else 0)
+        merged[key] = PlanRow(row.action, row.what, size, row.reason, row.missing)
+    return list(merged.values())
+
+
+def _short(line: str) -> str:
+    return excerpt(os.path.basename(line)) if line else "an unknown line"

@@ -1,0 +1,85 @@
+"""The Run that this process records, as replay checkpoints see it.
+
+A program that is not recorded has none: its checkpoints then go where it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
+from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, RestartEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: The folder of a Run's checkpoints, beside its trace.
+CHECKPOINTS = "checkpoints"
+
+_current: RecordedRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """What a ReplayCheckpoint uses of the Run that is being recorded."""
+
+    assignment: Assignment
+    clock: Clock
+    writer: RankWriter
+    rng: RngLedger | NoLedger
+
+    @property
+    def root(self) -> Path:
+        """The folder in which this Run's checkpoints have their folders."""
+        assigned = self.assignment.checkpoints
+        return Path(assigned) if assigned else Path(self.assignment.trace).parent / CHECKPOINTS
+
+    @property
+    def resumed(self) -> Path | None:
+        """The checkpoint that this Run continues from, None for a Run from the start."""
+        folder = self.assignment.spec.checkpoint
+        return Path(folder) if folder else None
+
+    def saved(self, event: ReplayCheckpointEvent) -> None:
+        """Record that the program saved a checkpoint."""
+        self.rng.boundary()
+        self.writer.add(event)
+        self.writer.flush()
+
+    def restarted(self, step: int, digest: str) -> None:
+        """Record that the program continues at `step`, which numbers the steps from now on."""
+        if self.clock.step is not None:
+            raise ProgramError(
+                f"ReplayCheckpoint.load was called inside step {self.clock.step}; call it before "
+                "the first step"
+            )
+        self.clock.steps_done = step
+        self.writer.add(RestartEvent(step, digest))
+
+
+def current_run() -> RecordedRun | None:
+    """The Run that this process records; None in a program of its own."""
+    return _current
+
+
+@contextmanager
+def unrecorded_draws() -> Iterator[None]:
+    """Keep what draws until the end out of the Run's ledger."""
+    run = current_run()
+    recorded = run is not None and isinstance(run.rng, RngLedger)
+    with run.rng.paused() if recorded else nullcontext():  # type: ignore[union-attr]
+        yield
+
+
+@contextmanager
+def recorded_run(run: RecordedRun) -> Iterator[None]:
+    """Make `run` the current one until the end."""
+    global _current
+    before, _current = _current, run
+    try:
+        yield
+    finally:
+        _current = before

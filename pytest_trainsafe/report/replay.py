@@ -1,0 +1,36 @@
+"""The terminal's section on `--trainsafe-replay`: what was replayed, and how far it is the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.core.usage import excerpt
+
+if TYPE_CHECKING:
+    import pytest
+
+#: As in `runs/replay/replays.py`, which imports torch.
+PROPERTY = "trainsafe_replay"
+
+#: The most characters of a line.
+_MOST = 2000
+
+
+def write_replays(reporter: pytest.TerminalReporter) -> None:
+    """Write the section; nothing without the option."""
+    asked = reporter.config.stash[SETTINGS].replay
+    if asked is None:
+        return
+    reports = [report for group in reporter.stats.values() for report in group]
+    found = {
+        value: None
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == PROPERTY and isinstance(value, str)
+    }
+    reporter.write_sep("=", "trainsafe replay")
+    for text in found or {
+        f"no test asked for the run of {asked[0]}; select the one that did": None
+    }:
+        reporter.write_line(excerpt(text, _MOST))

@@ -1,0 +1,82 @@
+"""Verifies a Run that continued from a checkpoint against the trace that it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+
+import msgspec
+
+from pytest_trainsafe.errors import ReplayMismatchError
+from pytest_trainsafe.runs.replay.request import ReplayRequest, step_is_over
+from pytest_trainsafe.sweep.point_summary import plural
+from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.difference import advances, first_difference
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
+from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, RestartEvent
+from pytest_trainsafe.trace.schema import StepEvent
+
+
+def did_restart(later: Trace) -> bool:
+    """Whether every rank loaded the checkpoint."""
+    return all(rank.events_of(RestartEvent) for rank in later.ranks)
+
+
+def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int) -> int:
+    """The number of a rank's events up to and with its last checkpoint, or restart, at a step."""
+    events = rank.events
+    return max(
+        number + 1 for number, e in enumerate(events) if isinstance(e, kind) and e.step == first
+    )
+
+
+def verify(request: ReplayRequest, later: Trace) -> str:
+    """One line on how far the replay is the original; `later` may be incomplete.
+
+    Raises ReplayMismatchError, which names the first draw of the first step that differs.
+    """
+    earlier, first = request.trace, request.first
+    draws = 0
+    for before, after in zip(earlier.ranks, later.ranks, strict=True):
+        original = advances(_first_step(before, ReplayCheckpointEvent, first))
+        replayed = advances(_first_step(after, RestartEvent, first))
+        whole = all(step_is_over(trace, before.rank, first) for trace in (earlier, later))
+        difference = first_difference(original, replayed, whole=whole)
+        if difference is not None:
+            raise ReplayMismatchError(
+                f"step {first}, replayed from {request.folder}, is not the step that "
+                f"{earlier.path} recorded: on rank {before.rank} {difference}. Either the program "
+                "was changed, or something that decides this draw is not in the checkpoint"
+            )
+        draws += len(original)
+    unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)
+    drawn = f"{plural(draws, 'draw')} of step {first} verified against the ledger of the trace"
+    if unseen:
+        drawn = "no draw verified, since the RNG ledger was off"
+    same = _same_tensors(earlier, later, first)
+    return f"was replayed from the checkpoint before step {first}: {drawn}; {same}"
+
+
+def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
+    """How many of the tensors that both recorded are equal, and the first that is not."""
+    equal, unequal = 0, ""
+    for before, after in zip(earlier.ranks, later.ranks, strict=True):
+        for id, event in before.tensors.items():
+            there = after.tensors.get(id) if id.step >= first else None
+            if there is None:
+                continue
+            if there.hash == event.hash:
+                equal += 1
+            elif not unequal:
+                unequal = f"{id} on rank {before.rank}"
+    if unequal:
+        return f"{unequal} is the first tensor that differs"
+    return f"{plural(equal, 'tensor')} of the replayed steps have the recorded bits"
+
+
+def _first_step(
+    rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int
+) -> Iterator[msgspec.Struct]:
+    """The events between a checkpoint, or the restart from it, and the end of the next step."""
+    events: Iterable[msgspec.Struct] = rank.events[split_of(rank, kind, first) :]
+    return takewhile(lambda e: not (isinstance(e, StepEvent) and e.step == first), events)

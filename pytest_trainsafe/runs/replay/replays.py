@@ -1,0 +1,90 @@
+"""The replays of a Session: which Runs continue from a checkpoint, and what is said of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.idle import given_traces
+from pytest_trainsafe.runs.replay.replayed import did_restart, verify
+from pytest_trainsafe.runs.replay.request import ReplayRequest, read_request
+from pytest_trainsafe.runs.replay.spliced import spliced
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+#: The key of a report's property with what happened to a replay.
+PROPERTY = "trainsafe_replay"
+
+
+class Replays:
+    """What `--trainsafe-replay` asks for; None asks for nothing.
+
+    `notes` says what was replayed, and how far it is the original.
+    """
+
+    def __init__(self, asked: tuple[str, int | None] | None) -> None:
+        self._asked = asked
+        self._request: ReplayRequest | None = None
+        self._lock = threading.Lock()
+        self.notes: list[str] = []
+
+    def of(self, spec: RunSpec) -> ReplayRequest | None:
+        """What to replay in the place of a Run; None for one that is made from the start.
+
+        Raises TraceError and ArgumentError as `read_request` does.
+        """
+        if self._asked is None:
+            return None
+        with self._lock:
+            if self._request is None:
+                self._request = read_request(*self._asked)
+        request = self._request
+        if not request.is_of(spec):
+            return None
+        if request.folder is None:
+            self.notes.append(f"{request.title} runs from the start: {request.why}")
+            return None
+        return request
+
+    def make(
+        self, request: ReplayRequest, spec: RunSpec, trace: Path, record: Callable[[RunSpec], None]
+    ) -> Trace:
+        """The Trace of a Run, of which `record` makes the steps after the checkpoint in `trace`.
+
+        Raises GroupFailure if its ranks did not finish, and ReplayMismatchError if its first step
+        draws other numbers than the original.
+        """
+        assert request.folder is not None
+        try:
+            record(structs.replace(spec, checkpoint=str(request.folder)))
+        except GroupFailure:
+            later = Trace.open(trace, allow_incomplete=True)
+            if did_restart(later):
+                self._note(request, f"{verify(request, later)}; it then failed, as shown")
+            raise
+        later = Trace.open(trace)
+        if not did_restart(later):
+            self._note(
+                request,
+                "runs from the start: the program did not load the checkpoint. Load the one that "
+                "ReplayCheckpoint.resume_folder() returns",
+            )
+            return later
+        self._note(request, verify(request, later))
+        return spliced(request.trace, later, request.first)
+
+    def _note(self, request: ReplayRequest, text: str) -> None:
+        self.notes.append(f"{request.title} {text}")
+
+
+def attach_notes(item: pytest.Item) -> None:
+    """Store what was replayed for a test in its report."""
+    for traces in given_traces(item):
+        notes = traces.runs.session.replays.notes
+        while notes:
+            item.user_properties.append((PROPERTY, notes.pop(0)))

@@ -1,0 +1,115 @@
+"""Finds the first draw in which two ledgers of the same step differ.
+
+Used where a replay is compared with its original: by the judge on two traces, and inside a
+training program on the draws of the first step after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from pytest_trainsafe.trace.rng.events import (
+    NUMPY,
+    PYTHON,
+    DrawEvent,
+    UnseenDraws,
+    position,
+)
+
+#: What advances a generator in the process that trains, in the order of time.  Draws of loaders'
+#: workers arrive in any order, and follow from the seed that the loader draws here.
+Advance = DrawEvent | UnseenDraws
+
+
+@dataclass(frozen=True, slots=True)
+class DrawDifference:
+    """The first draws that differ: `number` counts from 1, and one of the two may be missing."""
+
+    number: int
+    original: Advance | None
+    replayed: Advance | None
+    hint: str = ""
+
+    def __str__(self) -> str:
+        if self.replayed is None:
+            assert self.original is not None
+            return f"draw {self.number} is missing: the original made {described(self.original)}"
+        if self.original is None:
+            return (
+                f"draw {self.number} is one too many: the replay makes {described(self.replayed)}, "
+                "and the original made no further draw"
+            )
+        return (
+            f"draw {self.number} differs: the replay makes {described(self.replayed)}, and the "
+            f"original made {described(self.original)}{self.hint and f'; {self.hint}'}"
+        )
+
+
+def advances(events: Iterable[msgspec.Struct]) -> list[Advance]:
+    """The events that advance generators of the training process, in the order of time."""
+    return [event for event in events if isinstance(event, DrawEvent | UnseenDraws)]
+
+
+def first_difference(
+    original: Sequence[Advance], replayed: Sequence[Advance], *, whole: bool = True
+) -> DrawDifference | None:
+    """The first draw that differs in its generator, its operator, its shape or its states.
+
+    Without `whole` one of the two ended early, and only the draws that both made are compared.
+    """
+    count = (max if whole else min)(len(original), len(replayed))
+    for number in range(count):
+        here = original[number] if number < len(original) else None
+        there = replayed[number] if number < len(replayed) else None
+        if here is None or there is None or _key(here) != _key(there):
+            return DrawDifference(number + 1, here, there, _hint(original, here, there))
+    return None
+
+
+def described(event: Advance) -> str:
+    """A draw in words: operator, shape, generator, line and state."""
+    if isinstance(event, UnseenDraws):
+        return f"a draw from {event.generator} that no operator of torch's makes"
+    shape = f" ({'x'.join(map(str, event.shape))})" if event.shape else ""
+    times = f" {event.count} times" if event.count > 1 else ""
+    line = f" at {event.line}" if event.line else ""
+    operator = event.operator or "a draw"
+    return f"{operator}{shape}{times}{line} from {event.generator} in state {event.before}"
+
+
+def _key(event: Advance) -> tuple[object, ...]:
+    states = event.before, event.after
+    if isinstance(event, UnseenDraws):
+        return (_name(event.generator), *states)
+    return (_name(event.generator), *states, event.operator, event.shape, event.count)
+
+
+def _name(generator: str) -> str:
+    """The generator's name without its line, where it has one: the line may have moved."""
+    return generator if generator in (NUMPY, PYTHON) else generator.partition(" of ")[0]
+
+
+def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | None) -> str:
+    """What the replay's state is in terms of the original's, where that is known."""
+    if here is None or there is None or here.before == there.before:
+        return ""
+    for number, event in enumerate(original):
+        if event.before == there.before and _name(event.generator) == _name(there.generator):
+            return f"the replay's state is that of the original's draw {number + 1}"
+    apart = _apart(here.before, there.before)
+    if apart is None:
+        return ""
+    way = "ahead of" if apart > 0 else "behind"
+    numbers = "1 number" if abs(apart) == 1 else f"{abs(apart)} numbers"
+    return f"the replay is {numbers} {way} the original"
+
+
+def _apart(here: str, there: str) -> int | None:
+    """How many numbers the second state is ahead of the first in one block of numbers."""
+    first, second = position(here), position(there)
+    if first is None or second is None or here.partition(".")[0] != there.partition(".")[0]:
+        return None
+    return second - first

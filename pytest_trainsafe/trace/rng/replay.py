@@ -1,0 +1,66 @@
+"""The events of replay checkpoints: where a Run saved one, and where a Run continued from one.
+
+`record/replay/` writes them inside the ranks; `runs/replay.py` chooses a checkpoint by them, and
+`judge/replay/` plans and verifies replays with them.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from pytest_trainsafe.core.layout import Count
+from pytest_trainsafe.core.tensor_id import Step
+from pytest_trainsafe.trace.facts import Text
+
+_FOLDER = re.compile(r"(step-[0-9]{8})?", re.ASCII)
+_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+#: The most generators, states or counters that a checkpoint names.
+_MOST = 4096
+
+
+class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a checkpoint has of one generator, state or regenerated value: its name and size."""
+
+    name: Text
+    bytes: Count
+    calls: Count = 0
+
+
+class ReplayCheckpointEvent(msgspec.Struct, frozen=True, tag="replay_checkpoint", omit_defaults=True):
+    """The program saved a ReplayCheckpoint: `step` is the number of the next step.
+
+    `folder` is the name of its folder among the Run's checkpoints, "" where the program saved it
+    elsewhere.  `hash` is that of the rank's file, and `bytes` its size.
+    """
+
+    step: Step
+    folder: str
+    hash: str
+    bytes: Count
+    generators: tuple[HeldPart, ...] = ()
+    states: tuple[HeldPart, ...] = ()
+    regenerated: tuple[HeldPart, ...] = ()
+    counters: tuple[Text, ...] = ()
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        if not _FOLDER.fullmatch(self.folder):
+            return "it names no folder of a checkpoint"
+        if not _HASH.fullmatch(self.hash):
+            return "it has a malformed hash"
+        parts = (self.generators, self.states, self.regenerated, self.counters)
+        return "it names too much" if any(len(part) > _MOST for part in parts) else ""
+
+
+class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):
+    """The program loaded a ReplayCheckpoint, or regenerated with it: its next step is `step`."""
+
+    step: Step
+    hash: str
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a sound one."""
+        return "" if _HASH.fullmatch(self.hash) else "it has a malformed hash"

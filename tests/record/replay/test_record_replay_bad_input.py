@@ -1,0 +1,212 @@
+"""What ReplayCheckpoint and fast_forward refuse, each with a message that says what to do."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from pytest_trainsafe import ReplayCheckpoint, ReplayError, fast_forward
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.record.replay import file
+
+
+class Counting:
+    """A state that says whether it was loaded."""
+
+    loaded = 0
+
+    def state_dict(self):
+        return {"loaded": self.loaded}
+
+    def load_state_dict(self, state):
+        self.loaded += 1
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of a checkpoint of the program "ours"."""
+    ReplayCheckpoint("ours", states={"counting": Counting()}).save(tmp_path, step=2)
+    return tmp_path
+
+
+def refused(folder, program="ours", **changes):
+    """The message with which a checkpoint is refused; nothing may have been loaded."""
+    counting = Counting()
+    given = {"states": {"counting": counting}, **changes}
+    replay = ReplayCheckpoint(program, **given)
+    before = torch.get_rng_state(), random.getstate()
+    with pytest.raises(ReplayError) as caught:
+        replay.load(folder)
+    assert counting.loaded == 0
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    return str(caught.value)
+
+
+def test_a_checkpoint_of_another_program(folder):
+    assert "is a checkpoint of the program 'ours', and this is 'theirs'" in refused(
+        folder, "theirs"
+    )
+
+
+def test_a_checkpoint_of_another_schema(folder, monkeypatch):
+    monkeypatch.setattr(file, "SCHEMA", 7)
+    assert "has schema 1, and this pytest-trainsafe reads schema 7. Load it with" in refused(folder)
+
+
+def test_a_checkpoint_of_another_world_size(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "was saved with world size 1, and this is world size 2: random streams" in refused(
+        folder
+    )
+
+
+def test_a_checkpoint_of_other_generators_or_states(folder):
+    assert "has the states counting, which this program did not give" in refused(folder, states={})
+    new = refused(folder, generators={"new": torch.Generator()})
+    assert "has none of the generators new, which this program gives" in new
+
+
+def test_a_generator_of_another_kind(tmp_path):
+    ReplayCheckpoint("ours", generators={"g": torch.Generator()}).save(tmp_path, step=0)
+    message = refused(tmp_path, states={}, generators={"g": random.Random()})
+    assert "has the generator 'g' of the kind torch cpu, and this program's is of" in message
+
+
+def test_a_regenerated_function_that_this_program_does_not_have(tmp_path):
+    replay = ReplayCheckpoint("ours")
+    replay.regenerates("order", lambda: torch.randperm(3))()
+    replay.save(tmp_path, step=0)
+    assert "has the regenerated functions order, which" in refused(tmp_path, states={})
+
+
+def test_no_checkpoint_at_all(tmp_path):
+    assert "cannot be read (No such file or directory): this is no folder that" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\xff" * 64])
+def test_a_file_that_is_something_else(folder, content):
+    (folder / "replay-rank0.safetensors").write_bytes(content)
+    assert "is not a replay checkpoint, or is damaged" in refused(folder)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.999])
+def test_a_file_in_which_one_bit_differs(folder, part):
+    path = folder / "replay-rank0.safetensors"
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * part)] ^= 1
+    path.write_bytes(content)
+    assert "damaged" in refused(folder)
+
+
+@pytest.mark.parametrize("length", [10, 500, -1])
+def test_a_file_that_was_cut(folder, length):
+    path = folder / "replay-rank0.safetensors"
+    path.write_bytes(path.read_bytes()[:length])
+    assert "damaged" in refused(folder)
+
+
+def test_a_state_that_no_generator_can_take(folder):
+    path = folder / "replay-rank0.safetensors"
+    header, tensors = file.read(path)
+    tensors["generators.torch cpu"] = torch.zeros(5056, dtype=torch.uint8)
+    file.write(folder, header, tensors)
+    assert "the generator 'torch cpu' cannot take the saved state (RuntimeError" in refused(folder)
+
+
+def test_a_malformed_state(folder):
+    path = folder / "replay-rank0.safetensors"
+    header, tensors = file.read(path)
+    for node in ({"tensor": "none such"}, {"list": 3}, {"dict": [[1]]}, {"a": 1, "b": 2}, [1]):
+        header.states["counting"] = node
+        file.write(folder, header, tensors)
+        assert "is damaged: a state has the malformed entry" in refused(folder)
+
+
+def test_calls_that_end_with_a_generator_they_did_not_draw_from(tmp_path):
+    replay = ReplayCheckpoint("ours")
+    replay.regenerates("order", lambda: torch.randperm(3))()
+    replay.save(tmp_path, step=0)
+    header, tensors = file.read(tmp_path / "replay-rank0.safetensors")
+    header.regenerated["order"][0].after["none such"] = "8ec49623f8631951.0"
+    file.write(tmp_path, header, tensors)
+    with pytest.raises(ReplayError, match="is damaged: calls end with other generators than"):
+        replay.load(tmp_path)
+
+
+@pytest.mark.parametrize("generator", [object(), 3, random.SystemRandom(), torch.Generator])
+def test_a_generator_whose_state_cannot_be_seen(generator):
+    with pytest.raises(ArgumentTypeError, match="as the generator 'mine', whose state it cannot"):
+        ReplayCheckpoint("ours", generators={"mine": generator})
+
+
+def test_names_of_generators():
+    with pytest.raises(ArgumentError, match="'numpy', which is that of a default generator"):
+        ReplayCheckpoint("ours", generators={"numpy": torch.Generator()})
+    with pytest.raises(ArgumentTypeError, match="under the name 3; names are texts"):
+        ReplayCheckpoint("ours", generators={3: torch.Generator()})
+
+
+@pytest.mark.parametrize("program", ["", None, 3])
+def test_a_program_without_a_name(program):
+    with pytest.raises(ArgumentTypeError, match="as program; it takes a name, such as"):
+        ReplayCheckpoint(program)
+
+
+def test_a_state_without_the_two_methods():
+    with pytest.raises(ArgumentTypeError, match="as the state 'sampler'; it takes an object with"):
+        ReplayCheckpoint("ours", states={"sampler": object()})
+
+
+def test_a_state_that_is_no_data(tmp_path):
+    class Sampler(Counting):
+        def state_dict(self):
+            return {"rows": [1, {"function": print}]}
+
+    replay = ReplayCheckpoint("ours", states={"sampler": Sampler()})
+    with pytest.raises(ArgumentTypeError, match=r"^states.sampler.rows.1.function is an object of"):
+        replay.save(tmp_path, step=0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("step", [-1, 1.0, True, None, 2**60])
+def test_a_step_that_is_no_number(tmp_path, step):
+    with pytest.raises(ArgumentTypeError, match="as step; it takes the number of the next step"):
+        ReplayCheckpoint("ours").save(tmp_path, step=step)
+
+
+@pytest.mark.parametrize("epoch", [0.5, "3", 2**64])
+def test_a_counter_that_is_no_integer(tmp_path, epoch):
+    with pytest.raises(ArgumentTypeError, match=r"epoch=.*; a counter is an integer of 64 bits"):
+        ReplayCheckpoint("ours").save(tmp_path, step=1, epoch=epoch)
+
+
+def test_regenerated_functions():
+    replay = ReplayCheckpoint("ours")
+    replay.regenerates("order", lambda: None)
+    with pytest.raises(ArgumentError, match="the name 'order' twice"):
+        replay.regenerates("order", lambda: None)
+    with pytest.raises(ArgumentError, match=r"keep='first'; it takes 'last' if"):
+        replay.regenerates("other", lambda: None, keep="first")
+
+
+def test_what_fast_forward_cannot_repeat():
+    replay = ReplayCheckpoint("ours")
+    drawn = replay.regenerates("drawn", lambda: 3)
+    with pytest.raises(ArgumentTypeError, match=r"it takes what ReplayCheckpoint\.regen"):
+        fast_forward(lambda: None)
+    with pytest.raises(ArgumentTypeError, match="as skip; it takes a number of items from 0"):
+        fast_forward(drawn, skip=-1)
+    drawn()
+    with pytest.raises(ArgumentTypeError, match="which returns 3; have it return an iterator"):
+        fast_forward(drawn, skip=1)
+
+
+def test_a_folder_outside_of_a_run_without_a_root(tmp_path):
+    with pytest.raises(ArgumentError, match="this program gave no root; make it with"):
+        ReplayCheckpoint("ours").folder(3)
+    found = ReplayCheckpoint("ours", root=tmp_path).folder(3)
+    assert found == tmp_path / "step-00000003"
+    assert ReplayCheckpoint("ours").resume_folder() is None

@@ -1,0 +1,253 @@
+"""ReplayCheckpoint and fast_forward: a restarted training draws what the original drew."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from restarted_training import SAVED, train
+
+from pytest_trainsafe import ReplayCheckpoint, ReplayError, TrainsafeWarning, fast_forward
+from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
+from pytest_trainsafe.record.replay.tree import decode, encode
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """The folder of a checkpoint, and the losses of the training that saved it."""
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, train(folder)
+
+
+def test_a_restarted_training_has_the_losses_of_the_original_bit_for_bit(saved):
+    folder, losses = saved
+
+    assert train(folder, load=True) == losses[SAVED:]
+    assert train(folder, load=True) == losses[SAVED:]
+
+
+def test_a_checkpoint_of_the_default_generators_has_about_ten_kilobytes(tmp_path):
+    path = ReplayCheckpoint("small").save(tmp_path, step=3)
+
+    assert path.stat().st_size < 13_000
+    assert [file.name for file in tmp_path.iterdir()] == ["replay-rank0.safetensors"]
+
+
+def test_the_first_step_names_the_first_draw_that_differs(saved):
+    folder, _ = saved
+
+    with pytest.raises(
+        ReplayMismatchError,
+        match=r"draw 1 differs: the replay makes uniform_ \(3\) at .*checkpoint.py:\d+ from torch",
+    ):
+        train(folder, load=True, before=lambda: torch.rand(3))
+    # The extra draw comes before all others; without it, the same restart is accepted.
+    train(folder, load=True, before=lambda: torch.ones(3))
+
+
+def test_a_generator_that_the_ledger_does_not_see_is_compared_after_the_step(tmp_path):
+    hidden = random.Random(0)
+    replay = ReplayCheckpoint("hidden", generators={"hidden": hidden})
+    replay.save(tmp_path, step=0)
+
+    def step(draws):
+        with replay.first_step():
+            for _ in range(draws):
+                hidden.random()
+
+    step(1)
+    replay.load(tmp_path)
+    with pytest.raises(ReplayMismatchError, match=r"the generator 'hidden' in state .* not see"):
+        step(2)
+    replay.load(tmp_path)
+    step(1)
+
+
+def test_a_step_that_fails_is_compared_as_far_as_it_goes(tmp_path):
+    torch.rand(1)
+    replay = ReplayCheckpoint("failing")
+    replay.save(tmp_path, step=0)
+
+    def step(draws, error):
+        with replay.first_step():
+            for _ in range(draws):
+                torch.rand(2)
+                random.random()
+            raise error
+
+    with pytest.raises(FloatingPointError):
+        step(2, FloatingPointError())
+    replay.load(tmp_path)
+    with pytest.raises(FloatingPointError):
+        step(2, FloatingPointError())
+    replay.load(tmp_path)
+    torch.rand(1)
+    with pytest.raises(ReplayMismatchError, match="the replay is 1 number ahead of the original"):
+        step(2, FloatingPointError())
+
+
+def test_a_checkpoint_without_a_step_after_it_is_not_verified_and_says_so(tmp_path):
+    replay = ReplayCheckpoint("last")
+    replay.save(tmp_path, step=9)
+    ReplayCheckpoint("last").load(tmp_path)
+    replay.load(tmp_path)
+
+    with (
+        pytest.warns(TrainsafeWarning, match="is not verified: the run that saved it made no"),
+        replay.first_step(),
+    ):
+        pass
+    with replay.first_step():  # later steps are not looked at
+        pass
+
+
+def test_a_state_that_refuses_to_load_leaves_everything_as_it_was(tmp_path):
+    class Refusing:
+        def __init__(self, value=0):
+            self.value, self.refuses = value, False
+
+        def state_dict(self):
+            return {"value": self.value}
+
+        def load_state_dict(self, state):
+            if self.refuses and state["value"] == 1:
+                raise KeyError("an entry is missing")
+            self.value = state["value"]
+
+    first, second = Refusing(1), Refusing(1)
+    replay = ReplayCheckpoint("refusing", states={"first": first, "second": second})
+    replay.save(tmp_path, step=1)
+    first.value = second.value = 2
+    second.refuses = True
+    before = torch.get_rng_state()
+
+    with pytest.raises(ReplayError, match=r"'second' cannot take its saved state \(KeyError: .*"):
+        replay.load(tmp_path)
+    assert (first.value, second.value) == (2, 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_value_of_a_state_comes_back_with_its_type():
+    state = {
+        "plain": [None, True, -3, 0.1, "text", b"\0bytes", b""],
+        3: (2**127 + 1, -math.inf, {"nested": ()}),
+        ("a", 1): {"array": np.arange(6, dtype=np.uint64).reshape(2, 3), "half": np.float32(0.5)},
+        "tensors": [torch.arange(3), torch.ones(2, dtype=torch.bfloat16), torch.tensor(7)],
+    }
+    tensors: dict[str, torch.Tensor] = {}
+
+    found = decode(encode(state, "state", tensors), tensors)
+
+    assert found["plain"] == state["plain"]
+    assert found[3] == state[3]
+    assert np.array_equal(found["a", 1]["array"], state["a", 1]["array"])
+    assert found["a", 1]["array"].dtype == np.uint64
+    assert found["a", 1]["half"] == np.float32(0.5)
+    for there, here in zip(found["tensors"], state["tensors"], strict=True):
+        assert torch.equal(there, here)
+        assert there.dtype == here.dtype
+
+
+@pytest.mark.parametrize("bits", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
+def test_every_generator_of_numpys_goes_on_where_it_was(tmp_path, bits):
+    generator = np.random.Generator(getattr(np.random, bits)(3))
+    legacy = np.random.RandomState(3)
+    legacy.normal()  # puts a second number aside
+    generators = {"generator": generator, "legacy": legacy}
+    replay = ReplayCheckpoint("numpy", generators=generators)
+    replay.save(tmp_path, step=0)
+    expected = generator.integers(100, size=5).tolist(), legacy.normal(size=3).tolist()
+    generator.normal(size=7)
+
+    replay.load(tmp_path)
+
+    assert (generator.integers(100, size=5).tolist(), legacy.normal(size=3).tolist()) == expected
+
+
+def test_fast_forward_repeats_every_call_from_the_state_that_it_had(tmp_path):
+    """Calls that share a generator with training start where training left it."""
+
+    def training(load):
+        torch.manual_seed(9 if load else 5)
+        replay, made = ReplayCheckpoint("calls"), []
+        drawn = replay.regenerates("drawn", lambda: made.append(torch.rand(2).tolist()), keep="all")
+        if load:
+            replay.load(tmp_path)
+            before = torch.get_rng_state()
+            fast_forward(drawn)
+            assert torch.equal(torch.get_rng_state(), before)
+        else:
+            for pause in (0, 0, 3):
+                torch.rand(pause)
+                drawn()
+            replay.save(tmp_path, step=0)
+            assert [calls.count for calls in drawn.calls] == [2, 1]
+        torch.rand(1)
+        drawn()
+        return made
+
+    original = training(load=False)
+    assert training(load=True) == original
+
+
+def test_fast_forward_finds_a_function_that_draws_otherwise_than_before(tmp_path):
+    count = 4
+    replay = ReplayCheckpoint("changed")
+    drawn = replay.regenerates("drawn", lambda: torch.randperm(count))
+    drawn()
+    replay.save(tmp_path, step=0)
+    count = 5
+    replay.load(tmp_path)
+    before = torch.get_rng_state()
+
+    with pytest.raises(ReplayMismatchError, match=r"'drawn' draws other numbers .* after 1 call "):
+        fast_forward(drawn)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_checkpoint_saved_before_the_first_call_has_none_to_repeat(tmp_path):
+    replay = ReplayCheckpoint("none")
+    drawn = replay.regenerates("drawn", lambda: iter([torch.rand(1)]))
+    replay.save(tmp_path, step=0)
+    replay.load(tmp_path)
+
+    with pytest.raises(ArgumentError, match="'drawn', which had not been called when"):
+        fast_forward(drawn)
+    drawn()
+    with pytest.raises(ArgumentError, match="asked to skip 2 items of 'drawn', which has 1"):
+        fast_forward(drawn, skip=2)
+
+
+def test_a_save_that_is_cut_off_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
+    replay = ReplayCheckpoint("cut")
+    replay.save(tmp_path, step=1)
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        replay.save(tmp_path, step=2)
+    monkeypatch.undo()
+
+    assert replay.load(tmp_path) == {"step": 1}
+    assert [file.name for file in tmp_path.iterdir()] == ["replay-rank0.safetensors"]
+
+
+def test_ranks_that_saved_different_steps_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    replay = ReplayCheckpoint("ranks")
+    for rank, step in ((0, 4), (1, 3)):
+        monkeypatch.setenv("RANK", str(rank))
+        replay.save(tmp_path, step=step)
+
+    with pytest.raises(ReplayError, match=r"replay-rank0.* is of step 4, and .* rank 1 of step 3"):
+        replay.load(tmp_path)
+    monkeypatch.setenv("RANK", "0")
+    shutil.copy(tmp_path / "replay-rank1.safetensors", tmp_path / "replay-rank0.safetensors")
+    with pytest.raises(ReplayError, match="is of rank 1, and this is rank 0: the file was renamed"):
+        replay.load(tmp_path)

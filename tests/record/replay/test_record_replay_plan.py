@@ -1,0 +1,131 @@
+"""replay_plan: what a restart needs and the checkpoint has not, found on the operations."""
+
+from __future__ import annotations
+
+import copy
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from restarted_training import train
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from pytest_trainsafe import ReplayCheckpoint, replay_plan
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+
+#: What a program can forget, and what the plan then says is missing: action, and part of its text.
+FORGOTTEN = {
+    "optimizer": ("save", "training changes it at"),
+    "average": ("save", "training changes it at"),
+    "counter": ("save", "it changes at"),
+    "generator": ("save", "give it in ReplayCheckpoint(generators=...)"),
+    "numpy generator": ("save", "give it in ReplayCheckpoint(generators=...)"),
+    "shuffle": ("regenerate", "from torch.Generator of"),
+    "list": ("regenerate", "random.shuffle of"),
+    "loader": ("regenerate", "held by Python, which is not traced"),
+}
+
+
+class Held:
+    """Tensors as a state."""
+
+    def __init__(self, **tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def state_dict(self):
+        return dict(self.tensors)
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
+def forgetful(folder: Path, forgotten: str = "") -> None:
+    """Six steps of two epochs, and a checkpoint after the fourth that lacks one thing."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    average = copy.deepcopy(model.state_dict())
+    counter, rows, numbers = torch.zeros(()), torch.arange(12), list(range(12))
+    data = torch.arange(24.0).reshape(12, 2) / 24
+    shuffling, noise = torch.Generator(), np.random.default_rng(0)
+    loader = DataLoader(TensorDataset(data), batch_size=4, shuffle=True)
+    generators = {"shuffling": shuffling, "noise": noise}
+    generators.pop({"generator": "shuffling", "numpy generator": "noise"}.get(forgotten), None)
+    states = {} if forgotten == "counter" else {"counter": Held(counter=counter)}
+    replay = ReplayCheckpoint("forgetful", generators=generators, states=states)
+
+    def registered(name, function):
+        return function if forgotten == name else replay.regenerates(name, function, keep="all")
+
+    def shuffle():
+        rows.copy_(rows[torch.randperm(12, generator=shuffling)])
+
+    shuffled = registered("shuffle", shuffle)
+    listed = registered("list", lambda: random.shuffle(numbers))
+    batches = registered("loader", lambda: iter(loader))
+    for step in range(6):
+        if step % 3 == 0:
+            shuffled()
+            listed()
+            iterator = batches()
+        [batch] = next(iterator)
+        chosen = data[rows[step % 3 * 4 :][:4]] + data[numbers[step]] + float(noise.normal())
+        optimizer.zero_grad()
+        loss = model(batch + chosen + counter).square().mean()
+        drawn = torch.rand((), generator=shuffling)
+        (loss * drawn).backward()
+        optimizer.step()
+        counter += 1
+        with torch.no_grad():
+            for name, value in model.state_dict().items():
+                average[name].mul_(0.9).add_(value, alpha=0.1)
+        if step == 3:
+            own = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            own["average"] = average
+            own.pop(forgotten, None)
+            torch.save(own, folder / "own.pt")
+            replay.save(folder, step=4)
+    print(sum(value.sum().item() for value in average.values()))
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+def test_what_a_checkpoint_lacks_is_named_with_what_to_do(tmp_path, forgotten):
+    plan = replay_plan(lambda: forgetful(tmp_path, forgotten))
+
+    action, text = FORGOTTEN[forgotten]
+    assert {row.action for row in plan.missing} == {action}, str(plan)
+    assert all(text in f"{row.what} {row.reason}" for row in plan.missing), str(plan)
+    assert "MISSING" in str(plan)
+    assert "missing: a restart would not continue as the original does" in str(plan)
+
+
+def test_a_checkpoint_that_has_everything_lacks_nothing(tmp_path):
+    plan = replay_plan(lambda: forgetful(tmp_path))
+
+    assert plan.missing == (), str(plan)
+    assert "own checkpoint (torch.save)" in str(plan)
+    actions = {row.action for row in plan.rows}
+    assert actions == {"save", "regenerate", "recompute"}
+    [order] = [row for row in plan.rows if "fast_forward of 'shuffle'" in row.reason]
+    assert order.bytes >= 5056
+    [data] = [row for row in plan.rows if row.action == "recompute"]
+    assert (data.bytes, data.reason) == (96, "made before the first step, and unchanged since")
+
+
+def test_the_plan_of_a_training_whose_restart_has_equal_bits_is_complete(tmp_path):
+    plan = replay_plan(lambda: train(tmp_path))
+
+    assert plan.missing == (), str(plan)
+    assert str(plan).startswith("replay plan of 'toy' for the checkpoint before step 6\n")
+
+
+def test_a_program_without_a_checkpoint_between_two_steps_is_refused(tmp_path):
+    for steps in (0, 4):
+        with pytest.raises(ArgumentError, match="saved 0 ReplayCheckpoints, none of them between"):
+            replay_plan(lambda steps=steps: train(tmp_path, steps=steps))
+    with pytest.raises(ArgumentError, match="saved 1 ReplayCheckpoints, none of them between"):
+        replay_plan(lambda: train(tmp_path, steps=6))
+    with pytest.raises(ArgumentTypeError, match="it takes a function that trains a few steps"):
+        replay_plan(tmp_path)

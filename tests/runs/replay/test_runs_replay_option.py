@@ -1,0 +1,96 @@
+"""`--trainsafe-replay`: a failing test runs again from its last checkpoint before the failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import Trace
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.record import program
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.reference_models.corpus import points
+from pytest_trainsafe.reference_models.replay import nan_loss
+from pytest_trainsafe.runs.specs import spec_of
+from pytest_trainsafe.trace.rng.replay import RestartEvent
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
+
+TEST = """
+import pytest
+
+from pytest_trainsafe import assert_rng
+from pytest_trainsafe.reference_models.replay import nan_loss
+
+
+@pytest.mark.trainsafe(nan_loss.train, dtype=["float32"])
+def test_nan(candidate_trace):
+    assert_rng(candidate_trace)
+"""
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """What the test's candidate records, up to the step that fails."""
+    [case] = points("replay.nan_loss", {"dtype": ["float32"]}, {}, Settings())
+    spec = spec_of(case, "candidate", "float32")
+    folder = tmp_path / "recorded" / "trace"
+    write_manifest(folder, manifest_of(spec, "cpu"))
+    with pytest.raises(FloatingPointError):
+        program.record(Assignment(spec=spec, trace=str(folder)), nan_loss.train)
+    return folder
+
+
+def test_a_training_that_ends_in_nan_does_so_again_from_its_last_checkpoint(
+    recorded, pytester, write_ini, without_hypothesis
+):
+    pytester.makepyfile(test_replayed=TEST)
+    write_ini()
+
+    result = pytester.runpytest_inprocess(
+        "--trainsafe-dtype=float32",
+        "--trainsafe-keep-traces=kept",
+        f"--trainsafe-replay={recorded.parent}",
+    )
+
+    result.assert_outcomes(failed=1)
+    verified = (
+        "*nan_loss:train at a single device in float32 was replayed from the checkpoint before "
+        "step *: 1 draw of step * verified against the ledger of the trace; * tensors of the "
+        "replayed steps have the recorded bits; it then failed, as shown"
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "*raised FloatingPointError: the loss is nan in step *",
+            "*on a single device, in float32, replayed from a checkpoint",
+            verified,
+        ]
+    )
+    folder = min((pytester.path / "kept" / "trainsafe").glob("*-run"))
+    before, after = (Trace.open(path, True).ranks[0] for path in (recorded, folder / "trace"))
+    restart = after.events_of(RestartEvent)[-1]
+    assert restart.step >= 4
+    done = [event.step for event in before.steps if event.step >= restart.step]
+    assert [event.step for event in after.steps] == done
+
+
+def test_a_folder_that_is_no_trace_is_a_usage_error(pytester, write_ini, without_hypothesis):
+    write_ini()
+    pytester.mkdir("empty")
+
+    for given in ("empty", "empty@3", "none such", "@3", ""):
+        result = pytester.runpytest_inprocess(f"--trainsafe-replay={given}")
+        assert result.ret == 4
+        result.stderr.fnmatch_lines(
+            ["ERROR: --trainsafe-replay takes the folder of a trace, such as * manifest.json.*"]
+        )
+
+
+def test_a_run_that_no_test_asks_for_is_named(pytester, write_ini, without_hypothesis):
+    write_ini()
+    pytester.mkdir("other")
+    (pytester.path / "other" / "manifest.json").write_text("{}")
+    pytester.makepyfile("def test_nothing(): pass")
+
+    result = pytester.runpytest_inprocess("--trainsafe-replay=other@3")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*no test asked for the run of */other; select the one that did"])

@@ -1,0 +1,232 @@
+"""Which Run, step and checkpoint a trace stands for, and the Trace that a replay makes of it."""
+
+from __future__ import annotations
+
+import shutil
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from pytest_trainsafe import Trace, TraceError, assert_equivalent
+from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
+from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.record import program
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.replay import file
+from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+from pytest_trainsafe.runs.replay.replays import Replays
+from pytest_trainsafe.runs.replay.request import read_request
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import manifest_of, write_manifest
+
+SPEC = RunSpec(program="a_program:train", dtype="float32", adapters=BUILT_IN)
+ON_TWO = msgspec.structs.replace(SPEC, axes=(("dp", 2),))
+
+
+def train(ctx, *, ends=None, loads=True, draws=1, blows=None):
+    """Six steps with dropout, a checkpoint after every second one; `ends` is where it raises."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    ctx.initialize(model)
+    torch.manual_seed(ctx.rank)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    replay, first = ReplayCheckpoint("steps"), 0
+    folder = replay.resume_folder()
+    if folder is not None and loads:
+        state = torch.load(folder / f"own{ctx.rank}.pt", weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = replay.load(folder)["step"]
+    ctx.watch(model, optimizer)
+    for step in range(first, 6):
+        with ctx.step(), ctx.microbatch(0):
+            if step == ends:
+                raise FloatingPointError(step)
+            x = torch.rand(draws + 1, 3)
+            loss = model(x).square().sum() * (float("inf") if step == blows else 1)
+            ctx.loss(loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 2:
+            made = replay.folder(step + 1)
+            made.mkdir(parents=True, exist_ok=True)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            torch.save(state, made / f"own{ctx.rank}.pt")
+            replay.save(made, step=step + 1)
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """Record the program into `tmp_path / name / "trace"`; a FloatingPointError ends it early."""
+
+    def go(name, spec=SPEC, **how):
+        folder = tmp_path / name / "trace"
+        write_manifest(folder, manifest_of(spec, "cpu"))
+        assignment = Assignment(spec=spec, trace=str(folder))
+        monkeypatch.setenv("WORLD_SIZE", str(spec.point.world_size))
+        for rank in range(spec.point.world_size):
+            monkeypatch.setenv("RANK", str(rank))
+            try:
+                program.record(assignment, lambda ctx: train(ctx, **how))
+            except FloatingPointError:
+                assert "ends" in how
+        return folder
+
+    return go
+
+
+@pytest.fixture
+def replay(record, tmp_path):
+    """Replay a trace; returns the Trace that judges are given, and what is said of it."""
+
+    def go(path, step=None, spec=SPEC, **how):
+        replays = Replays((str(path), step))
+        request = replays.of(spec)
+        assert request is not None
+        made = replays.make(
+            request, spec, tmp_path / "later/trace", lambda spec: record("later", spec, **how)
+        )
+        return made, replays.notes
+
+    return go
+
+
+def test_a_replay_is_the_whole_run_with_the_bits_of_the_original(record, replay):
+    original = record("original")
+
+    made, [note] = replay(original, 5)
+
+    replayed = [id for id in Trace.open(original).ids() if id.step >= 4]
+    assert note == (
+        "a_program:train at a single device in float32 was replayed from the checkpoint before "
+        f"step 4: 2 draws of step 4 verified against the ledger of the trace; {len(replayed)} "
+        "tensors of the replayed steps have the recorded bits"
+    )
+    assert made.complete
+    assert [event.step for event in Trace.open(made.path).ranks[0].steps] == [4, 5]
+    assert [event.step for event in made.ranks[0].steps] == list(range(6))
+    whole = Trace.open(original)
+    assert list(made.ids()) == list(whole.ids())
+    assert_equivalent(made, whole)
+    assert [e for e in made.ranks[0].rng if e.step < 4] == [
+        e for e in whole.ranks[0].rng if e.step < 4
+    ]
+
+
+def test_ranks_are_replayed_with_the_streams_of_their_own(record, replay):
+    original = record("original", ON_TWO)
+
+    made, [note] = replay(original, 3, ON_TWO)
+
+    assert "at dp=2 in float32 was replayed from the checkpoint before step 2: 4 draws of" in note
+    assert note.endswith("tensors of the replayed steps have the recorded bits")
+    assert [rank.rank for rank in made.ranks] == [0, 1]
+    whole = Trace.open(original)
+    for before, after in zip(whole.ranks, made.ranks, strict=True):
+        assert before.tensors.keys() == after.tensors.keys()
+        for id, event in before.tensors.items():
+            found = made.load(after.rank, after.tensors[id])
+            assert torch.equal(found, whole.load(after.rank, event))
+
+
+def test_the_state_of_one_rank_restored_to_all_is_found(record, replay):
+    """The planted fault of a program that saves the random state of rank 0 alone."""
+    original = record("original", ON_TWO)
+    folder = original.parent / "checkpoints" / "step-00000002"
+    header, tensors = file.read(file.file_of(folder, 0))
+    file.write(folder, msgspec.structs.replace(header, rank=1), tensors)
+
+    with pytest.raises(ReplayMismatchError, match=r"on rank 1 draw 1 differs: the replay"):
+        replay(original, 3, ON_TWO)
+
+
+def test_the_step_that_failed_is_found(record):
+    assert read_request(str(record("plain")), None).step == 5
+    ended = read_request(str(record("ended", ends=3)), None)
+    assert (ended.step, ended.first, ended.folder.name) == (3, 2, "step-00000002")
+    blown = read_request(str(record("blown", blows=2)), None)
+    assert (blown.step, blown.first) == (2, 2)
+
+
+def test_the_checkpoint_before_a_step_is_chosen(record):
+    trace = record("original")
+    for step, first in ((2, 2), (3, 2), (5, 4)):
+        assert read_request(str(trace.parent), step).first == first
+    early = read_request(str(trace), 1)
+    assert (early.folder, early.why) == (
+        None,
+        "the checkpoints were saved later, before the steps 2, 4, 6",
+    )
+
+
+def test_without_its_checkpoint_a_run_starts_from_the_start_and_says_so(record):
+    trace = record("original")
+    shutil.rmtree(trace.parent / "checkpoints" / "step-00000004")
+    assert read_request(str(trace), 5).first == 2
+    shutil.rmtree(trace.parent / "checkpoints")
+    replays = Replays((str(trace), 5))
+
+    assert replays.of(SPEC) is None
+
+    [note] = replays.notes
+    assert "in float32 runs from the start: there is no checkpoint in" in note
+
+
+def test_other_runs_are_made_as_ever(record):
+    replays = Replays((str(record("original")), 5))
+    for change in ({"dtype": "float64"}, {"seed": 1}, {"perturbation": 1e-7}, {"repeat": 1}):
+        assert replays.of(msgspec.structs.replace(SPEC, **change)) is None
+    assert replays.of(msgspec.structs.replace(SPEC, timeout=7.0)) is not None
+    assert replays.notes == []
+    assert Replays(None).of(SPEC) is None
+
+
+def test_a_step_outside_of_the_trace_is_refused(record):
+    trace = record("original")
+    with pytest.raises(ArgumentError, match=r"was given step 6, and .* has the steps 0 to 5; name"):
+        read_request(str(trace), 6)
+
+
+def test_a_folder_that_is_no_trace_is_refused(tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(TraceError, match=r"is not a trace: manifest\.json does not say `format"):
+        read_request(str(tmp_path), None)
+
+
+def test_a_trace_without_a_step_is_refused(record):
+    trace = record("original")
+    (trace / "rank0" / "events.jsonl").write_bytes(b"")
+    request = read_request(str(trace), None)
+    assert (request.step, request.folder) == (0, None)
+    assert request.why == "the program saved no ReplayCheckpoint"
+
+
+def test_a_program_that_draws_otherwise_is_found_in_its_first_step(record, replay):
+    original = record("original")
+
+    with pytest.raises(
+        ReplayMismatchError,
+        match=r"step 4, replayed .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
+    ):
+        replay(original, 5, draws=2)
+
+
+def test_a_program_that_does_not_load_the_checkpoint_runs_from_the_start(record, replay):
+    original = record("original")
+
+    made, [note] = replay(original, 5, loads=False)
+
+    assert "runs from the start: the program did not load the checkpoint. Load the one" in note
+    assert [event.step for event in made.ranks[0].steps] == list(range(6))
+
+
+def test_a_failing_step_that_no_longer_fails_is_replayed_to_the_end(record, replay):
+    original = record("original", ends=5)
+
+    made, [note] = replay(original)
+
+    assert made.complete
+    assert [event.step for event in made.ranks[0].steps] == list(range(6))
+    assert "from the checkpoint before step 4: 2 draws of step 4 verified" in note

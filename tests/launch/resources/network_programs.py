@@ -28,7 +28,8 @@ def meet_twice(folder: str) -> str:
     rank, store = dist.get_rank(), own_store()
     if rank == 0:
         store.set(KEY, VALUE)
-    facts = {"pid": os.getpid(), "above": os.getppid(), "port": int(os.environ["MASTER_PORT"])}
+    facts: dict[str, int | str] = {"pid": os.getpid(), "above": os.getppid()}
+    facts["port"] = int(os.environ["MASTER_PORT"])
     facts["run"] = os.environ["TORCHELASTIC_RUN_ID"]
     write(Path(folder) / f"ready-{rank}", json.dumps(facts).encode())
     while not (Path(folder) / "go").exists():
@@ -41,10 +42,10 @@ def meet_twice(folder: str) -> str:
     return "done"
 
 
-def own_store() -> dist.TCPStore:
+def own_store() -> TCPStore:
     """A connection of this rank's own to the store that torchrun's variables name."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
 
 
 def write(path: Path, content: bytes) -> None:

@@ -71,7 +71,7 @@ def follow_a_module(ctx: Context) -> None:
 
 
 def part_of_no_module(ctx: Context) -> None:
-    ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})
+    ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})  # type: ignore[dict-item]
 
 
 def loss_outside(ctx: Context) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from pytest_trainsafe.report import summary
 from pytest_trainsafe.report.summary import table, totals
-from pytest_trainsafe.sweep.point_summary import PROPERTY
+from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
 
-JUDGED = {
+JUDGED: PointSummary = {
     "point": "tp2",
     "verdict": "pass",
     "rungs": [

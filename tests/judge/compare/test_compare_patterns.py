@@ -158,7 +158,8 @@ def test_single_element_is_scaled_only_by_the_size_of_an_axis(shape: tuple[int, 
     one = torch.full(shape, 0.7, dtype=torch.float64)
     factors = {4.0: "tp", 0.25: "tp", 2.0: "dp", 8.0: "", 6.0: "", 1.37: None, -1.0: None}
     for factor, axis in factors.items():
-        found = explain(wrong_tensor(one, partial(lambda f, r, at: f * r, factor), kind="main_grad"))
+        times = partial(lambda f, r, at: f * r, factor)
+        found = explain(wrong_tensor(one, times, kind="main_grad"))
         assert (found and found.axis) == axis, (factor, found)
 
 

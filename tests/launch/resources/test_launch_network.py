@@ -28,6 +28,7 @@ import network_programs
 import pytest
 import torch.distributed as dist
 from network_programs import KEY, VALUE
+from torch._C._distributed_c10d import TCPStore
 
 from pytest_trainsafe.launch import (
     GroupFailure,

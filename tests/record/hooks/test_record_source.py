@@ -8,7 +8,6 @@ import inspect
 import pytest
 from torch import nn
 
-from pytest_trainsafe.record.hooks import source
 from pytest_trainsafe.record.hooks.source import source_of
 
 

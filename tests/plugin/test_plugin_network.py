@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from typing import Any
 
 import pytest
 

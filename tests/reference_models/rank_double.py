@@ -242,7 +242,7 @@ def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome
     folder.mkdir(exist_ok=True)
     with wait_lock(folder / "lock", threading.Event()):
         if not (folder / "done").exists():
-            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)
+            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)  # type: ignore[attr-defined]
             (folder / "done").touch()
     outcomes = []
     for number in range(len(jobs)):

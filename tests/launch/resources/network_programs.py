@@ -28,7 +28,7 @@ def meet_twice(folder: str) -> str:
     dist.all_reduce(torch.ones(2))
     rank, store = dist.get_rank(), own_store()
     if rank == 0:
-        store.set(KEY, VALUE)
+        store.set(KEY, VALUE)  # type: ignore[arg-type]  # bytes, too
     facts: dict[str, int | str] = {"pid": os.getpid(), "above": os.getppid()}
     facts["port"] = int(os.environ["MASTER_PORT"])
     facts["run"] = os.environ["TORCHELASTIC_RUN_ID"]

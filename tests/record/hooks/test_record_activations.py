@@ -475,7 +475,9 @@ def test_two_backward_passes_are_added_up(record: Any) -> None:
 
     run = record(train)
     assert torch.equal(run.get("activation_grad", "0.output"), one + two)
-    assert torch.equal(run.get("param_grad", "0.weight"), model.get_parameter("0.weight").grad)
+    gradient = model.get_parameter("0.weight").grad
+    assert gradient is not None
+    assert torch.equal(run.get("param_grad", "0.weight"), gradient)
 
 
 def test_a_backward_after_its_microbatch_counts_for_it(record: Any) -> None:

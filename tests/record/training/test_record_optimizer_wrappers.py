@@ -142,7 +142,7 @@ class ByItself:
     def step(self) -> None:
         for parameter in self.model.parameters():
             assert parameter.grad is not None
-            parameter -= 0.1 * parameter.grad
+            parameter -= 0.1 * parameter.grad  # type: ignore[misc]  # in place
             parameter.grad = None
 
 

@@ -49,7 +49,8 @@ def train(ctx: Any) -> None:
                     ctx.loss(loss)
                     loss.backward()
             for parameter in model.parameters():
-                parameter.grad.mul_(0.5)  # type: ignore[union-attr]
+                assert parameter.grad is not None
+                parameter.grad.mul_(0.5)
             ctx.grad_norm(1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=False)

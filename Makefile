@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 TYPED := build/typed
+MYPY := $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.mypy_cache
 
 # A process for each core, which share one budget of ranks; one that is done takes over tests.
 SPREAD := -n logical --maxprocesses 8 --dist worksteal
@@ -93,8 +94,15 @@ $(TYPED):
 		$(CURDIR)/reference_models $(TYPED)/pytest_trainsafe
 
 types: setup $(TYPED)
-	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
-	cd $(TYPED) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml $(CURDIR)/tests/packaging/typing_*.py
+	cd $(TYPED) && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
+	cd $(TYPED) && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml $(CURDIR)/tests/packaging/typing_*.py
+# The folders of tests are no packages: each is on the path, as under pytest.  Only the names
+# conftest.py repeat, so these files are checked under the names of their folders.
+	@cd $(TYPED) && for file in $$(cd $(CURDIR) && find tests -name conftest.py); do \
+		ln -s $(CURDIR)/$$file $$(dirname $$file | tr / _)_conftest.py; done
+	cd $(TYPED) && MYPYPATH=$$(find $(CURDIR)/tests $(CURDIR)/benchmarks -type d ! -name __pycache__ | paste -sd:) \
+		$(MYPY)/tests --config-file $(CURDIR)/tests/mypy.ini *_conftest.py \
+		$$(find $(CURDIR)/tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py')
 
 # `make bench ARGS=--quick` for a first look.
 bench: setup

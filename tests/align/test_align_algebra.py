@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import extract, index_arrays, local_shape, logical_shape
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Slices, ZigZag
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Slices, ZigZag, axes_of
 from pytest_trainsafe.core.point import Point
 
 Case = tuple[Point, Layout, tuple[int, ...]]
@@ -26,7 +26,7 @@ def cases(draw: st.DrawFn, partial: bool = True) -> Case:
     layout: list[Placement] = []
     for axis in axes:
         dim = draw(st.integers(0, len(shape) - 1))
-        fresh = all(p.dim != dim for p in layout if not isinstance(p, Partial))
+        fresh = all(p.dim != dim for p in layout if isinstance(p, Shard | ZigZag))
         kinds = ["none", "shard", "zigzag"] + ["partial"] * partial
         match draw(st.sampled_from(kinds + ["blocks"] * (fresh and shape[dim] > 0))):
             case "shard":
@@ -78,7 +78,7 @@ def test_every_element_is_held_once_per_replica(case: Case) -> None:
             for i, length in zip(index, shape, strict=True):
                 flat = flat * length + i
             held[flat] += 1
-    replicas = point.world_size // math.prod(sizes[p.axis] for p in layout)
+    replicas = point.world_size // math.prod(sizes[axis] for p in layout for axis in axes_of(p))
     assert set(held) <= {replicas}
 
 
@@ -98,12 +98,13 @@ def test_logical_shape_follows_from_the_local_ones(case: Case) -> None:
 def test_rectangles_merge_like_the_layout_they_came_from(case: Case) -> None:
     point, layout, shape = case
     layout = tuple(Shard(p.dim, p.axis) for p in layout if isinstance(p, Shard))
+    axes = tuple(axis for p in layout for axis in axes_of(p))
     full = torch.arange(math.prod(shape), dtype=torch.float64).view(shape)
     parts = []
     for part in parts_of(full, layout, point):
         arrays = index_arrays(layout, part.coordinates, point.sizes, shape)
         offsets = tuple(int(a[0]) if len(a) else 0 for a in arrays)
-        rectangle = Slices(offsets, tuple(part.tensor.shape), shape, tuple(p.axis for p in layout))
+        rectangle = Slices(offsets, tuple(part.tensor.shape), shape, axes)
         parts.append(Part(part.rank, part.coordinates, part.tensor, (rectangle,), "dtensor"))
     merged = merge(parts, point.sizes)
     assert merged.findings == []

@@ -37,9 +37,9 @@ def cases(draw: st.DrawFn) -> Case:
     as pipeline stages do.
     """
     point = Point.of(tp=draw(st.integers(1, 2)), cp=draw(st.integers(1, 2)), dp=3)
-    shape = tuple(draw(st.lists(st.integers(0, 7), max_size=3)))
+    shape: tuple[int, ...] = tuple(draw(st.lists(st.integers(0, 7), max_size=3)))
     outer: list[Placement] = []
-    if shape and draw(st.booleans()):
+    if len(shape) > 0 and draw(st.booleans()):
         outer.append(Shard(draw(st.integers(0, len(shape) - 1)), "tp"))
     axes: tuple[str, ...] = draw(st.sampled_from([("dp",), ("dp", "cp")]))
     if axes == ("dp",):

@@ -135,7 +135,9 @@ def test_rectangles_that_overlap_or_leave_a_gap_are_counted() -> None:
     expect(first, "overlap", "1 of 5 elements", "first at (1,)")
     expect(second, "hole", "2 of 5 elements", "first at (3,)", "held by ranks 0, 1")
     expect(only(merged(3)), "hole", "1 of 5 elements", "first at (2,)")
-    assert merged(3).tensor.isnan().tolist() == [False, False, True, False, False]
+    whole = merged(3).tensor
+    assert whole is not None
+    assert whole.isnan().tolist() == [False, False, True, False, False]
 
 
 def test_ranks_that_declare_different_layouts_are_not_merged() -> None:

@@ -49,6 +49,7 @@ def clipped(
                     ctx.loss(loss * len(own))
                     loss.backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 if not sharded:
                     dist.all_reduce(parameter.grad, group=ctx.group("dp"))
                     parameter.grad /= ctx.point.size("dp")
@@ -70,7 +71,7 @@ def late(ctx: Any, fault: bool = False) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     ctx.watch(model, optimizer)
     if fault:
-        model[1].register_full_backward_hook(lambda _, given, __: (given[0] * 1.01,))
+        model[1].register_full_backward_hook(lambda _, given, __: (given[0] * 1.01,))  # type: ignore[index]
     with ctx.step():
         losses = []
         for index in ctx.microbatches(TOTAL):
@@ -86,6 +87,10 @@ def late(ctx: Any, fault: bool = False) -> None:
 
 class Normed(nn.Module):
     """Batch normalisation, a table of constants, and an average that is updated once a step."""
+
+    table: Tensor
+    average: Tensor
+    rank: Tensor
 
     def __init__(self, momentum: float) -> None:
         super().__init__()

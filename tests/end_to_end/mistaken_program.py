@@ -18,7 +18,7 @@ def train(ctx: Any, steps: int = 1, mistake: str = "") -> None:
     model.to(ctx.device, ctx.dtype)
     ctx.initialize(model)
     if mistake == "nan":
-        model[2].weight.data[3, 5] = float("nan")
+        model.get_parameter("2.weight").data[3, 5] = float("nan")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     nowhere = {"modules": {"no_such_layer": {"output": {"tp_dim": 0}}}}
     annotations = {"annotation": nowhere, "annotation file": "broken.yaml"}.get(mistake)

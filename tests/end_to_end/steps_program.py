@@ -55,6 +55,7 @@ def train(ctx: Any, steps: int = 4, mistake: str = "", first: int = 1) -> None:
                     ctx.loss(loss)
                     loss.backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 if mistake == "buffer" and step >= first and parameter.ndim == 1:
                     parameter.grad.copy_(buffers[parameter])  # as the step before left it
                 else:
@@ -75,10 +76,11 @@ def without_amax_history(ctx: Any, steps: int = 3, **arguments: Any) -> None:
     from pytest_trainsafe.reference_models import gpt
     from pytest_trainsafe.reference_models.parallel import fp8
 
-    finish = fp8.finish_step
+    names: Any = fp8  # where the training looks the function up
+    finish = names.finish_step
     if ctx.world_size > 1:
-        fp8.finish_step = lambda quantizers, axes: None
+        names.finish_step = lambda quantizers, axes: None
     try:
         gpt.train(ctx, steps=steps, fp8=True, **arguments)
     finally:
-        fp8.finish_step = finish
+        names.finish_step = finish

@@ -95,7 +95,8 @@ def differing_choices(candidate, reference):
     turned = 0
     for id in theirs.ids():
         if id.kind == "decision" and id.name == "output":
-            sets = [logical_tensor(trace, id).tensor.sort().values for trace in (own, theirs)]
+            whole = [logical_tensor(trace, id).tensor for trace in (own, theirs)]
+            sets = [tensor.sort().values for tensor in whole if tensor is not None]
             turned += int((sets[0] != sets[1]).any(dim=-1).sum())
     return turned
 

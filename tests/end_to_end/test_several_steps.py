@@ -76,6 +76,8 @@ def test_what_is_allowed_grows_as_the_reference_itself_responds_to_rounding(refe
             mark = yardstick.mark(id, 1.0)
             (other,) = yardstick.others(id)
             own = yardstick.reference.tensor(id)
+            assert own is not None
+            assert mark.allowed is not None
             allowed.append(mark.allowed.norm / mark.size)
             measured.append(float((other - own).norm() / own.norm()))
     first, second = allowed

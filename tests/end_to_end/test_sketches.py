@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.config.settings import Recording, Settings
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.reference_models.bugs import find
 from pytest_trainsafe.reference_models.corpus import planted
@@ -37,7 +37,7 @@ def session(tmp_path_factory: pytest.TempPathFactory):
     session.close()
 
 
-def report(session: Session, case, record: str) -> str:
+def report(session: Session, case, record: Recording) -> str:
     """What is said of a case, without what depends on which tensors were kept."""
     case = replace(case, settings=replace(SETTINGS, record=record))
     candidate = session.candidate(case)

@@ -18,7 +18,7 @@ def batch(step: int, index: int) -> Tensor:
     return torch.randn((BATCH, WIDTH), generator=generator, dtype=torch.float64)
 
 
-def sums(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, as classes
+def sums(state, bucket):  # DDP reads annotations, as classes
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
@@ -58,7 +58,7 @@ def wrap(ctx: Any, model: nn.Module, way: str) -> tuple[nn.Module, nn.Module]:
         return own, own
     wrapped = DistributedDataParallel(model, process_group=ctx.group("dp"))
     if way == "hook":
-        wrapped.register_comm_hook(None, sums)  # type: ignore[operator]
+        wrapped.register_comm_hook(None, sums)
     return wrapped, wrapped.module if way == "inside" else wrapped
 
 
@@ -82,8 +82,9 @@ def train(
     for step in range(2):
         with ctx.step():
             for index in mine:
-                later = isinstance(called, DistributedDataParallel) and index != mine[-1]
-                with ctx.microbatch(index), called.no_sync() if later else nullcontext():
+                ddp = called if isinstance(called, DistributedDataParallel) else None
+                later = ddp.no_sync() if ddp is not None and index != mine[-1] else nullcontext()
+                with ctx.microbatch(index), later:
                     loss = called(batch(step, index).to(ctx.dtype)).square().mean()
                     ctx.loss(loss)
                     (times * loss / (len(mine) if share else MICROBATCHES)).backward()

@@ -93,7 +93,8 @@ def training(
         for index in range(MICROBATCHES):
             records += _microbatch(step, index, noisy)
         for name, (shape, _) in PARAMETERS.items():
-            total = sum(draw(f"grad {step} {i} {name}", shape) for i in range(MICROBATCHES))
+            grads = (draw(f"grad {step} {i} {name}", shape) for i in range(MICROBATCHES))
+            total = sum(grads, torch.zeros(()))
             records.append(Record(parameter("main_grad", name, step), noisy(total)))
         for name, (shape, _) in PARAMETERS.items():
             values[name] = values[name] - 0.01 * noisy(draw(f"update {step} {name}", shape))
@@ -176,7 +177,9 @@ def write(
                     _add(writer, record, at, point, dtype, edit)
             if step == INITIAL:
                 continue
-            for index in range(at["dp"] * share, (at["dp"] + 1) * share) if inputs else ():
+            for index in range(at["dp"] * share, (at["dp"] + 1) * share):
+                if inputs is None:
+                    break
                 digest = xxhash.xxh3_128_hexdigest(repr((step, inputs(at, index))).encode())
                 writer.add(InputEvent(step, index, (digest,)))
             before, after = rng(step)

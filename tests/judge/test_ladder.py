@@ -121,7 +121,7 @@ def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
 
 
 def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> None:
-    same = {"inputs": lambda at, index: index % 2}
+    same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, candidate, summary = climbed(bench, {"bfloat16": twice}, **same)
     assert candidate.asked == ASKED
     assert "differs from its single-device reference" in report
@@ -129,7 +129,7 @@ def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> N
 
 
 def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench) -> None:
-    same = {"inputs": lambda at, index: index % 2}
+    same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, _, summary = climbed(bench, {}, **same)
     assert "(float64, float32, bfloat16)" in " ".join(report.split())
     assert summary["verdict"] == "inconclusive"
@@ -137,7 +137,7 @@ def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench)
 
 
 def test_accepted_in_the_marker_passes(bench: Bench) -> None:
-    same = {"inputs": lambda at, index: index % 2}
+    same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, _, summary = climbed(bench, {}, accept=("dp-inputs",), **same)
     assert (report, summary["verdict"]) == ("", "pass")
 

@@ -81,7 +81,7 @@ def fail_in_hook() -> None:
     rank = join()
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(3)))
     if rank == 1:
-        model[0].weight.register_hook(fail)
+        model.get_parameter("0.weight").register_hook(fail)
     model(torch.ones(1, 2)).sum().backward()
     wait()
 

@@ -13,7 +13,7 @@ from packaging.version import Version
 
 def pins(file: Path) -> dict[str, Version]:
     """The releases that a file of constraints pins, by name."""
-    found = {}
+    found: dict[str, Version] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         if line and not line.startswith("#"):
             name, _, version = line.partition("==")

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,9 @@ def test_the_header_and_the_points_name_the_network(swept, network):
 
 def test_both_launchers_of_a_session_get_the_network(tmp_path):
     session = Session(Settings(network="host"), tmp_path)
-    launchers = [session.launchers.of(script=script, stop=threading.Event()) for script in (0, 1)]
+    launchers: list[Any] = [
+        session.launchers.of(script=script, stop=threading.Event()) for script in (False, True)
+    ]
     session.close()
 
     assert [launcher.name for launcher in launchers] == ["warm", "torchrun"]

@@ -31,7 +31,7 @@ def install_torch(project):
 def floor():
     (needed,) = [
         each
-        for each in map(Requirement, metadata.requires("pytest-trainsafe"))
+        for each in map(Requirement, metadata.requires("pytest-trainsafe") or [])
         if each.name == "torch"
     ]
     return needed

@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "root"}
 
 #: A value of each field that is not its default, and how the header has it.
-CHANGED = {
+CHANGED: dict[str, tuple[Any, str]] = {
     "sweep": ((("tp", ("1", "2")), ("cp", ("1",))), "trainsafe sweep: tp=1,2 cp=1"),
     "cover": (2, "trainsafe: cover pairwise"),
     "max_world_size": (16, "trainsafe: max-world-size 16"),

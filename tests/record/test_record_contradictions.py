@@ -13,7 +13,8 @@ from pytest_trainsafe.record.context import Context
 def notes(record: Any, entry: dict[str, Any], point: dict[str, int]) -> list[str]:
     """What is noted where the weight's attributes say that tp cuts its rows."""
     model = nn.Linear(4, 4)
-    model.weight.tensor_model_parallel, model.weight.partition_dim = True, 0  # type: ignore[assignment]
+    model.weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+    model.weight.partition_dim = 0  # type: ignore[attr-defined]
 
     def train(ctx: Context) -> None:
         ctx.watch(model, annotations={"parameters": {"weight": entry}})

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed._composable import replicate_with_fsdp
 from torch.distributed._composable.replicate import DDP, replicate
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     fully_shard,
@@ -65,7 +66,7 @@ def ddp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
 
 def inner(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     wrapped, _ = ddp(ctx, model)
-    return wrapped, wrapped.module
+    return wrapped, wrapped.get_submodule("module")
 
 
 def inside(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
@@ -83,7 +84,8 @@ def replicated_on_a_mesh(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.
 
 
 def replicated_by_fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-    return replicate_with_fsdp.replicate(model, mesh=ctx.mesh["dp"]), model
+    replicate_with_fsdp.replicate(model, mesh=ctx.mesh["dp"])
+    return model, model
 
 
 def replicated_with(hook: Any) -> Wrap:
@@ -97,17 +99,20 @@ def replicated_with(hook: Any) -> Wrap:
 
 def fsdp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     fully_shard(model[0], mesh=ctx.mesh["dp"])  # type: ignore[index]
-    return fully_shard(model, mesh=ctx.mesh["dp"]), model
+    fully_shard(model, mesh=ctx.mesh["dp"])
+    return model, model
 
 
 def fsdp_over_cp(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
     mesh = ctx.mesh["dp", "cp"]._flatten("dp_cp")
-    return fully_shard(model, mesh=mesh), model
+    fully_shard(model, mesh=mesh)
+    return model, model
 
 
 def hybrid(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    return fully_shard(model, mesh=mesh), model
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model, mesh=mesh)
+    return model, model
 
 
 def divided_by(factor: float) -> Wrap:
@@ -129,7 +134,7 @@ def hooked(hook: Any) -> Wrap:
     return wrap
 
 
-def sums(state, bucket):  # type: ignore[no-untyped-def]  # DDP reads annotations, as classes
+def sums(state, bucket):  # DDP reads annotations, as classes
     work = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
     return work.then(lambda done: done.value()[0])
 
@@ -226,7 +231,8 @@ def test_annotations_go_before_what_a_wrapper_does(record: Any, axes: list[str])
 
 @pytest.mark.parametrize("wrap", [fsdp, hybrid, fsdp_over_cp])
 def test_the_gradients_of_unsharded_parameters_are_recorded_whole(record: Any, wrap: Wrap) -> None:
-    point = {fsdp: DP, hybrid: {"dp": 4}, fsdp_over_cp: BOTH}[wrap]
+    points: dict[Wrap, dict[str, int]] = {fsdp: DP, hybrid: {"dp": 4}, fsdp_over_cp: BOTH}
+    point = points[wrap]
     run = record(train_wrapped(wrap), point=point)
     shapes = {
         id.path: event.shape for id, event in run.rank.tensors.items() if id.kind == "param_grad"
@@ -255,7 +261,8 @@ def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
         both = Both()
         fully_shard(both.second, mesh=ctx.mesh["dp"])
         register_fsdp_forward_method(both.second, "other")
-        return fully_shard(both, mesh=ctx.mesh["dp"]), both
+        fully_shard(both, mesh=ctx.mesh["dp"])
+        return both, both
 
     run = record(train_wrapped(wrap), point=DP)
     assert {*run.paths("param_grad")} == {"first.weight", "first.bias"}
@@ -269,7 +276,7 @@ def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
     class Flat(FullyShardedDataParallel):
         """Without its __init__, which asks for an accelerator."""
 
-        named_parameters = nn.Module.named_parameters  # type: ignore[assignment]
+        named_parameters = nn.Module.named_parameters
 
         def __init__(self, group: Any) -> None:
             nn.Module.__init__(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ def _settings():
     return (
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
-        deterministic.fill_uninitialized_memory,
+        deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         torch.backends.cudnn.deterministic,
         torch.backends.cudnn.benchmark,
         os.environ.get("CUBLAS_WORKSPACE_CONFIG"),
@@ -26,7 +27,7 @@ def _settings():
 
 
 def _states():
-    numpy = np.random.get_state()
+    numpy: Any = np.random.get_state()
     return random.getstate(), numpy[1].tolist(), numpy[2], torch.get_rng_state().tolist()
 
 

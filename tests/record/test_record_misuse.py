@@ -13,7 +13,8 @@ from torch import nn
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)
@@ -70,7 +71,7 @@ def follow_a_module(ctx: Context) -> None:
 
 
 def part_of_no_module(ctx: Context) -> None:
-    ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})
+    ctx.watch({"layers.0": nn.Linear(3, 2), "layers.1": torch.relu})  # type: ignore[dict-item]
 
 
 def loss_outside(ctx: Context) -> None:

@@ -110,7 +110,7 @@ def test_chunks_of_a_rank_are_parts_of_one_model(record: Any) -> None:
         held = list(chunks())
         ctx.initialize(held)
         ctx.watch(held, torch.optim.SGD([p for chunk in held for p in chunk.parameters()], 0.1))
-        layers = [chunk["layers"][name] for chunk, name in zip(held, "01", strict=True)]
+        layers = [chunk.get_submodule(f"layers.{i}") for i, chunk in enumerate(held)]
         run_chunks(ctx, layers)
 
     assert_as_one_model(record, train)
@@ -194,8 +194,8 @@ def test_a_backward_is_known_without_recorded_activations(record: Any) -> None:
 class Stage:
     """Called as a schedule of torch.distributed.pipelining calls its stages."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
+    def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
+        self.model, self.inputs = model, inputs
         self.losses: dict[int, Tensor] = {}
 
     def forward_one_chunk(self, fwd_chunk_id: int, args: tuple[Tensor, ...]) -> Tensor:
@@ -204,9 +204,7 @@ class Stage:
 
     def backward_one_chunk(self, bwd_chunk_id: int) -> None:
         """The gradients that go on, without those of weights."""
-        self.losses[bwd_chunk_id].backward(
-            inputs=[self.model.first_input[bwd_chunk_id]], retain_graph=True
-        )
+        self.losses[bwd_chunk_id].backward(inputs=[self.inputs[bwd_chunk_id]], retain_graph=True)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int) -> None:
         self.losses[bwd_chunk_id].backward(inputs=list(self.model.parameters()))
@@ -218,8 +216,7 @@ def test_a_stage_of_torch_is_followed(record: Any) -> None:
         ctx.initialize(model)
         ctx.watch(model)
         inputs = [x.clone().requires_grad_() for x in X]
-        model.first_input = inputs
-        stage = Stage(model)
+        stage = Stage(model, inputs)
         assert list(ctx.follow(stage, 3)) == [0, 1, 2]
         model(X[0])  # to learn shapes
         stage.forward_one_chunk(0, (inputs[0],))  # to evaluate

@@ -15,7 +15,8 @@ from torch import nn
 from pytest_trainsafe.launch.loading import run_script
 from pytest_trainsafe.launch.task import Script
 from pytest_trainsafe.record import current, program
-from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import context
 from pytest_trainsafe.trace.reader import Trace
 

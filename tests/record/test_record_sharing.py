@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,7 +70,8 @@ def test_a_generator_that_two_threads_use_is_noted(record, kind):
 
 def test_a_thread_that_draws_while_the_main_thread_works_is_noted(record):
     def during():
-        working, drawn, deadline = [], [], time.monotonic() + 60
+        working: list[bool] = []
+        drawn, deadline = [], time.monotonic() + 60
 
         def draw():
             while not working and time.monotonic() < deadline:
@@ -99,7 +101,7 @@ def test_threads_with_generators_of_their_own_share_nothing(record):
 def test_a_thread_that_the_main_thread_waits_for_shares_nothing(record, wait):
     def during():
         torch.rand(2)
-        results, lock = queue.SimpleQueue(), threading.Lock()
+        results, lock = queue.SimpleQueue[Any](), threading.Lock()
         lock.acquire()
 
         def draw():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.record.context import Context
@@ -104,15 +105,17 @@ def test_checkpoint_wrappers(record: Any, bare: Any) -> None:
 def test_fully_sharded_parameters_are_dtensors_with_their_own_layouts(
     record: Any, bare: Any
 ) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model, expected = bare
 
     def wrap(model: nn.Module) -> nn.Module:
-        mesh = torch.distributed.init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
-        for layer in model.layers:
+        mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("dp",))
+        for layer in model.get_submodule("layers").children():
             fully_shard(layer, mesh=mesh)
-        return fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
 
     def train(ctx: Context) -> None:
         _ = ctx.mesh
@@ -133,7 +136,9 @@ def test_dtensors_are_recorded_by_their_own_placements(record: Any) -> None:
     def train(ctx: Context) -> None:
         style = ColwiseParallel(use_local_output=False)
         parallelize_module(model, ctx.mesh["tp"], {"0": style})
-        assert model[0].weight.placements == (Shard(0),)
+        weight = model.get_parameter("0.weight")
+        assert isinstance(weight, DTensor)
+        assert weight.placements == (Shard(0),)
         ctx.watch(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
         with ctx.step(), ctx.microbatch(0):
             out = model(X[0])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,7 +37,7 @@ from pytest_trainsafe.record.model.parts import named_modules, named_parameters,
 from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 
-PROGRAMS = {
+PROGRAMS: dict[str, Callable[..., None]] = {
     "gpt": gpt.train,
     "llama": llama.train,
     "moe": moe.train,
@@ -100,7 +100,8 @@ class Double:
         self.coordinates = self.point.coordinates(self.rank)
         self.mesh = mesh
         self.parts: dict[str, Part] = {}
-        self.number, self.index = -1, None
+        self.number = -1
+        self.index: int | None = None
         # Of wide parameters there are none on one device; with ZeRO they are parts of these.
         self._keeps_masters = job.dtype == "bfloat16"
 
@@ -145,11 +146,12 @@ class Double:
         yield
         for name, parameter in self.parameters.items():
             self._keep("param", name, parameter, self._layout(name, parameter))
-            if getattr(parameter, "main_param", None) is not None and self._keeps_masters:
+            main_param = getattr(parameter, "main_param", None)
+            if main_param is not None and self._keeps_masters:
                 layout = self._layout(name, parameter)
                 run = optimizer_range(name, parameter, self.point.sizes)
                 layout = layout if run is None else (*layout, run)
-                self._keep("master_param", name, parameter.main_param, layout)
+                self._keep("master_param", name, main_param, layout)
 
     def microbatches(self, total: int) -> range:
         share = total // self.point.size("dp")
@@ -203,7 +205,7 @@ class Double:
 
     def _on_optimizer(self, *_: object) -> None:
         for name, parameter in self.parameters.items():
-            gradient = getattr(parameter, "main_grad", parameter.grad)
+            gradient: Any = getattr(parameter, "main_grad", parameter.grad)
             layout = self._layout(name, parameter)
             run = optimizer_range(name, parameter, self.point.sizes)
             if run is not None:
@@ -240,7 +242,7 @@ def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome
     folder.mkdir(exist_ok=True)
     with wait_lock(folder / "lock", threading.Event()):
         if not (folder / "done").exists():
-            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)
+            mp.spawn(_rank, args=(world_size, jobs, folder), nprocs=world_size)  # type: ignore[attr-defined]
             (folder / "done").touch()
     outcomes = []
     for number in range(len(jobs)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -27,7 +29,7 @@ def test_buckets_hold_every_parameter_once_the_last_first() -> None:
     assert [bucket.share for bucket in buckets] == [3, 2]  # padded to 12 and 8
     for bucket in buckets:
         for parameter, (start, end) in bucket.places.items():
-            parameter.main_grad.fill_(end)
+            parameter.main_grad.fill_(end)  # type: ignore[attr-defined]
             assert bool((bucket.gradients[start:end] == end).all())
 
 
@@ -56,8 +58,9 @@ def test_gradients_add_up_in_the_bucket_and_the_next_starts_when_the_last_additi
     main_gradients.accumulate(layer.parameters())
 
     assert layer.weight.grad is None
-    assert layer.weight.main_grad.tolist() == [[2.0] * 3] * 2
-    assert layer.bias.main_grad.dtype == torch.float32
+    weight, bias = list[Any](layer.parameters())
+    assert weight.main_grad.tolist() == [[2.0] * 3] * 2
+    assert bias.main_grad.dtype == torch.float32
 
 
 def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
@@ -76,7 +79,7 @@ def test_every_element_is_one_ranks_to_update(dtype: torch.dtype) -> None:
         model = nn.Linear(3, 2, bias=True).to(dtype)
         bucket = Bucket(list(model.parameters()), Axis(4, rank))
         optimizer = ShardedAdamW(model, [bucket], Axes(dp_cp=Axis(4, rank)), 1e-3)
-        places = dict(zip(model.parameters(), [0, 6], strict=True))
+        places = dict[Any, int](zip(model.parameters(), [0, 6], strict=True))
         for parameter, first in places.items():
             start, end = parameter.main_param_range
             assert (parameter.main_param is None) == (start == end)
@@ -107,5 +110,5 @@ def test_a_module_waits_for_its_parameters_and_settling_for_the_rest() -> None:
     assert moved() == [False, True]
     optimizer.settle()
     assert moved() == [True, True]
-    for parameter in model.parameters():
+    for parameter in list[Any](model.parameters()):
         assert torch.equal(parameter.detach().reshape(-1), parameter.main_param.detach())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from rank_double import Double, Job, run_here
@@ -89,7 +91,7 @@ def test_on_one_rank_no_module_is_a_parallel_one() -> None:
 
 
 def test_all_annotations_match_something() -> None:
-    double = Double(Job(program="llama"))
+    double: Any = Double(Job(program="llama"))
 
     llama.train(double, steps=0, hidden=96)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 import torch
@@ -87,7 +88,7 @@ def test_a_rank_holds_its_experts_under_their_global_numbers() -> None:
 
 
 def test_all_annotations_match_something() -> None:
-    double = Double(Job(program="moe"))
+    double: Any = Double(Job(program="moe"))
 
     moe.train(double, steps=0, hidden=96)
 
@@ -108,7 +109,8 @@ def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:
     parameters = list(inspect.signature(moe.train).parameters.values())[1:]
     defaults = {parameter.name: parameter.default for parameter in parameters}
 
-    reasons = [rule(point, {**defaults, **arguments}) for rule in moe.train.trainsafe_rules]
+    program: Any = moe.train
+    reasons = [rule(point, {**defaults, **arguments}) for rule in program.trainsafe_rules]
 
     found = [each for each in reasons if each is not None]
     assert found[0].startswith(reason) if reason else found == [], found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -10,7 +12,7 @@ from pytest_trainsafe.reference_models.training.optimizer import adamw
 
 
 def test_updates_below_a_bfloat16_step_add_up() -> None:
-    weight = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    weight: Any = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     optimizer = adamw([weight], learning_rate=1e-3)
 
     seen = []
@@ -28,7 +30,7 @@ def test_updates_below_a_bfloat16_step_add_up() -> None:
 
 
 def test_small_micro_batches_add_up_in_the_main_gradient() -> None:
-    weight = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
+    weight: Any = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     adamw([weight], learning_rate=1e-3)
 
     for scale in (1.0, *[0.001] * 100):

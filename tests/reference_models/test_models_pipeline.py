@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from rank_double import CUT_BY_PP
@@ -86,7 +87,7 @@ def test_a_schedule_never_waits_for_ever(
 ) -> None:
     """Run with messages that take no time: each rank does its next action once it may."""
     left = [actions(schedule, rank, pp, vpp, microbatches) for rank in range(pp)]
-    last, done = pp * vpp - 1, set()
+    last, done = pp * vpp - 1, set[Any]()
     while any(left):
         moved = False
         for rank, todo in enumerate(left):

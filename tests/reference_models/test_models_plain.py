@@ -20,6 +20,7 @@ from pytest_trainsafe.reference_models.parallel.data.update import Update
 from pytest_trainsafe.reference_models.parallel.tensor import loss
 from pytest_trainsafe.reference_models.plain.fp8 import finish_step, use_fp8
 from pytest_trainsafe.reference_models.plain.update import PlainUpdate, plain_loss
+from pytest_trainsafe.reference_models.training.main_gradients import own_gradient
 
 CLIP = 0.25
 
@@ -49,7 +50,7 @@ def updated(kind: str, clip: float) -> list[Tensor]:
     update.accumulate()
     seen: list[Tensor] = []
     update.optimizer.register_step_pre_hook(
-        lambda *_: seen.extend(p.grad.clone() for p in linear.parameters())
+        lambda *_: seen.extend(p.grad.clone() for p in linear.parameters())  # type: ignore[union-attr]
     )
     update.step(reports, clip)
     return [*(p.detach() for p in linear.parameters()), *seen, reports.norm]
@@ -75,7 +76,9 @@ def in_fp8(kind: str) -> list[Tensor]:
             given.requires_grad_()
             output = linear(given)
             (output * torch.linspace(0.3, 7, 8).view(2, 4)).sum().backward()
+            assert given.grad is not None
             found += [output.detach(), given.grad]
+        assert linear.weight.grad is not None
         found.append(linear.weight.grad.clone())
         with torch.no_grad():
             linear.weight.mul_(1.5)
@@ -103,7 +106,7 @@ def test_plain_fp8_is_that_of_the_parallel_models() -> None:
 
 def _clip_by_the_wrong_factor(parameters: Any, norm: Tensor, limit: float) -> None:
     for parameter in parameters:
-        gradients.own_gradient(parameter).mul_((limit * (norm + 1e-6)).clamp(max=1.0))
+        own_gradient(parameter).mul_((limit * (norm + 1e-6)).clamp(max=1.0))
 
 
 def _clip_nothing(parameters: Any, norm: Tensor, limit: float) -> None:
@@ -119,7 +122,7 @@ def _wrong_scale(self: Any, tensor: Tensor) -> Tensor:
 
 
 def _clip_the_norm_of_no_squares(parameters: Any) -> Tensor:
-    return torch.stack([gradients.own_gradient(each).sum() for each in parameters]).sum()
+    return torch.stack([own_gradient(each).sum() for each in parameters]).sum()
 
 
 #: What was once wrong on both sides: where it is written, the wrong writing, and what shows it.

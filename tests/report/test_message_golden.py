@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def judged(
     doubts: tuple[Finding, ...] = (),
     accepted: tuple[Finding, ...] = (),
     loosened: tuple[tuple[TensorId, Loosen], ...] = (),
-    **fields: str,
+    **fields: Any,
 ) -> Judged:
     comparison = Comparison(
         dtype, list(findings), compared=Counter(COUNTS), loosened=list(loosened)

@@ -8,9 +8,9 @@ from pytest_trainsafe.report import summary
 from pytest_trainsafe.report.outcome import Outcome
 from pytest_trainsafe.report.summary import table_lines, totals
 from pytest_trainsafe.report.table import tables
-from pytest_trainsafe.sweep.point_summary import PROPERTY
+from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
 
-JUDGED = {
+JUDGED: PointSummary = {
     "point": "tp2",
     "verdict": "pass",
     "rungs": [

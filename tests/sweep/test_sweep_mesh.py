@@ -148,7 +148,7 @@ def test_a_sweep_that_the_mesh_does_not_have_is_refused(keywords, words):
 
 def test_what_is_no_mesh_is_refused_by_the_decorator():
     with pytest.raises(SweepError, match="on_mesh takes a Mesh"):
-        on_mesh("dp")
+        on_mesh("dp")  # type: ignore[arg-type]
 
 
 def test_a_wrong_mesh_is_an_error_of_collection(pytester):

@@ -62,14 +62,14 @@ def attempt(make):
 
 
 def itself():
-    value = []
+    value: list[object] = []
     value.append(value)
     return value
 
 
 def doubling(times):
     """A list that is written out 2 ** times times; it takes no room as long as it is not."""
-    value = ["x"]
+    value: list[object] = ["x"]
     for _ in range(times):
         value = [value, value]
     return value
@@ -103,7 +103,7 @@ def test_a_program_that_is_no_function_of_a_module_is_refused(path, words):
 
 
 def test_a_path_that_is_not_identifiers_imports_nothing(monkeypatch):
-    imported = []
+    imported: list[str] = []
     monkeypatch.setattr("importlib.import_module", imported.append)
 
     for path in ("../x:y", ".a:f", "a b:c", "a:b c", ":", "a:", ":b", "a::b", "a/b:c"):
@@ -132,7 +132,7 @@ def test_a_module_that_fails_to_import_is_named_with_its_error_and_line(
 
 def test_an_attribute_that_fails_to_load_is_an_import_that_fails(monkeypatch):
     lazy = types.ModuleType("lazy_program")
-    lazy.__getattr__ = lambda name: 1 // 0
+    lazy.__getattr__ = lambda name: 1 // 0  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "lazy_program", lazy)
 
     assert "cannot be imported: ZeroDivisionError" in refused("lazy_program:train", tp=1)
@@ -141,15 +141,15 @@ def test_an_attribute_that_fails_to_load_is_an_import_that_fails(monkeypatch):
 @pytest.mark.parametrize(
     ("script", "words"),
     rows(
-        (Script(5), "takes the path of a file as text, not 5"),
-        (Script(b"train.py"), "takes the path of a file as text, not b'train.py'"),
+        (Script(5), "takes the path of a file as text, not 5"),  # type: ignore[arg-type]
+        (Script(b"train.py"), "takes the path of a file as text, not b'train.py'"),  # type: ignore[arg-type]
         (Script("a\0b"), r"there is no script 'a\x00b'"),
         (Script(__file__, args="--lr 1"), "takes args as a list of words, not '--lr 1'"),
-        (Script(__file__, args=[object()]), "args holds an object of type object"),
+        (Script(__file__, args=[object()]), "args holds an object of type object"),  # type: ignore[list-item]
         (Script(__file__, args=itself()), "args holds [["),
         (Script(__file__, args=["a\0b"]), "a command line cannot contain"),
         (Script(__file__, args=["\ud800"]), "a command line cannot contain"),
-        (Script(__file__, args=[10**5000]), "integers have at most 64 bits"),
+        (Script(__file__, args=[10**5000]), "integers have at most 64 bits"),  # type: ignore[list-item]
         (Script(__file__, args=["x" * 200_000]), "the limit is 100000"),
     ),
 )
@@ -304,7 +304,7 @@ def test_a_rule_that_divides_by_what_is_no_number_or_no_axis_says_so():
     with pytest.raises(DeclarationError, match=r"by the axis 'tpp', .*; did you mean 'tp'\?"):
         divides("layers", "tpp")(Point.of(tp=2), {"layers": 2})
     with pytest.raises(ArgumentError, match="divides takes names"):
-        divides("layers", 2)
+        divides("layers", 2)  # type: ignore[arg-type]
     assert divides("layers", "width")(Point.of(width=0), {"layers": 2, "width": 0}) == (
         "layers=2 is not divisible by width=0"
     )

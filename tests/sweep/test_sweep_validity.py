@@ -35,8 +35,10 @@ def test_a_program_brings_its_own_rules_in_the_order_of_its_decorators():
     def train(ctx, heads=4):
         """Only its rules are looked at."""
 
+    rules = train.trainsafe_rules  # type: ignore[attr-defined]
+
     def ask(**axes):
-        return invalid(Point.of(**axes), {"heads": 4}, train.trainsafe_rules, max_world_size=8)
+        return invalid(Point.of(**axes), {"heads": 4}, rules, max_world_size=8)
 
     assert ask(tp=3) == "heads=4 is not divisible by tp=3"
     assert ask(tp=2) == "second"

@@ -25,7 +25,7 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
     network = build("gpt2").to(ctx.dtype)
     ctx.initialize(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
-    loader = DataLoader(sequences(steps), batch_size=BATCH)  # type: ignore[arg-type]
+    loader: Any = DataLoader(sequences(steps), batch_size=BATCH)  # type: ignore[arg-type]
     model, optimizer, loader = accelerator.prepare(network, optimizer, loader)
     ctx.watch(model, optimizer)
     data = iter(loader)  # every rank gets each `ranks`-th batch

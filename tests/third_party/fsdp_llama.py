@@ -24,8 +24,8 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
             network.set_gradient_divide_factor(1.0)  # type: ignore[operator]
             for block in network.model.layers:  # type: ignore[union-attr]
                 block.set_gradient_divide_factor(1.0)
-            for module in (network, *network.model.layers):  # type: ignore[union-attr]
-                module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+            for module in (network, *network.model.layers):  # type: ignore[misc, union-attr]
+                module.set_force_sum_reduction_for_comms(True)
     ctx.initialize(network)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     ctx.watch(network, optimizer)

@@ -60,4 +60,4 @@ def train(ctx: Any, steps: int = 2, fault: str = "") -> None:
         for index in range(MICROBATCHES)
         if index % ranks == (0 if fault == "same data" else rank)
     ]
-    trainer.fit(module, DataLoader(dealt, batch_size=None))
+    trainer.fit(module, DataLoader(dealt, batch_size=None))  # type: ignore[arg-type]  # a list will do

@@ -66,7 +66,7 @@ def train(ctx: Any, microbatches: int = 4, level: str = "step", fault: str = "")
     ctx.initialize(module)
     examples = Examples(ctx.dtype)
     # Lightning's own sampler shuffles, by a seed of its own that one device does not use.
-    deal = torch.utils.data.DistributedSampler(examples, ranks, rank, shuffle=False)
+    deal: Any = torch.utils.data.DistributedSampler(examples, ranks, rank, shuffle=False)
     loader = (
         torch.utils.data.DataLoader(examples, batch_sampler=WholeBatches(rank, ranks))
         if level == "microbatch"

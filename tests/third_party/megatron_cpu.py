@@ -29,8 +29,8 @@ def apply() -> None:
 
 def _current_device() -> None:
     torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment,return-value]
-    torch.cuda.synchronize = lambda device=None: None  # type: ignore[assignment]
-    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[assignment]
+    torch.cuda.synchronize = lambda device=None: None
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
 
 
 def _factories() -> None:
@@ -60,8 +60,8 @@ def _generators() -> None:
         torch.set_rng_state(state)
 
     torch.cuda.get_rng_state = get
-    torch.cuda.set_rng_state = set_
-    torch.cuda.manual_seed = lambda seed: torch.manual_seed(seed)  # type: ignore[assignment,return-value]
+    torch.cuda.set_rng_state = set_  # type: ignore[assignment]
+    torch.cuda.manual_seed = lambda seed: torch.manual_seed(seed)  # type: ignore[assignment]
     random._get_cuda_rng_state, random._set_cuda_rng_state = get, set_
 
 

@@ -53,7 +53,7 @@ def train(ctx: Any, steps: int = 2, annotations: Any = None, fault: str = "") ->
         with ctx.step():
             if fault == "unequal" and ctx.coordinates["tp"]:
                 with torch.no_grad():  # this rank's replica of a norm's scale is another
-                    network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)
+                    network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)  # type: ignore[index, union-attr]
             for index in mine:
                 with ctx.microbatch(index):
                     ids = tokens(step, index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def forge_manifest(path: Path, manifest: object) -> None:
 def places(value: object) -> list[tuple[Any, ...]]:
     """The path of every value in nested plain data."""
     found: list[tuple[Any, ...]] = [()]
-    items = value.items() if isinstance(value, dict) else ()
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else ()
     items = enumerate(value) if isinstance(value, list) else items
     for key, inner in items:
         found += [(key, *rest) for rest in places(inner)]

@@ -110,8 +110,8 @@ def test_all_events_come_back_in_order(tmp_path: Path) -> None:
         NoteEvent("dropout", "layer"),
         StepEvent(0, 1, "x", "y", True, 0.5),
     ]
-    for rank in range(2):
-        writer = RankWriter(tmp_path, rank)
+    for number in range(2):
+        writer = RankWriter(tmp_path, number)
         for event in events:
             writer.add(event)
         recorded = writer.add_tensor(named("w"), torch.ones(1), (ZigZag(0, "cp"),))

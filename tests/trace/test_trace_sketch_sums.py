@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.indices import extract
-from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag
+from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag, axes_of
 from pytest_trainsafe.trace.tensors.signs import signs
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Sketcher
 
@@ -37,7 +37,7 @@ def whole(values: torch.Tensor) -> torch.Tensor:
 
 def summed(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     """The sketches of all ranks that hold something of their own, added up."""
-    axes = dict.fromkeys(p.axis for p in layout if not isinstance(p, Slices))
+    axes = dict.fromkeys(axis for p in layout if not isinstance(p, Slices) for axis in axes_of(p))
     total = torch.zeros(ROWS, COLUMNS, dtype=torch.float64)
     for places in itertools.product(*(range(SIZES[axis]) for axis in axes)):
         coordinates = {**dict.fromkeys(SIZES, 0), **dict(zip(axes, places, strict=True))}

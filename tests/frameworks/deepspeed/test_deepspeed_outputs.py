@@ -19,7 +19,7 @@ class Pair(NamedTuple):
     logits: torch.Tensor
 
 
-class Output(OrderedDict[str, torch.Tensor]):
+class Output(OrderedDict[str, Any]):
     """A dict of a class of its own, as those of transformers."""
 
 

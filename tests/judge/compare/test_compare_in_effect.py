@@ -17,6 +17,8 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent, TensorEvent
 from pytest_trainsafe.trace.writer import manifest_of
 
+Held = tuple[Kind, str, tuple[int, ...], Layout]
+
 
 def trace(point: Point, *ranks: RankTrace) -> Trace:
     """A trace that is on no disk; its values are never loaded."""
@@ -34,7 +36,7 @@ def rank(
     number: int = 0,
     *,
     modules: Sequence[str] = (),
-    tensors: Sequence[tuple[Kind, str, tuple[int, ...], Layout]] = (),
+    tensors: Sequence[Held] = (),
     notes: Sequence[str] = (),
 ) -> RankTrace:
     """A rank whose modules have a weight each; a tensor is its kind, module, shape and layout."""
@@ -82,7 +84,7 @@ def test_ep_is_in_effect_where_one_tensor_of_all_experts_is_cut_over_dp() -> Non
     point = at(dp=2, ep=2)
 
     def held(layout: Layout) -> Trace:
-        tensor = ("param", "experts", (2, 8), layout)
+        tensor: Held = ("param", "experts", (2, 8), layout)
         return trace(
             point, *(rank(point, n, modules=["experts"], tensors=[tensor]) for n in range(2))
         )

@@ -10,6 +10,7 @@ import torch
 from compare_traces import Bench, Edit, Record, draw, only, parameter, training, write
 
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -317,6 +318,7 @@ def wide_masters(record: Record, at: dict[str, int], part: torch.Tensor) -> torc
         return part
     rows = record.tensor.to(torch.float32)
     for placement in record.layout:
+        assert isinstance(placement, Shard)
         size = rows.shape[placement.dim] // 2
         rows = (
             rows.narrow(placement.dim, at["tp"] * size, size) if part.shape != rows.shape else rows
@@ -362,7 +364,7 @@ def test_unreduced_gradient_is_an_align_finding_and_a_partial_sum(bench: Bench) 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id == parameter("main_grad", "norm.weight", 0):
             own = [draw(f"grad 0 {i} norm.weight", (8,)) for i in (2 * at["dp"], 2 * at["dp"] + 1)]
-            return sum(own).to(part.dtype)
+            return sum(own, torch.zeros(())).to(part.dtype)
         return part
 
     found = compare(bench.rung(POINT, edit))
@@ -380,7 +382,7 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     def stale(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id == parameter("main_grad", "norm.weight", 1) and at["tp"] == 1:
             grads = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
-            return sum(grads).to(part.dtype)
+            return sum(grads, torch.zeros(())).to(part.dtype)
         return part
 
     finding = only_failure(compare(bench.rung(POINT, stale)))
@@ -394,7 +396,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "main_grad" and record.id.path == "fc2.weight":
             kept = [draw(f"grad {record.id.step} {i} fc2.weight", (8, 16)) for i in range(3)]
-            return sum(kept)[:, 8 * at["tp"] :][:, :8].to(part.dtype)
+            return sum(kept, torch.zeros(()))[:, 8 * at["tp"] :][:, :8].to(part.dtype)
         return part
 
     finding = failing(compare(bench.rung(POINT, edit)))[0]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import msgspec
 import torch
-from compare_traces import Bench, Edit, Record, healthy
+from compare_traces import Bench, Record, healthy
 
 from pytest_trainsafe.core.layout import Layout, Scaled
 from pytest_trainsafe.core.point import Point
@@ -39,7 +40,7 @@ def declaring(rung: Rung, *axes: str) -> Rung:
     return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
-def averaging(factor: float) -> Edit:
+def averaging(factor: float) -> Callable[[Record, dict[str, int], torch.Tensor], torch.Tensor]:
     """Gradients of a loss that is a mean over a rank's own share."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

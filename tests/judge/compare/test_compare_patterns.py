@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from compare_faults import (
@@ -121,9 +123,10 @@ def test_pattern_says_what_it_saw_and_the_likely_cause(name: str) -> None:
 def test_no_pattern_fires_on_rounding_noise(pattern, dtype: str) -> None:
     for sample in range(10):
         noise = 2 * precision(dtype).epsilon * torch.rand_like(reference_tensor())
+
         wrong = wrong_tensor(
             reference_tensor(),
-            lambda r, at, n=noise: r * (1 + n),
+            partial(lambda n, r, at: r * (1 + n), noise),
             ROWS_OVER_TP if sample % 2 else (),
             dtype=dtype,
             noisy=False,
@@ -142,7 +145,7 @@ def test_garbage_of_any_shape_is_seldom_explained(shape: tuple[int, ...], dtype:
         if sample % 2:
             reference, value = reference**5, value**5
         wrong = wrong_tensor(
-            reference, lambda r, at, v=value: v, dtype=dtype, earlier={"before": before}
+            reference, partial(lambda v, r, at: v, value), dtype=dtype, earlier={"before": before}
         )
         found = explain(wrong)
         if found is not None and found.name != "confined":
@@ -155,7 +158,8 @@ def test_single_element_is_scaled_only_by_the_size_of_an_axis(shape: tuple[int, 
     one = torch.full(shape, 0.7, dtype=torch.float64)
     factors = {4.0: "tp", 0.25: "tp", 2.0: "dp", 8.0: "", 6.0: "", 1.37: None, -1.0: None}
     for factor, axis in factors.items():
-        found = explain(wrong_tensor(one, lambda r, at, f=factor: f * r, kind="main_grad"))
+        times = partial(lambda f, r, at: f * r, factor)
+        found = explain(wrong_tensor(one, times, kind="main_grad"))
         assert (found and found.axis) == axis, (factor, found)
 
 
@@ -204,7 +208,9 @@ def test_terms_may_be_summed_along_one_axis_and_averaged_along_another() -> None
 def test_value_narrowed_on_its_way_names_the_dtype() -> None:
     reference = reference_tensor().float().double()
     for dtype in (torch.bfloat16, torch.float16):
-        wrong = wrong_tensor(reference, lambda r, at, d=dtype: r.to(d).double(), noisy=False)
+        wrong = wrong_tensor(
+            reference, partial(lambda d, r, at: r.to(d).double(), dtype), noisy=False
+        )
         found = explain(wrong)
         assert found is not None
         assert found.name == "narrower dtype"
@@ -344,7 +350,7 @@ def test_another_choice_of_a_few_in_every_row_is_no_dropout() -> None:
         found = explain(
             wrong_tensor(
                 kept(scores, probabilities),
-                lambda r, at, also=probabilities: kept(turned, also),
+                partial(lambda also, r, at: kept(turned, also), probabilities),
                 kind="activation",
                 noisy=False,
             )

@@ -72,7 +72,8 @@ def test_a_healthy_candidate_is_cleared(sketched: Bench, point: Point, dtype: st
     found = compare(rung)
 
     assert {id.kind for id in kept} == {"loss"}  # scalars
-    assert found.findings == found.suspects == []
+    assert found.findings == []
+    assert found.suspects == []
     assert guard(rung, found) == []
 
 

@@ -41,7 +41,7 @@ def test_patterns_are_the_shortest_suffixes_that_match_no_other(
     assert patterns(wanted, EVERY) == expected
 
 
-def need(name: str, added: Layout, known: Layout = (), source: str = "default", **fields: str):  # type: ignore[no-untyped-def]
+def need(name: str, added: Layout, known: Layout = (), source: str = "default", **fields: str):
     section, place = fields.get("section", "modules"), fields.get("place", "output")
     return MissingLayout(section, name, place, known, added, source, 3)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ def noisy(array: np.ndarray, dtype: str, rng: np.random.Generator, times: float 
 
 
 def judged(
-    candidate: np.ndarray, reference: np.ndarray, dtype: str = "float32", **options: float
+    candidate: np.ndarray, reference: np.ndarray, dtype: str = "float32", **options: Any
 ) -> TensorJudgement:
     """Judge by one perturbed run and one shadow of the reference."""
     rng = np.random.default_rng(7)

@@ -87,6 +87,7 @@ def train(ctx: Any, bug: str = "", parts: bool = False) -> None:
                     dist.recv(gradient, dist.get_global_rank(group, here + 1), group=group)
                     left.backward(gradient)
                 if not first:
+                    assert batch.grad is not None
                     scale = 2.0 if bug == "handed back" else 1.0
                     dist.send(
                         batch.grad * scale, dist.get_global_rank(group, here - 1), group=group

@@ -70,8 +70,8 @@ class Up(nn.Module):
     def __init__(self, tp: int, group: Any, bug: str) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(WIDE // tp, HIDDEN))
-        self.weight.tensor_model_parallel = True
-        self.weight.partition_dim = 0
+        self.weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+        self.weight.partition_dim = 0  # type: ignore[attr-defined]
         self.group, self.bug = group, bug
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ class Down(nn.Module):
     def __init__(self, tp: int, group: Any) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(HIDDEN, WIDE // tp))
-        self.weight.tensor_model_parallel = True
-        self.weight.partition_dim = 1
+        self.weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+        self.weight.partition_dim = 1  # type: ignore[attr-defined]
         self.bias = nn.Parameter(torch.empty(HIDDEN))
         self.group = group
 
@@ -153,7 +153,7 @@ def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
     model.to(ctx.device, ctx.dtype)
     ctx.initialize(model)
     if bug == "start":
-        model.blocks[1].down.bias.data.add_(1.0)
+        model.get_parameter("blocks.1.down.bias").data.add_(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ctx.watch(model, optimizer, annotations=ANNOTATIONS)
     with ctx.step():
@@ -168,12 +168,13 @@ def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
         for name, parameter in model.named_parameters():
             if bug != "unreduced" or name != "blocks.1.down.bias":
                 dist.all_reduce(parameter.grad, group=ctx.group("dp"))
+            assert parameter.grad is not None
             whole = parameter.grad.square().sum()
             if hasattr(parameter, "partition_dim"):
                 dist.all_reduce(whole, group=ctx.group("tp"))
             squares += whole
         ctx.grad_norm(squares if bug == "norm" else squares.sqrt())
-        before = model.blocks[1].down.bias.detach().clone()
+        before = model.get_parameter("blocks.1.down.bias").detach().clone()
         optimizer.step()
         if bug == "step":
-            model.blocks[1].down.bias.data.lerp_(before, 0.5)
+            model.get_parameter("blocks.1.down.bias").data.lerp_(before, 0.5)

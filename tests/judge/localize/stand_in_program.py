@@ -92,6 +92,7 @@ def train(ctx: Any, bug: str = "", predict: bool = False) -> None:
                     dist.recv(gradient, dist.get_global_rank(group, 1), group=group)
                     left.backward(gradient)
                 if here:
+                    assert hidden.grad is not None
                     dist.send(hidden.grad, dist.get_global_rank(group, 0), group=group)
         if predict and pp > 1:
             dist.all_reduce(model.embedding.weight.grad, group=group)

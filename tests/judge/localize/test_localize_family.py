@@ -10,7 +10,9 @@ from compare_traces import only
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.search import family_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
@@ -19,7 +21,7 @@ from pytest_trainsafe.sweep.program import Program
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory):
     """The family of a failure of one tensor, with a Point and arguments of the candidate."""
-    made: dict[str, object] = {}
+    made: dict[str, tuple[Rung, Comparison]] = {}
 
     def family(path: str, point: Point, arguments: dict[str, object]) -> object:
         if path not in made:
@@ -27,7 +29,7 @@ def families(tmp_path_factory: pytest.TempPathFactory):
             double = only("main_grad", path, lambda r, at, part: part * 2)
             found = rung(folder, Point.of(dp=2), double, limit=0)
             made[path] = found, compare(found)
-        found, comparison = made[path]  # type: ignore[misc]
+        found, comparison = made[path]
         case = Case(point, Program("fit:train"), Settings(), {}, arguments)
         first = next(f for f in comparison.findings if f.verdict == "fail")
         return family_of(case, found, first)

@@ -13,6 +13,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.trace.facts import Reduction, Site
 
@@ -34,7 +35,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory):
     return rung(tmp_path_factory.mktemp("places"), Point.of(dp=2), double, limit=0)
 
 
-def place(wrong, *lines: Reduction | Site, phase: str = "reduction", of: str = "fc1.bias"):
+def place(wrong, *lines: Reduction | Site, phase: Phase = "reduction", of: str = "fc1.bias"):
     noted = noting(wrong, *lines)
     comparison = with_factor(noted, compare(noted))
     return Places(noted.candidate, PROGRAM).of_phase(phase, comparison, [of])

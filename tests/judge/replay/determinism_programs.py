@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,7 @@ def train(ctx: Any, fault: str = "") -> None:
             for parameter in model.parameters():
                 if ctx.point.size("dp") > 1:
                     torch.distributed.all_reduce(parameter.grad, group=ctx.group("dp"))
+                assert parameter.grad is not None
                 parameter.data -= 0.01 * parameter.grad
                 parameter.grad = None
         print("seconds", time.perf_counter() - began)  # a clock that nothing depends on
@@ -110,7 +112,7 @@ def record_all(jobs: list[tuple[str, int, bool, int, str]]) -> None:
             sealed=sealed,
         )
         write_manifest(Path(folder), manifest_of(spec, "cpu"))
-        program.record(Assignment(spec=spec, trace=folder), lambda ctx, f=fault: train(ctx, f))
+        program.record(Assignment(spec=spec, trace=folder), partial(train, fault=fault))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +199,7 @@ def reseed(worker: int) -> None:
     """Give the worker's copy of the dataset a generator of its own."""
     info = get_worker_info()
     assert info is not None
-    info.dataset.rng = np.random.default_rng(info.seed)
+    info.dataset.rng = np.random.default_rng(info.seed)  # type: ignore[attr-defined]
 
 
 def reseed_alike(worker: int) -> None:
@@ -237,7 +238,7 @@ def record_all(specs: list[dict[str, Any]]) -> None:
         assignment = msgspec.convert(data, Assignment, strict=False)
         name = assignment.spec.program.partition(":")[2]
         fault = str(assignment.spec.keywords.get("fault", ""))
-        program.record(assignment, lambda ctx, name=name, fault=fault: globals()[name](ctx, fault))
+        program.record(assignment, partial(globals()[name], fault=fault))
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_what_cannot_be_repeated_is_refused(given):
 
 def test_a_recorded_trace_is_refused():
     with pytest.raises(ArgumentTypeError, match="whose Run it repeats"):
-        assert_deterministic(Trace.__new__(Trace))
+        assert_deterministic(Trace.__new__(Trace))  # type: ignore[arg-type]
 
 
 class Fixture:
@@ -60,13 +61,16 @@ class Fixture:
     prefetch = None
 
 
+FIXTURE: Any = Fixture()
+
+
 @pytest.mark.parametrize("repeats", [1, 0, -3])
 def test_fewer_than_two_runs_are_refused(repeats):
     with pytest.raises(ArgumentError, match=f"repeats={repeats}; .* so it takes 2 or more"):
-        assert_deterministic(Fixture(), repeats=repeats)
+        assert_deterministic(FIXTURE, repeats=repeats)
 
 
 @pytest.mark.parametrize("repeats", [2.0, "2", True])
 def test_a_number_of_runs_that_is_none_is_refused(repeats):
     with pytest.raises(ArgumentTypeError, match="it takes the number of Runs, such as 2"):
-        assert_deterministic(Fixture(), repeats=repeats)
+        assert_deterministic(FIXTURE, repeats=repeats)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_an_optimizer_that_steps_in_one_run_alone_is_a_difference(tmp_path):
     assert (found.how, found.subject) == ("steps", StepSubject(0))
 
 
-def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", **more: object):
+def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", **more: Any):
     return OperatorEvent(name, 0, f"{inputs:032x}", f"{outputs:032x}", **more)
 
 
@@ -129,8 +130,8 @@ def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", *
 )
 def test_the_first_operator_that_differs_says_in_what(tmp_path, one, other, differs):
     same = operator(inputs=7)
-    traces = [written(tmp_path / n, [same, event]) for n, event in (("a", one), ("b", other))]
-    found = first_operator(*traces, 0)
+    first, second = (written(tmp_path / n, [same, e]) for n, e in (("a", one), ("b", other)))
+    found = first_operator(first, second, 0)
 
     assert found is not None
     assert (found.differs, found.number) == (differs, 1)
@@ -142,9 +143,9 @@ def test_the_first_operator_that_differs_says_in_what(tmp_path, one, other, diff
 )
 def test_memory_that_is_allocated_or_viewed_is_no_difference(tmp_path, passive):
     events = [operator(outputs, **passive) for outputs in (1, 2)]
-    traces = [written(tmp_path / n, [event]) for n, event in zip("ab", events, strict=True)]
+    one, other = (written(tmp_path / n, [e]) for n, e in zip("ab", events, strict=True))
 
-    assert first_operator(*traces, 0) is None
+    assert first_operator(one, other, 0) is None
 
 
 @pytest.mark.parametrize(

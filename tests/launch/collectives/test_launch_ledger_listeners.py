@@ -22,7 +22,7 @@ def test_every_listener_receives_the_calls_of_its_context_in_order(
 ) -> None:
     opened = ledger.Ledger(tmp_path / "ledger", Blocked(tmp_path / "blocked"))
     monkeypatch.setattr(ledger, "_current", opened)
-    monkeypatch.setattr(ledger.dist, "get_process_group_ranks", lambda group: [0, 1])
+    monkeypatch.setattr(torch.distributed, "get_process_group_ranks", lambda group: [0, 1])
     received: list[tuple[str, str]] = []
 
     def first(call: Collective) -> None:
@@ -32,7 +32,7 @@ def test_every_listener_receives_the_calls_of_its_context_in_order(
         received.append(("second", call.op))
 
     def called(op: str) -> None:
-        opened.record(op, Detail(torch.ones(2), _Group()))  # type: ignore[arg-type]
+        opened.record(op, Detail(torch.ones(2), _Group()))
 
     with ledger.following(first):
         with ledger.following(second):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 
 #: A key of the ranks' store that another user tries to read and to change.
@@ -27,8 +28,9 @@ def meet_twice(folder: str) -> str:
     dist.all_reduce(torch.ones(2))
     rank, store = dist.get_rank(), own_store()
     if rank == 0:
-        store.set(KEY, VALUE)
-    facts = {"pid": os.getpid(), "above": os.getppid(), "port": int(os.environ["MASTER_PORT"])}
+        store.set(KEY, VALUE)  # type: ignore[arg-type]  # bytes, too
+    facts: dict[str, int | str] = {"pid": os.getpid(), "above": os.getppid()}
+    facts["port"] = int(os.environ["MASTER_PORT"])
     facts["run"] = os.environ["TORCHELASTIC_RUN_ID"]
     write(Path(folder) / f"ready-{rank}", json.dumps(facts).encode())
     while not (Path(folder) / "go").exists():
@@ -41,10 +43,10 @@ def meet_twice(folder: str) -> str:
     return "done"
 
 
-def own_store() -> dist.TCPStore:
+def own_store() -> TCPStore:
     """A connection of this rank's own to the store that torchrun's variables name."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
+    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=10))
 
 
 def write(path: Path, content: bytes) -> None:

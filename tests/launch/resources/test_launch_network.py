@@ -28,6 +28,7 @@ import network_programs
 import pytest
 import torch.distributed as dist
 from network_programs import KEY, VALUE
+from torch._C._distributed_c10d import TCPStore
 
 from pytest_trainsafe.launch import (
     GroupFailure,
@@ -314,7 +315,7 @@ def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: No
 def join(port: int) -> str:
     """Join a store, read every value, and change what a rank wrote."""
     try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
         return f"{KEY} is {store.get(KEY)!r}"
     except Exception as error:
         return type(error).__name__
@@ -329,7 +330,7 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
     os.set_blocking(done, False)
     began = time.monotonic()
     seconds = timedelta(seconds=5)
-    stores = [dist.TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
+    stores = [TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
     # where torch's elastic rendezvous keeps its state, and the form it keeps it in
     state = f"torch.rendezvous.{run}"
     seen: dict[str, None] = {}
@@ -339,8 +340,8 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
                 for key in ["torchelastic/role_info/0", "MASTER_ADDR", *store.list_keys()]:
                     seen[key] = None
                     if key != state:
-                        store.set(key, poison)
-                store.set(state, b64encode(poison))
+                        store.set(key, poison)  # type: ignore[arg-type]  # bytes, too
+                store.set(state, b64encode(poison))  # type: ignore[arg-type]
             if time.monotonic() > began + AGENT_LOOKS:
                 with contextlib.suppress(BlockingIOError):
                     os.write(done, b".")

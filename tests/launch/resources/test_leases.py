@@ -382,7 +382,7 @@ def test_a_place_that_cannot_be_written_leaves_nothing(
 def test_a_place_that_is_swept_before_it_is_seen_is_taken_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, swept = _Place._write, []
+    write, swept = _Place._write, list[Path]()
 
     def sweep(place: _Place) -> None:
         write(place)

@@ -14,7 +14,8 @@ from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise.error_text import error_text, own_text
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.record.context import Context, ProgramError
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 

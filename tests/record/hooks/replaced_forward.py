@@ -12,7 +12,7 @@ class Doubled:
         self.module = module
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        return type(self.module).forward(self.module, hidden) * 2  # type: ignore[operator]
+        return type(self.module).forward(self.module, hidden) * 2
 
 
 def doubled(module: nn.Module, hidden: Tensor) -> Tensor:

@@ -140,6 +140,6 @@ def test_an_output_that_no_backward_needs_gives_its_memory_back(record: Any) -> 
             freed.append(torch.UntypedStorage._expired(memory[-1]))
             output.square().sum().backward()
 
-    freed: list[bool] = []
+    freed: list[object] = []
     record(train)
     assert freed == [True]

@@ -20,6 +20,9 @@ X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 
 
 class Kept(nn.Module):
+    table: Tensor
+    calls: Tensor
+
     def __init__(self, recompute: bool = False) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(3)
@@ -80,6 +83,7 @@ def test_what_a_forward_changes_is_recorded_with_its_micro_batch(
                 "calls", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"
             }  # fmt: skip
             if not recompute:
+                assert expected.running_mean is not None
                 [mean] = [id for id in found if id.name == "running_mean"]
                 assert torch.equal(run.trace.load(0, run.rank.tensors[mean]), expected.running_mean)
 

@@ -176,4 +176,4 @@ def test_the_mode_ends_with_a_forward_that_raises(record: Any) -> None:
 
     with pytest.raises(ValueError, match="of the program"):
         record(training(choose=fails))
-    assert torch.overrides._len_torch_function_stack() == 0
+    assert torch._C._len_torch_function_stack() == 0

@@ -29,10 +29,10 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
         if self.how == "module":
-            return self.again(self.second, x)  # type: ignore[no-any-return]
+            return self.again(self.second, x)
         if self.how == "function":
-            return self.second(self.again(torch.tanh, x))  # type: ignore[no-any-return]
-        return self.second(torch.tanh(x))  # type: ignore[no-any-return]
+            return self.second(self.again(torch.tanh, x))
+        return self.second(torch.tanh(x))
 
 
 def train(model: nn.Module, ctx: Context, **options: Any) -> None:

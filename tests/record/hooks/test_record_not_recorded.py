@@ -116,7 +116,12 @@ def test_tensors_out_of_reach_are_named_once(
 def test_what_a_program_gets_is_what_the_module_returned(record: Any) -> None:
     """Looking does not use up a generator, and leaves objects as they are."""
     seen: list[Any] = []
-    model = Model(lambda y: seen.append(generated(y)) or seen[-1])
+
+    def given(y: Tensor) -> Any:
+        seen.append(generated(y))
+        return seen[-1]
+
+    model = Model(given)
     record(train(model))
     assert all(isinstance(next(each), Tensor) for each in seen)
 
@@ -154,8 +159,9 @@ def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> Non
                 self.state[parameter]["rows"] = parameter.detach().abs().mean(-1)
 
     model = nn.Linear(3, 4, bias=False)
-    model.weight.tensor_model_parallel, model.weight.partition_dim = True, 0  # type: ignore[assignment]
-    model.weight.main_param = torch.zeros(6)  # type: ignore[assignment]
+    model.weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+    model.weight.partition_dim = 0  # type: ignore[attr-defined]
+    model.weight.main_param = torch.zeros(6)  # type: ignore[attr-defined]
 
     def program(ctx: Context) -> None:
         optimizer = Factored(model.parameters(), lr=0.1)

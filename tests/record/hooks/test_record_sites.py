@@ -49,6 +49,7 @@ def train(ctx: Any) -> None:
                     ctx.loss(loss)
                     loss.backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 parameter.grad.mul_(0.5)
             ctx.grad_norm(1.0)
             optimizer.step()
@@ -128,9 +129,9 @@ def test_nothing_is_left_of_watching_for_constructions(record: Any) -> None:
 def test_a_forward_set_on_an_instance_is_found_in_its_file() -> None:
     linear = nn.Linear(2, 2)
     assert found_forward(linear) == ""
-    linear.forward = replaced_forward.Doubled(linear)
+    linear.forward = replaced_forward.Doubled(linear)  # type: ignore[assignment, method-assign]
     assert found_forward(linear) == f"{replaced_forward.__file__}:8"
-    linear.forward = functools.partial(replaced_forward.doubled, linear)
+    linear.forward = functools.partial(replaced_forward.doubled, linear)  # type: ignore[method-assign]
     assert found_forward(linear) == f"{replaced_forward.__file__}:18"
 
 
@@ -150,7 +151,7 @@ def test_a_forward_set_on_a_class_by_another_file_is_found(monkeypatch: pytest.M
 
 def test_what_torch_itself_puts_around_a_forward_is_no_replacement() -> None:
     linear = nn.Linear(2, 2)
-    linear.forward = functools.partial(checkpoint, linear.forward, use_reentrant=False)
+    linear.forward = functools.partial(checkpoint, linear.forward, use_reentrant=False)  # type: ignore[method-assign]
     assert found_forward(linear) == ""
 
 

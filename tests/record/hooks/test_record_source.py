@@ -8,7 +8,6 @@ import inspect
 import pytest
 from torch import nn
 
-from pytest_trainsafe.record.hooks import source
 from pytest_trainsafe.record.hooks.source import source_of
 
 
@@ -46,7 +45,7 @@ def test_the_source_of_a_class_is_what_inspect_says(cls: type) -> None:
 def test_a_class_that_one_line_defines_is_found_without_parsing_its_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(source.inspect, "getsourcelines")
+    monkeypatch.delattr(inspect, "getsourcelines")
     assert source_of.__wrapped__(nn.TransformerEncoderLayer).endswith(".py:" + _line_of_encoder())
 
 

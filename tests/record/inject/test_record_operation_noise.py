@@ -82,7 +82,7 @@ def test_same_operation_on_the_same_values_gets_the_same_noise() -> None:
         lambda x: (x > 0).sum(),
     ],
 )
-def test_what_copies_selects_or_counts_is_left_alone(exact) -> None:  # type: ignore[no-untyped-def]
+def test_what_copies_selects_or_counts_is_left_alone(exact) -> None:
     values = draw(6)
     with noisy():
         found = exact(values)

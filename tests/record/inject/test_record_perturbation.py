@@ -117,8 +117,8 @@ def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
         for run in (clean, noisy)
     ]
     assert torch.equal(got[0], weights)
-    pairs = [(*pair, grad.double()) for pair, grad in zip(pairs, got.values(), strict=True)]
-    for exact, perturbed in zip(*pairs, strict=True):
+    both = [(*pair, grad.double()) for pair, grad in zip(pairs, got.values(), strict=True)]
+    for exact, perturbed in zip(*both, strict=True):
         size = float((perturbed - exact).norm() / exact.norm()) / precision(dtype).epsilon
         assert 0.2 <= size <= 1.2, size
 

@@ -57,7 +57,7 @@ def merged_over(
         with fake_rank(rank, point.world_size):
             tensor = make()
             layout = dtensor_layout(tensor, point.sizes if sizes else None)
-            local = tensor.detach().to_local().clone()
+            local = tensor.to_local().detach().clone()
             parts.append(Part(rank, point.coordinates(rank), local, layout, "dtensor"))
     merged = merge(parts, point.sizes, shape=tensor.shape)
     assert merged.findings == []
@@ -89,11 +89,12 @@ def test_fsdp2_over_tensor_parallelism_is_exact_also_when_uneven(rows: int) -> N
             parallelize_module(model, mesh["tp"], plan, src_data_rank=None)
             fully_shard(model, mesh=mesh["dp"])
             for name, parameter in model.named_parameters():
+                assert isinstance(parameter, DTensor)
                 layout = dtensor_layout(parameter, point.sizes)
                 assert layout == expected[name] == dtensor_layout(parameter)
                 arrays = index_arrays(layout, point.coordinates(rank), point.sizes, parameter.shape)
                 held = full[name].numpy()[np.ix_(*arrays)]
-                assert parameter.detach().to_local().tolist() == held.tolist()
+                assert parameter.to_local().tolist() == held.tolist()
                 shape, offset = compute_local_shape_and_global_offset(
                     parameter.shape, parameter.device_mesh, parameter.placements
                 )
@@ -191,11 +192,11 @@ def test_a_strided_shard_in_another_order_is_not_taken_for_a_plain_one() -> None
             mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
             plain, strided = (sharded(full, mesh, [each]).to_local().clone() for each in mesh_of)
             layout = dtensor_layout(sharded(full, mesh, [mesh_of[1]]), point.sizes)
-            held.append((plain, strided, layout))
+            held.append(((plain, strided), layout))
     for values, right in ((0, False), (1, True)):
         parts = [
-            Part(rank, point.coordinates(rank), each[values], each[2], "dtensor")
-            for rank, each in enumerate(held)
+            Part(rank, point.coordinates(rank), local[values], layout, "dtensor")
+            for rank, (local, layout) in enumerate(held)
         ]
         merged = merge(parts, point.sizes, shape=full.shape).tensor
         assert merged is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trainsafe.core.indices import extract
-from pytest_trainsafe.core.layout import Layout, Partial, Shard, ZigZag
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.model import consistent
 from pytest_trainsafe.record.model.consistent import consistent_integers, consistent_tensor
@@ -93,7 +94,8 @@ def shards(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout, Point]:
     shape = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=3)))
     point = Point.of(tp=draw(st.integers(1, 3)), cp=draw(st.integers(1, 3)))
     dims = st.integers(0, len(shape) - 1)
-    cp = draw(st.sampled_from([ZigZag(draw(dims), "cp"), Shard(draw(dims), "cp"), Partial("cp")]))
+    kinds: list[Placement] = [ZigZag(draw(dims), "cp"), Shard(draw(dims), "cp"), Partial("cp")]
+    cp = draw(st.sampled_from(kinds))
     return shape, (cp, Shard(draw(dims), "tp")), point
 
 
@@ -109,7 +111,7 @@ def test_every_shard_is_its_part_of_the_full_tensor(
         patch.setattr(consistent, "BLOCK", block)
         for rank in range(point.world_size):
             where = point.coordinates(rank)
-            place = {"layout": layout, "coordinates": where, "sizes": point.sizes}
+            place: dict[str, Any] = {"layout": layout, "coordinates": where, "sizes": point.sizes}
             expected = extract(full, layout, where, point.sizes)
             assert torch.equal(consistent_tensor("a.b", shape, **place), expected)
             expected = extract(tokens, layout, where, point.sizes)

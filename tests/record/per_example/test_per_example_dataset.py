@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def test_every_example_of_every_epoch_has_noise_of_its_own(alone):
 
 def test_loading_leaves_the_generators_of_the_process_as_they_were():
     def states():
-        numpy = np.random.get_state()
+        numpy: Any = np.random.get_state()
         return torch.get_rng_state().tolist(), random.getstate(), numpy[1].tolist(), numpy[2:]
 
     def fails(_example, _generator):
@@ -131,7 +132,7 @@ class Stream(IterableDataset):
     ("call", "error", "message"),
     [
         (lambda: PerExampleDataset(Stream()), ArgumentTypeError, "a stream does not number"),
-        (lambda: PerExampleDataset(3), ArgumentTypeError, "read by index"),
+        (lambda: PerExampleDataset(3), ArgumentTypeError, "read by index"),  # type: ignore[arg-type]
         (lambda: PerExampleDataset(Noisy(), seed=-1), ArgumentError, "seed=-1 is below 0"),
         (lambda: PerExampleDataset(Noisy()).set_epoch(-1), ArgumentError, "epoch=-1 is below 0"),
     ],

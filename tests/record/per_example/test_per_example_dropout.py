@@ -138,7 +138,7 @@ def test_a_compiled_call_is_one_graph_and_has_the_same_mask():
 
 def dtensor():
     tensor = torch.ones(SHAPE)
-    tensor.placements = ()
+    tensor.placements = ()  # type: ignore[attr-defined]
     return tensor
 
 

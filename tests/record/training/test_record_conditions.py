@@ -33,7 +33,7 @@ def train(early: bool = False, evaluated: bool = False, between: bool = False) -
             model[1].eval()
         for _ in range(2):
             if between:
-                model[0].weight.data.add_(1.0)
+                model.get_parameter("0.weight").data.add_(1.0)
             with ctx.step():
                 for index in ctx.microbatches(2):
                     with ctx.microbatch(index):
@@ -89,7 +89,8 @@ def test_a_module_in_evaluation_mode_is_noted_with_the_line_that_put_it_there(re
 def test_a_shard_that_is_gathered_for_the_forward_has_not_changed(record: Any) -> None:
     def run(ctx: Any) -> None:
         model = nn.Sequential(nn.Linear(3, 2)).to(ctx.dtype)
-        weight, whole = model[0].weight, model[0].weight.detach().clone()
+        weight = model.get_parameter("0.weight")
+        whole = weight.detach().clone()
         weight.data = torch.empty(0)
         model[0].register_forward_pre_hook(lambda *_: setattr(weight, "data", whole))
         model[0].register_forward_hook(lambda *_: setattr(weight, "data", torch.empty(0)))

@@ -87,7 +87,8 @@ def test_main_grad_attributes_come_first(record: Any) -> None:
     model = nn.Linear(3, 2).bfloat16()
     x = [each.bfloat16() for each in X]
     first, second = (torch.autograd.grad(model(each).sum(), model.weight)[0] for each in x)
-    model.weight.main_grad = torch.zeros(2, 3)
+    weight: Any = model.weight
+    weight.main_grad = torch.zeros(2, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def train(ctx: Context) -> None:
@@ -96,8 +97,8 @@ def test_main_grad_attributes_come_first(record: Any) -> None:
             for index in range(2):
                 with ctx.microbatch(index):
                     model(x[index]).sum().backward()
-                    model.weight.main_grad += model.weight.grad.float()
-                    model.weight.grad = None
+                    weight.main_grad += weight.grad.float()
+                    weight.grad = None
             optimizer.step()
 
     run = record(train)
@@ -164,11 +165,13 @@ def test_tied_parameters_are_one_under_their_first_name(record: Any) -> None:
         ctx.watch(model)
         with ctx.step(), ctx.microbatch(0):
             model(tokens).square().sum().backward()
+        assert weight.grad is not None
         assert torch.equal(weight.grad, expected)
 
     run = record(train)
     assert run.paths("param_grad") == run.paths("main_grad") == ["embed.weight"]
     assert run.paths("param", -1) == ["embed.weight"]
+    assert weight.grad is not None
     assert torch.equal(run.get("param_grad", "embed.weight"), weight.grad)
     assert not torch.equal(weight.grad, expected)  # initialize gave other values
 
@@ -198,5 +201,6 @@ def test_recording_keeps_what_earlier_hooks_made_of_a_gradient(record: Any) -> N
             F.relu(model(X[0])).sum().backward()
 
     run = record(train)
+    assert model.weight.grad is not None
     assert torch.equal(run.get("param_grad", "weight"), model.weight.grad)
     assert torch.equal(run.get("main_grad", "weight"), model.weight.grad)

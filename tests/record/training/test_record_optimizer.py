@@ -55,7 +55,10 @@ def test_parameters_are_recorded_before_the_first_step_and_after_each(record: An
 
 def test_adam_moments_are_recorded_for_every_group(record: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    groups = [{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 0.1}]
+    groups: list[dict[str, Any]] = [
+        {"params": model[0].parameters()},
+        {"params": model[1].parameters(), "lr": 0.1},
+    ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     run = record(train_with(model, optimizer))
     names = [name for name, _ in model.named_parameters()]
@@ -76,10 +79,11 @@ def test_master_copies_and_their_state_are_recorded_before_and_after(record: Any
     model = nn.Linear(3, 2, bias=False).bfloat16()
     master = nn.Parameter(model.weight.detach().float())
     start = master.detach().clone()
-    model.weight.main_param = master
+    model.weight.main_param = master  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW([master], lr=1e-3)
 
     def give(*_: Any) -> None:
+        assert model.weight.grad is not None
         master.grad = model.weight.grad.float()
 
     optimizer.register_step_pre_hook(give)
@@ -103,7 +107,7 @@ def test_master_copies_and_their_state_are_recorded_before_and_after(record: Any
 
 def test_a_master_copy_that_is_only_a_piece_is_left_out(record: Any) -> None:
     model = nn.Linear(3, 2)
-    model.weight.main_param = torch.zeros(3)
+    model.weight.main_param = torch.zeros(3)  # type: ignore[attr-defined]
     assert (
         record(train_with(model, None, torch.optim.SGD(model.parameters(), lr=0.1))).paths(
             "master_param"
@@ -131,8 +135,8 @@ class InName(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
 
-    state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
-    param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         self.optimizer.step()
@@ -166,6 +170,7 @@ def test_without_an_optimizer_gradients_and_values_are_recorded(record: Any) -> 
 
     run = record(train)
     assert [event.optimizer_stepped for event in run.rank.steps] == [False]
+    assert model.weight.grad is not None
     assert torch.equal(run.get("main_grad", "weight"), model.weight.grad)
     assert torch.equal(run.get("param", "weight"), model.weight.detach())
     assert run.paths("optimizer_state") == []
@@ -181,6 +186,7 @@ def test_a_step_that_is_skipped_is_said_to_be(record: Any) -> None:
 
     run = record(train)
     assert [event.optimizer_stepped for event in run.rank.steps] == [False]
+    assert model.weight.grad is not None
     assert torch.equal(run.get("main_grad", "weight"), model.weight.grad)
 
 
@@ -206,6 +212,7 @@ def test_the_gradients_of_a_closure_are_recorded_after_it_ran(record: Any) -> No
     run = record(train)
     assert losses[-1] < losses[0]
     assert [event.optimizer_stepped for event in run.rank.steps] == [True, True]
+    assert model.weight.grad is not None
     assert torch.equal(run.get("main_grad", "weight", step=1), model.weight.grad)
     calls = [path for path in run.paths("activation", 0) if path.startswith("output")]
     assert calls[:2] == ["output", "output#1"]

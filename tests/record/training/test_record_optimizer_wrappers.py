@@ -55,8 +55,8 @@ class Gated(torch.optim.Optimizer):
         self.optimizer = optimizer
         self.ready = False
 
-    state = property(lambda self: self.optimizer.state)  # type: ignore[assignment]
-    param_groups = property(lambda self: self.optimizer.param_groups)  # type: ignore[assignment]
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if self.ready:
@@ -66,7 +66,7 @@ class Gated(torch.optim.Optimizer):
 class Chained:
     """Several optimizers behind one, with a property that makes sense of a single one."""
 
-    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+    def __init__(self, *optimizers: torch.optim.Optimizer | Imitation) -> None:
         self.chained_optimizers = list(optimizers)
 
     @property
@@ -123,10 +123,11 @@ class GivesAway:
         self.model = model
 
     def step(self) -> None:
-        for parameter in self.model.parameters():
+        parameters: list[Any] = list(self.model.parameters())
+        for parameter in parameters:
             parameter.main_param.grad, parameter.grad = parameter.grad, None
         self.optimizer.step()
-        for parameter in self.model.parameters():
+        for parameter in parameters:
             parameter.data.copy_(parameter.main_param)
 
 
@@ -140,7 +141,8 @@ class ByItself:
     @torch.no_grad()
     def step(self) -> None:
         for parameter in self.model.parameters():
-            parameter -= 0.1 * parameter.grad
+            assert parameter.grad is not None
+            parameter -= 0.1 * parameter.grad  # type: ignore[misc]  # in place
             parameter.grad = None
 
 
@@ -231,8 +233,11 @@ def test_each_of_several_optimizers_is_asked_for_its_own_parameters(record: Any)
                 loss.backward()
             first.step()
             for parameter in model[1].parameters():
+                assert parameter.grad is not None
                 parameter.grad = 2 * parameter.grad
-            seen.update({n: p.grad.clone() for n, p in model.named_parameters()})
+            for name, parameter in model.named_parameters():
+                assert parameter.grad is not None
+                seen[name] = parameter.grad.clone()
             second.step()
 
     run = record(train)
@@ -258,7 +263,7 @@ def test_the_zero_redundancy_optimizer_of_torch(record: Any, bare: Any) -> None:
 
 def test_a_wrapper_without_optimizers_is_what_steps() -> None:
     plain = torch.optim.SGD(model_of_two().parameters(), lr=0.1)
-    plain.optimizer = None
+    plain.optimizer = None  # type: ignore[attr-defined]
     assert stepping(plain) == [plain]
     assert stepping(Chained()) != []
     assert list(states([], torch.zeros(1))) == []

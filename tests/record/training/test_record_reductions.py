@@ -12,7 +12,8 @@ import torch
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.training.reductions import Reduction, Reductions
+from pytest_trainsafe.record.training.reductions import Reductions
+from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 
 POINT = Point.of(tp=2, dp=2)

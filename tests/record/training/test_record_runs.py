@@ -64,8 +64,9 @@ def test_masters_states_and_main_gradients_are_runs(record: Any) -> None:
     ):
         assert found[key].layout == layout, key
         assert found[key].shape == (3,)
-    assert torch.equal(run.get("main_grad", "weight"), model.weight.grad.reshape(-1)[2:5])
-    assert torch.equal(run.get("master_param", "weight"), model.weight.main_param.detach())
+    weight: Any = model.weight
+    assert torch.equal(run.get("main_grad", "weight"), weight.grad.reshape(-1)[2:5])
+    assert torch.equal(run.get("master_param", "weight"), weight.main_param.detach())
     # A number is held once by whoever has any of the parameter.
     step = found["optimizer_state", "weight.step", 0]
     assert (step.layout, step.shape) == ((Flat(0, 1, (), ("dp",)),), (1,))
@@ -93,7 +94,7 @@ def test_a_run_of_a_shard_comes_after_what_cut_it(record: Any) -> None:
 @pytest.mark.parametrize("given", [(0, 7), (3, 2), 4, (0.0, 6.0)])
 def test_what_is_no_range_of_the_parameter_is_refused(record: Any, given: Any) -> None:
     model, optimizer = sharded(0, 6)
-    model.weight.main_param_range = given
+    model.weight.main_param_range = given  # type: ignore[attr-defined]
     with pytest.raises(LayoutError, match=r"weight has main_param_range .* of the 6 elements"):
         record(train_with(model, optimizer), point={"dp": 2})
 

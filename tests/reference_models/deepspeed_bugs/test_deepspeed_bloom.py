@@ -72,7 +72,8 @@ def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_
     failed = [finding for finding in found.findings if finding.verdict == "fail"]
     assert failed
     assert {finding.check for finding in failed} == {"replicas"}
-    odd = {finding.where for finding in failed}
+    odd = {finding.where for finding in failed if finding.where is not None}
+    assert all(finding.where is not None for finding in failed)
     assert {id.path for id in odd if id.kind == "master_param"} == REPLICATED
 
     yardstick = Yardstick(rung)
@@ -81,11 +82,13 @@ def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_
     assert len(moments) == 4
     for id in moments:
         reference = yardstick.reference.tensor(id)
+        assert reference is not None
         others = [each.numpy() for each in yardstick.others(id)]
         passed = []
         for rank in (0, 1):
             parts = [part for part in parts_of(rung.candidate, id) if part.rank == rank]
             held = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            assert held is not None
             judged = judge_tensor(held.numpy(), reference.numpy(), others, rung.dtype)
             passed.append(judged.passed)
         assert passed == [True, False], id

@@ -15,7 +15,9 @@ REPRODUCED = (
         name="pt-f84911",
         number="B1",
         what="the only layer that the optimizer holds is frozen; batch normalisation alone moves",
-        sources=("https://discuss.pytorch.org/t/84911",),
+        sources=(
+            "https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911",
+        ),
         place="user code",
         module="optimization.pt_f84911",
         trigger=0,

@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train a perceptron on digits of noise; `carried` has what is left of gradients before each backward."""
+    """Train a perceptron; `carried` has the norms of what is left of gradients in each step."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     criterion = nn.CrossEntropyLoss()

@@ -33,7 +33,7 @@ def train(ctx: Context, steps: int = 5, channels: int = 6, lr: float = 3e-3) -> 
     outcome = Outcome()
     for step in range(steps):
         with ctx.step():
-            replica.train()
+            model.train()
             kinds = torch.randint(2, (12,), generator=data)
             pictures = torch.zeros(12, 1, 8, 8)
             pictures[:, :, 2:6, 2:6] = 1.0

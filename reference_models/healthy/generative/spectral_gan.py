@@ -33,7 +33,7 @@ def train(
                 fake = generator(torch.randn(32, 4))
             critic_optimizer.zero_grad()
             hinge = F.relu(1 - critic(real)).mean() + F.relu(1 + critic(fake)).mean()
-            hinge.backward()
+            hinge.backward()  # type: ignore[no-untyped-call]
             critic_optimizer.step()
         generator_optimizer.zero_grad()
         loss = -critic(generator(torch.randn(32, 4))).mean()

@@ -11,7 +11,8 @@ def _penalty(critic: nn.Module, real: Tensor, fake: Tensor) -> Tensor:
     between = (share * real + (1 - share) * fake).requires_grad_(True)
     scores = critic(between)
     (gradient,) = torch.autograd.grad(scores.sum(), between, create_graph=True)
-    return (gradient.norm(dim=1) - 1).square().mean()
+    excess: Tensor = (gradient.norm(dim=1) - 1).square().mean()
+    return excess
 
 
 def train(

@@ -37,7 +37,7 @@ def flatten_weights(lstm: nn.LSTM) -> None:
         buffer = torch.cat([each.reshape(-1) for each in parameters])
         pieces = torch.split(buffer, [each.numel() for each in parameters])
         for parameter, piece in zip(parameters, pieces, strict=True):
-            parameter.set_(piece.view_as(parameter))
+            parameter.data = piece.view_as(parameter)
 
 
 class Tagger(nn.Module):

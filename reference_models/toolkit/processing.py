@@ -32,6 +32,10 @@ class TextProcessor:
     vocabulary = 30
 
     def __call__(self, texts: Sequence[str], max_length: int) -> Encoded:
+        """As `process`."""
+        return self.process(texts, max_length)
+
+    def process(self, texts: Sequence[str], max_length: int) -> Encoded:
         """The first `max_length` ids of every text, padded to the longest."""
         rows = [self.encode(text)[:max_length] for text in texts]
         width = max(len(row) for row in rows)
@@ -52,6 +56,10 @@ class ImageTextProcessor:
         self.text = TextProcessor()
 
     def __call__(self, images: Tensor, texts: Sequence[str], max_length: int) -> Paired:
+        """As `process`."""
+        return self.process(images, texts, max_length)
+
+    def process(self, images: Tensor, texts: Sequence[str], max_length: int) -> Paired:
         """One row of ids and one image for every pair; there are as many texts as images."""
         pairs = self.pair(images, texts)
         encoded = self.text([text for text, _ in pairs], max_length)

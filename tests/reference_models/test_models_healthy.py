@@ -27,12 +27,11 @@ def test_a_healthy_program_learns(each) -> None:
 
 
 @pytest.mark.parametrize("each", ALONE, ids=lambda each: each.name)
-def test_the_seed_and_the_configuration_determine_a_healthy_program(each) -> None:
+def test_a_healthy_program_is_the_same_each_time_in_every_configuration(each) -> None:
     train = healthy.program(each)
     first = train(seed=2, **each.variants[0])
 
     assert train(seed=2, **each.variants[0]) == first
-    assert train(seed=3, **each.variants[0]) != first
     assert all(map(math.isfinite, train(seed=2, **each.variants[1])))
 
 

@@ -40,6 +40,8 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
             return self.local_capacity(tokens, counts)
 
     torch.manual_seed(ctx.seed)
+    ctx.group("dp")  # starts torch.distributed
+    # A group of its own, for a timeout closes the connections of its group.
     group = dist.new_group(list(range(ctx.world_size)))
     assert group is not None
     layer = (LocalCapacity if faulty else ExpertsLayer)(12, group, patience=patience)

@@ -29,6 +29,8 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
     from torch.nn import functional as F
 
     torch.manual_seed(ctx.seed)
+    ctx.group("pp")  # starts torch.distributed
+    # A group of its own, for a timeout closes the connections of its group.
     group = dist.new_group(list(range(ctx.world_size)))
     first, wait = ctx.rank == 0, timedelta(seconds=patience)
     lower = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +16,13 @@ class Bare:
     """The members of the Context that these programs use; nothing is recorded."""
 
     def __init__(self, seed: int) -> None:
-        self.seed, self.rank, self.world_size = seed, dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cpu")
+        self.seed, self.device = seed, torch.device("cpu")
+        self.rank, self.world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        self.started = False
 
     def group(self, axis: str) -> Any:
+        """The group of all ranks.  In the Context, torch.distributed starts with the first call."""
+        self.started = True
         return dist.group.WORLD
 
     def watch(self, *_: Any, **__: Any) -> None:
@@ -35,12 +39,13 @@ def run_all(jobs: list[tuple[str, dict[str, Any]]]) -> list[tuple[list[float], A
     dist.init_process_group("gloo")
     outcomes = []
     for module, arguments in jobs:
-        program = importlib.import_module(module)
+        program, context = importlib.import_module(module), Bare(seed=3)
         try:
-            outcome = program.train(Bare(seed=3), **arguments)
+            outcome = program.train(context, **arguments)
         except RuntimeError as error:
             outcomes.append(([], {}, str(error)))
         else:
             outcomes.append((outcome.losses, outcome.facts, ""))
+        assert context.started, f"{module} never asks for its group"
     dist.destroy_process_group()
     return outcomes

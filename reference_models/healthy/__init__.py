@@ -32,6 +32,7 @@ PROGRAMS = (
     Healthy("recurrent", "language", ({"width": 24}, {"length": 12})),
     Healthy("masked", "language", ({"accumulate": 3}, {"width": 24, "dropout": 0.0}), falls=False),
     Healthy("captions", "language", ({"batch": 7}, {"max_length": 16}), falls=False),
+    Healthy("retrieval", "language", ({"copies": 2}, {"width": 8, "max_length": 12})),
     Healthy("classifier", "language", ({"accumulation": 2}, {"filters": 12, "batch": 6})),
     Healthy("translation", "language", ({"smoothing": 0.0}, {"width": 16, "batch": 12})),
     Healthy("switch", "language", ({"experts": 4}, {"clip": 0.5, "width": 12})),

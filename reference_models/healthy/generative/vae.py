@@ -7,12 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+from pytest_trainsafe.reference_models.toolkit.devices import Link
+
 
 class VAE(nn.Module):
-    """Linear layers around a latent Gaussian."""
+    """Linear layers around a latent Gaussian; the decoder is on a second device."""
 
     def __init__(self, latent: int, hidden: int) -> None:
         super().__init__()
+        self.link = Link()
         self.encoder = nn.Sequential(nn.Linear(36, hidden), nn.ReLU())
         self.mean, self.log_variance = nn.Linear(hidden, latent), nn.Linear(hidden, latent)
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, 36))
@@ -22,7 +25,7 @@ class VAE(nn.Module):
         h = self.encoder(x)
         mean, log_variance = self.mean(h), self.log_variance(h)
         z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
-        return self.decoder(z), mean, log_variance
+        return self.link.copy(self.decoder(self.link.copy(z))), mean, log_variance
 
 
 def train(

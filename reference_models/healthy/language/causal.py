@@ -6,6 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pytest_trainsafe.reference_models.toolkit.generation import Generator
+from pytest_trainsafe.reference_models.toolkit.pretrained import (
+    PretrainedModel,
+    ResidualProjection,
+)
+
 
 class Layer(nn.Module):
     """Attention and a perceptron, each behind a layer norm."""
@@ -14,7 +20,7 @@ class Layer(nn.Module):
         super().__init__()
         self.heads, self.p = heads, dropout
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.c_proj = nn.Linear(width, 3 * width), ResidualProjection(width, width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout)
         )
@@ -27,24 +33,26 @@ class Layer(nn.Module):
         y = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, dropout_p=self.p if self.training else 0.0
         )
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        x = x + self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
         out: Tensor = x + self.mlp(self.norm2(x))
         return out
 
 
-class Model(nn.Module):
+class Model(PretrainedModel):
     """Token and position embeddings, layers, tied output."""
 
     def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:
         super().__init__()
+        self.layers = layers
         self.wte, self.wpe = nn.Embedding(vocabulary, width), nn.Embedding(32, width)
-        self.layers = nn.ModuleList(Layer(width, 4, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(Layer(width, 4, dropout) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
+        self.post_init()
 
     def forward(self, ids: Tensor) -> Tensor:
         """The logits of the next tokens."""
         x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
-        for layer in self.layers:
+        for layer in self.blocks:
             x = layer(x)
         return F.linear(self.norm(x), self.wte.weight)
 
@@ -78,4 +86,5 @@ def train(
             with torch.no_grad():
                 ids = batch(4)
                 F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+            Generator(model, window=16).generate(ids[:, : 2 + step], max_new_tokens=4)
     return losses

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pytest_trainsafe.reference_models.toolkit.pretrained import PretrainedModel
+
 MASK = 0
 
 
-class Encoder(nn.Module):
+class Encoder(PretrainedModel):
     """torch's encoder layers between an embedding and logits."""
 
     def __init__(self, vocabulary: int, width: int, dropout: float) -> None:
@@ -19,6 +21,7 @@ class Encoder(nn.Module):
         layer = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.logits = nn.Linear(width, vocabulary)
+        self.post_init()
 
     def forward(self, ids: Tensor) -> Tensor:
         """The logits of every position."""

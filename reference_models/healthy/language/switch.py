@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.toolkit.devices import place
 from pytest_trainsafe.reference_models.toolkit.engine import Engine
+from pytest_trainsafe.reference_models.toolkit.generation import Generator
 
 
 class Switch(nn.Module):
@@ -54,4 +55,7 @@ def train(
         losses.append(loss.item())
     with tempfile.TemporaryDirectory() as folder:
         engine.save(Path(folder) / "last.safetensors")
+    generator = Generator(model, window=10)
+    for length in (2, 5, 7):
+        generator.generate(torch.randint(18, (2, length)), max_new_tokens=length + 1)
     return losses

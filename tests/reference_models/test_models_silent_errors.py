@@ -13,7 +13,7 @@ import pytest
 
 from pytest_trainsafe.reference_models import silent_errors
 from pytest_trainsafe.reference_models.silent_errors import ERRORS, NEW, REPRODUCED
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 #: What shows that an error happened, from what the program returned.
 HAPPENED: dict[str, Callable[[Outcome], bool]] = {

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.toolkit.engine import Engine
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.toolkit.checkpoint import Checkpointer
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class ByStorage(Checkpointer):

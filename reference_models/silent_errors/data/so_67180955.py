@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Crops(Dataset[tuple[Tensor, Tensor]]):

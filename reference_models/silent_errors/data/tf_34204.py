@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
 from pytest_trainsafe.reference_models.toolkit.processing import (
     PADDING,
     ImageTextProcessor,
     TextProcessor,
 )
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class PixtralProcessor(ImageTextProcessor):

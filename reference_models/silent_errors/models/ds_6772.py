@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.toolkit.devices import place
 from pytest_trainsafe.reference_models.toolkit.engine import Engine
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Overwriting(Engine):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import spectral_norm
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Discriminator(nn.Module):

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
 from pytest_trainsafe.reference_models.toolkit.pretrained import (
     PretrainedModel,
     ResidualProjection,
 )
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Block(nn.Module):

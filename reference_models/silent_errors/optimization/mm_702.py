@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Backbone(nn.Module):

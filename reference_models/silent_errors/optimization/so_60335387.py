@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
 from pytest_trainsafe.reference_models.toolkit.trainer import Trainer
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class RoundingDown(Trainer):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.silent_errors.transport.lossy import LossyLink
 from pytest_trainsafe.reference_models.toolkit.devices import Link
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 #: The step in which the driver begins to lose data; a step copies twice, forward and backward.
 TRIGGER = 2

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from pytest_trainsafe.reference_models.silent_errors.transport.lossy import LossyLink
 from pytest_trainsafe.reference_models.toolkit.devices import Link
-from pytest_trainsafe.reference_models.toolkit.outcome import Outcome
+from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:

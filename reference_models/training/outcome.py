@@ -1,4 +1,4 @@
-"""What a program of the corpus returns to whoever checks it."""
+"""What a program of a silent error returns to whoever checks it.  Does not import torch."""
 
 from __future__ import annotations
 

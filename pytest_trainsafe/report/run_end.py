@@ -7,10 +7,11 @@ controller.  Imports the writers only if there are marked tests.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.config.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
     import pytest
@@ -30,6 +31,8 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         if any(str(name).startswith(_PREFIX) for name, _ in getattr(report, "user_properties", ()))
     ]
     settings = reporter.config.stash[SETTINGS]
+    if reports:
+        _conclude_tests(reporter, settings, reports, folder)
     if settings.learn:
         from pytest_trainsafe.report.learn import write_learned
 
@@ -38,8 +41,14 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         from pytest_trainsafe.report.replay import write_replays
 
         write_replays(reporter)
-    if not reports:
-        return
+
+
+def _conclude_tests(
+    reporter: pytest.TerminalReporter,
+    settings: Settings,
+    reports: Sequence[pytest.TestReport],
+    folder: Path | None,
+) -> None:
     from pytest_trainsafe.report.families import families
     from pytest_trainsafe.report.outcome import outcomes, seconds_of
     from pytest_trainsafe.report.summary import write_summary

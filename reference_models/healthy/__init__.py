@@ -1,0 +1,71 @@
+"""Correct training programs, from which invariants are learned and on which none may be broken.
+
+Each is written on its own, as a user would write it; none is the healthy twin of a silent error.
+Four classes, each a folder: images, language, generative and distributed.
+
+Nothing here imports torch; `program` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pytest_trainsafe.reference_models.healthy.program import Family, Healthy
+
+__all__ = ["FAMILIES", "PROGRAMS", "Family", "Healthy", "find", "program"]
+
+FAMILIES: tuple[Family, ...] = ("images", "language", "generative", "distributed")
+
+PROGRAMS = (
+    Healthy("digits", "images", ({"channels": 4, "batch_size": 8}, {"lr": 0.5})),
+    Healthy("residual", "images", ({"depth": 1}, {"momentum": 0.8, "batch_size": 16})),
+    Healthy("mixed_precision", "images", ({"width": 8}, {"max_norm": 0.5, "batch": 24})),
+    Healthy("transfer", "images", ({"classes": 4}, {"lr": 0.03, "batch": 16})),
+    Healthy(
+        "with_trainer", "images", ({"accumulation": 1}, {"workers": 0, "clip": 0.5}), falls=False
+    ),
+    Healthy("segmentation", "images", ({"channels": 4}, {"batch": 6, "every": 3})),
+    Healthy("siamese", "images", ({"width": 6}, {"margin": 1.5}), falls=False),
+    Healthy("causal", "language", ({"layers": 1}, {"dropout": 0.0, "width": 24})),
+    Healthy("recurrent", "language", ({"width": 24}, {"length": 12})),
+    Healthy("masked", "language", ({"accumulate": 3}, {"width": 24, "dropout": 0.0}), falls=False),
+    Healthy("captions", "language", ({"batch": 7}, {"max_length": 16}), falls=False),
+    Healthy("retrieval", "language", ({"copies": 2}, {"width": 8, "max_length": 12})),
+    Healthy("classifier", "language", ({"accumulation": 2}, {"filters": 12, "batch": 6})),
+    Healthy("translation", "language", ({"smoothing": 0.0}, {"width": 16, "batch": 12})),
+    Healthy("switch", "language", ({"experts": 4}, {"clip": 0.5, "width": 12})),
+    Healthy("gan", "generative", ({"latent": 8}, {"channels": 6, "beta": 0.6}), falls=False),
+    Healthy("spectral_gan", "generative", ({"width": 24}, {"iterations": 2}), falls=False),
+    Healthy("wgan", "generative", ({"critic_steps": 2}, {"width": 16}), falls=False),
+    Healthy("diffusion", "generative", ({"channels": 8}, {"times": 6, "decay": 0.8})),
+    Healthy("flow", "generative", ({"width": 24}, {"lr": 5e-3, "batch": 48})),
+    Healthy("vae", "generative", ({"latent": 2}, {"hidden": 16, "batch": 12})),
+    Healthy("score", "generative", ({"width": 24}, {"clip": 2.0, "batch": 48})),
+    Healthy("replicas", "distributed", ({"batch": 6}, {"lr": 0.05, "width": 16}), "dp"),
+    Healthy("replicas_language", "distributed", ({"accumulate": 3}, {"width": 12}), "dp"),
+    Healthy("replicas_images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
+    Healthy("averaged", "distributed", ({"messages": False}, {"width": 12}), "dp"),
+    Healthy("tensor_parallel", "distributed", ({"layers": 1}, {"lr": 1e-2}), "tp"),
+    Healthy("tensor_parallel_mixed", "distributed", ({"clip": 0.0}, {"width": 12}), "tp"),
+    Healthy("pipeline", "distributed", ({"microbatches": 3}, {"width": 8}), "pp", falls=False),
+    Healthy("experts", "distributed", ({"drop_tokens": False}, {"factor": 2.0}), "dp"),
+    Healthy("sharded_states", "distributed", ({"width": 12}, {"weight_decay": 0.0}), "dp"),
+)
+
+
+def find(name: str) -> Healthy:
+    """The program of this name.  Raises ValueError, listing the names, where there is none."""
+    for each in PROGRAMS:
+        if each.name == name:
+            return each
+    names = ", ".join(each.name for each in PROGRAMS)
+    raise ValueError(f"there is no healthy program {name!r}; choose one of {names}")
+
+
+def program(healthy: Healthy) -> Callable[..., Any]:
+    """The function `train` of a program."""
+    module = import_module(f"{__name__}.{healthy.family}.{healthy.name}")
+    train: Callable[..., Any] = module.train
+    return train

@@ -1,0 +1,1 @@
+"""Healthy programs of two ranks, `train(ctx, ...)`: one program a file."""

@@ -1,0 +1,40 @@
+"""A tensor-parallel regression in float32: AdamW, replicated norms, no clipping."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.reference_models.training.outcome import Outcome
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+def train(
+    ctx: Context, steps: int = 5, layers: int = 2, width: int = 12, lr: float = 5e-3
+) -> Outcome:
+    """Every tp rank computes on the same data and holds its part of the perceptrons."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    from pytest_trainsafe.reference_models.toolkit.sharded import ShardedMLP, replicated
+
+    torch.manual_seed(ctx.seed)
+    group = ctx.group("tp")
+    blocks: list[nn.Module] = []
+    for _ in range(layers):
+        blocks += [replicated(nn.LayerNorm(width)), ShardedMLP(width, 2 * width, group)]
+    model = nn.Sequential(*blocks, replicated(nn.Linear(width, 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    ctx.watch(model, optimizer, level="step")
+    outcome = Outcome()
+    for _ in range(steps):
+        with ctx.step():
+            inputs = torch.randn(20, width)
+            loss = F.mse_loss(model(inputs), inputs.square().mean(dim=1, keepdim=True))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            outcome.losses.append(loss.item())
+    return outcome

@@ -1,0 +1,1 @@
+"""Healthy programs that train generators: adversarial, diffusion, variational; one a file."""

@@ -1,0 +1,1 @@
+"""Healthy programs that train convolutional networks: one program a file."""

@@ -1,0 +1,39 @@
+"""The silent errors that TrainCheck was evaluated on, re-created from their public descriptions.
+
+They are those of Tables 3 and 5 of Jiang et al., "Training with Confidence: Catching Silent Errors
+in Deep Learning Training with Automated Proactive Checks" (OSDI 2025).  Every program is healthy
+with `faulty=False`.  One of a single process is `train(*, faulty, seed=0, steps=...)`; one of ranks
+is `train(ctx, faulty=False, steps=...)`.  Both return an `Outcome`.
+
+Nothing here imports torch; `program` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from pytest_trainsafe.reference_models.silent_errors.error import SilentError
+from pytest_trainsafe.reference_models.silent_errors.new_errors import NEW
+from pytest_trainsafe.reference_models.silent_errors.reproduced import REPRODUCED
+
+__all__ = ["ERRORS", "NAMES", "NEW", "REPRODUCED", "SilentError", "find", "program"]
+
+ERRORS = (*REPRODUCED, *NEW)
+
+NAMES = tuple(error.name for error in ERRORS)
+
+
+def find(name: str) -> SilentError:
+    """The error of this name.  Raises ValueError, listing the names, where there is none."""
+    for error in ERRORS:
+        if error.name == name:
+            return error
+    raise ValueError(f"there is no silent error {name!r}; choose one of {', '.join(NAMES)}")
+
+
+def program(error: SilentError) -> Callable[..., Any]:
+    """The function `train` that has the error behind its switch."""
+    train: Callable[..., Any] = import_module(f"{__name__}.{error.module}").train
+    return train

@@ -1,0 +1,1 @@
+"""Errors in what reaches the model or leaves it: one program a file."""

@@ -1,0 +1,1 @@
+"""Errors that need ranks: one program a file, `train(ctx, faulty=False, ...)`, on two ranks."""

@@ -103,7 +103,11 @@ def main() -> None:
         cover(asked.max_world_size, facts)
         return
     wanted = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
-    found = [fuzz(bug, asked.examples, asked.max_world_size) for bug in wanted]
+    found = []
+    for bug in wanted:
+        found.append(fuzz(bug, asked.examples, asked.max_world_size))
+        axes = " ".join(found[-1].axes) or "not found"
+        print(f"{bug.name}: {axes}, {found[-1].seconds:.0f} s", file=sys.stderr, flush=True)
     rows = [
         [
             one.bug.name,

@@ -15,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase
+from hypothesis.errors import Unsatisfiable
 
 from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.point import Point
@@ -136,6 +137,10 @@ def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -
         source.examples = Examples(item, source, takes)
         yield
         source.examples.finish()
+    except Unsatisfiable:
+        if source.examples is None or not source.examples.unavailable:
+            raise
+        pytest.skip("; ".join(source.examples.unavailable))
     except DeclarationError as error:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     finally:

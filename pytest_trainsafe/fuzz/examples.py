@@ -59,7 +59,8 @@ class Examples:
         self._takes = takes
         self._outcomes: dict[Point, Outcome] = {}
         self._summaries: list[PointSummary] = []
-        self._unavailable: dict[str, None] = {}
+        #: Why this machine cannot run some of the Points.
+        self.unavailable: dict[str, None] = {}
         self._compared = False
         self._kind = ""
         self._failure: Callable[[], BaseException] | None = None
@@ -144,7 +145,7 @@ class Examples:
         unavailable = case.program.traits.unavailable
         reason = unavailable(case) if unavailable is not None else ""
         if reason:
-            self._unavailable[reason] = None
+            self.unavailable[reason] = None
             reject()
         with self._traces(case) as traces:
             return self._tested(case, test, traces)
@@ -248,7 +249,7 @@ class Examples:
         passed = sum(outcome.error is None for outcome in self._outcomes.values())
         notes = [*worst.get("notes", [])]
         notes.append(f"{self._item.name}: {len(self._outcomes)} points run, {passed} passed")
-        notes += [f"{self._item.name}: points not run: {reason}" for reason in self._unavailable]
+        notes += [f"{self._item.name}: points not run: {reason}" for reason in self.unavailable]
         return {**worst, "seconds": seconds, "references": references, "notes": notes}
 
 

@@ -10,7 +10,7 @@ from pytest_trainsafe.fuzz.source import PointSource
 
 
 class Replay(ExampleDatabase):
-    """The database of failing examples, out of use while `--trainsafe-sweep` narrows the test.
+    """The database of failing examples, out of use while the command line narrows the test.
 
     A saved example stands for other Points in a narrowed test: it would pass there, and hypothesis
     deletes an example that passes.

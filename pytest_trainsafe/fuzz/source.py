@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class PointSource:
     """The declaration of a fuzz test, and while it runs the Points of this run.
 
-    `space` is narrowed by `--trainsafe-sweep` while a test runs, and `narrowed` says so.
+    `space` is narrowed by `--trainsafe-sweep` and `--trainsafe-max-world-size` while a test runs,
+    and `narrowed` says so.
     `examples` runs the Points; None outside of a test.  Once the first failure is explained,
     `settled` replaces drawn Points that fail for the same reason by the smallest one.
     """
@@ -47,7 +48,8 @@ class PointSource:
     def begin(self, settings: Settings, rule: Rule) -> None:
         """Takes the settings of this run.  Raises SweepError if no Point is valid under them."""
         axes = override(self.declaration.axes, settings.sweep)
-        self.narrowed = axes != self.declaration.axes
+        fewer_ranks = settings.max_world_size < self.max_world_size
+        self.narrowed = axes != self.declaration.axes or fewer_ranks
         self.space = self._space(replace(self.declaration, axes=axes), settings, rule)
         assert self.space.bases  # raises SweepError for a contradiction
 

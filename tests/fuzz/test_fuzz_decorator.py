@@ -60,6 +60,8 @@ def test_the_command_runs_only_that_point_and_keeps_the_saved_example(fuzzed, ra
 
     fuzzed.runpytest_inprocess("--trainsafe-sweep", "tp=1").assert_outcomes(passed=1)
     assert all(line.startswith("tp=1 ") for line in ran())
+    fuzzed.runpytest_inprocess("--trainsafe-max-world-size=2").assert_outcomes(passed=1)
+    ran()
     fuzzed.runpytest_inprocess()
     assert ran()[0] == SMALLEST
 
@@ -261,3 +263,24 @@ def test_a_project_rule_applies_to_examples(fuzzed, ran):
     fuzzed.runpytest_inprocess().assert_outcomes(passed=1)
 
     assert all("cp=1" in line for line in ran())
+
+
+def test_a_program_that_this_machine_cannot_run_is_skipped_with_the_reason(fuzzed):
+    fuzzed.makepyfile(
+        """
+        from pytest_trainsafe import trainsafe_fuzz
+        from pytest_trainsafe.sweep.traits import Traits, give_traits
+
+        def train(ctx, layers=1): ...
+        give_traits(train, Traits(unavailable=lambda case: "no such framework here"))
+
+        @trainsafe_fuzz(train, tp=[1, 2], layers=[1, 2, 3])
+        def test_it(point):
+            raise AssertionError("nothing is run")
+        """
+    )
+
+    result = fuzzed.runpytest_inprocess("-rs")
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * no such framework here"])

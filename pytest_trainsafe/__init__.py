@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.record.observe.observation import observe
     from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
     from pytest_trainsafe.record.per_example.dropout import (
         PerExampleDropout,
@@ -88,6 +89,7 @@ __all__ = [
     "expect_rng",
     "logical_positions",
     "logical_tensor",
+    "observe",
     "on_mesh",
     "per_example_dropout",
     "per_example_generator",
@@ -131,6 +133,7 @@ _HOME = {
     "expect_rng": "assertions",
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
+    "observe": "record.observe.observation",
     "on_mesh": "sweep.traits",
     "per_example_dropout": "record.per_example.dropout",
     "per_example_generator": "record.per_example.keys",

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 
 from pytest_trainsafe.record.clock import in_backward
 from pytest_trainsafe.record.observe.binding import Binder
@@ -29,13 +31,13 @@ _OPERATOR = Role()
 class _Frame:
     """A patched call that has not returned.  `call` is None for one that is not recorded."""
 
-    __slots__ = ("api", "call", "phase", "thing", "training")
+    __slots__ = ("api", "call", "method", "phase", "thing", "training")
 
-    def __init__(
-        self, api: str, thing: object, call: Call | None, phase: str, training: bool | None
-    ) -> None:
-        self.api, self.thing, self.call = api, thing, call
-        self.phase, self.training = phase, training
+    def __init__(self, api: str, method: str, thing: object) -> None:
+        self.api, self.method, self.thing = api, method, thing
+        self.call: Call | None = None
+        self.phase = ""
+        self.training: bool | None = None
 
 
 class _Thread(threading.local):
@@ -50,7 +52,8 @@ class _Thread(threading.local):
 class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
-    `found` is called with each new optimizer, so that its class is patched too.
+    `found` is called after an object of the catalogue was made, whose class may be new, and
+    `ended` at the end of each step.
     """
 
     def __init__(
@@ -62,11 +65,13 @@ class Observer:
         steps: Steps,
         libraries: frozenset[str],
         found: Callable[[], None],
+        ended: Callable[[], None],
     ) -> None:
         self._selection = selection
         self._listeners = tuple(listeners)
         self._libraries = libraries
         self._found = found
+        self._ended = ended
         self.meta = Meta(fixed)
         self.steps = steps
         objects = Objects()
@@ -81,6 +86,11 @@ class Observer:
         self._initialised = False
         self._loaders: dict[int, Any] = {}
         self.meta.step = steps.now
+        # Where the compiler watches frames, it must not find this package's code.
+        plainly: Any = torch.compiler.disable
+        self._enter_plainly: Callable[..., _Frame | None] = plainly(self._enter)
+        self._leave_plainly: Callable[..., None] = plainly(self._leave)
+        never_compiled()
 
     # Calls.
 
@@ -88,43 +98,36 @@ class Observer:
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Call the original function; observe the call."""
-        thread = self._thread
-        if thread.busy:
+        compiling = _compiler() is not None
+        frame = (self._enter_plainly if compiling else self._enter)(target, original, args, kwargs)
+        if frame is None:
             return original(*args, **kwargs)
-        thing = args[0] if target.is_method and args else None
-        api = target.api
-        if target.is_method and thing is not None:
-            kind = target.role.kind
-            method = "forward" if kind == "module" else target.attribute
-            if kind != "next":
-                api = method_api(type(thing), method, self._libraries)
-        frames = thread.frames
-        if frames and frames[-1].api == api and _repeats(frames[-1], thing, target):
-            return original(*args, **kwargs)
-        frame = self._enter(thread, target, original, api, thing, args, kwargs)
+        leave = self._leave_plainly if compiling else self._leave
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            self._leave(thread, frame, target, None, error)
+            leave(frame, target, None, error)
             raise
-        self._leave(thread, frame, target, result, None)
+        leave(frame, target, result, None)
         return result
 
     def _enter(
-        self,
-        thread: _Thread,
-        target: Target,
-        original: Callable[..., Any],
-        api: str,
-        thing: object,
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> _Frame:
-        role = target.role
+        self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> _Frame | None:
+        """A call begins; None for one of this package's own, and for a part of the call around."""
+        thread = self._thread
+        if thread.busy:
+            return None
+        role, api = target.role, target.api
+        thing = args[0] if target.is_method and args else None
+        if thing is not None and role.kind != "next":
+            api = method_api(type(thing), target.method, self._libraries)
+        outer = thread.frames[-1] if thread.frames else None
+        if outer is not None and _repeats(outer, api, thing, target):
+            return None
         thread.busy = True
-        frame = _Frame(api, thing, None, "", None)
+        frame = _Frame(api, target.method, thing)
         try:
-            outer = thread.frames[-1] if thread.frames else None
             frame.training = outer.training if outer else None
             if role.kind == "module":
                 assert isinstance(thing, nn.Module)
@@ -153,14 +156,9 @@ class Observer:
         return frame
 
     def _leave(
-        self,
-        thread: _Thread,
-        frame: _Frame,
-        target: Target,
-        result: object,
-        error: BaseException | None,
+        self, frame: _Frame, target: Target, result: object, error: BaseException | None
     ) -> None:
-        role, call = target.role, frame.call
+        thread, role, call = self._thread, target.role, frame.call
         thread.busy = True
         try:
             if role.kind == "made" and error is None:
@@ -286,6 +284,7 @@ class Observer:
         finally:
             thread.busy = False
         self._initialised = True
+        self._ended()
         self.steps.end()
         self.meta.step = self.steps.now
         if self.steps.recording and not recorded:
@@ -326,18 +325,9 @@ class Observer:
 
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator of torch; record the call."""
-        thread = self._thread
-        if thread.busy or not self.steps.recording:
+        if not self.steps.recording:
             return function(*args, **kwargs)
-        target = Target(torch, "", api, _OPERATOR)
-        frame = self._enter(thread, target, function, api, None, args, kwargs)
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            self._leave(thread, frame, target, None, error)
-            raise
-        self._leave(thread, frame, target, result, None)
-        return result
+        return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)
 
     def _tell(self, what: str, event: Any) -> None:
         with self._lock:
@@ -349,8 +339,15 @@ def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)
 
 
-def _repeats(frame: _Frame, thing: object, target: Target) -> bool:
+def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
     """Whether a call repeats the one around it: through `super()`, or for a module's parts."""
     if target.role.kind == "module":
         return False
-    return frame.thing is thing or isinstance(thing, nn.Module)
+    if isinstance(thing, nn.Module):
+        return outer.method == target.method and isinstance(outer.thing, nn.Module)
+    return outer.api == api and outer.thing is thing
+
+
+def never_compiled() -> None:
+    """The compiler starts no graph in `Observer.run`, and traces nothing of what it calls."""
+    torch._dynamo.eval_frame.skip_code(Observer.run.__code__)

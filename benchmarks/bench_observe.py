@@ -136,10 +136,9 @@ def main() -> None:
         for way, keywords in _ways().items():
             found = of_step(make, keywords, 2 if small else PAIRS)
             times = found["observed_ms"] / found["bare_ms"]
-            rows.append(
-                [name, way, f"{found['bare_ms']:.1f}", f"{found['observed_ms']:.1f}"]
-                + [f"{times:.2f}", f"{found['records']:.0f}", f"{found['kib']:.0f}"]
-            )
+            sizes = f"{found['records']:.0f}", f"{found['kib']:.0f}"
+            costs = f"{found['bare_ms']:.1f}", f"{found['observed_ms']:.1f}", f"{times:.2f}"
+            rows.append([name, way, *costs, *sizes])
             figures[f"{name}, {way}"] = found
     show(
         "Milliseconds of the processor for a step",

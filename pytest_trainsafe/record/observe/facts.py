@@ -99,7 +99,8 @@ class Objects:
 
 def key_of(tensor: torch.Tensor) -> Key | None:
     """The key of a tensor; None for one that has none, such as those of inference mode."""
-    local = _local(tensor)
+    plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    local = tensor if plain else _local(tensor)
     try:
         return None if local is None else (local._version, local.data_ptr())
     except _UNREADABLE:

@@ -170,10 +170,7 @@ class Observer:
                 if role.compares:
                     self._compare(thread, role.exact)
                 elif isinstance(frame.thing, nn.Module) and frame.thing._buffers:
-                    by = self._innermost(thread)
-                    self.variables.compare_buffers(
-                        frame.thing, lambda slot, before: self._changed(slot, before, by)
-                    )
+                    self.variables.compare_buffers(frame.thing, self._telling(thread))
             if call is not None:
                 if error is not None:
                     call.exception = error_name(type(error))
@@ -240,16 +237,18 @@ class Observer:
             self._loaders[id(thing)]["batches"] += 1
 
     def _compare(self, thread: _Thread, exact: frozenset[str] = frozenset()) -> None:
-        by = self._innermost(thread)
-        self.variables.compare(lambda slot, before: self._changed(slot, before, by), exact)
+        if self.variables.following:
+            self.variables.compare(self._telling(thread), exact)
 
-    def _changed(self, slot: Slot, before: Value | None, by: Call | None) -> None:
-        names = slot.object, slot.type, slot.attribute
-        self._tell("changed", Change(*names, slot.value, self._meta_now(), before, by))
+    def _telling(self, thread: _Thread) -> Callable[[Slot, Value | None], None]:
+        """Tells listeners of a change that the innermost call made."""
+        by, meta = self._innermost(thread), self._meta_now()
 
-    def _sampled(self, slot: Slot) -> None:
-        names = slot.object, slot.type, slot.attribute
-        self._tell("changed", Change(*names, slot.value, self._meta_now(), changed=False))
+        def tell(slot: Slot, before: Value | None) -> None:
+            names = slot.object, slot.type, slot.attribute
+            self._tell("changed", Change(*names, slot.value, meta, before, by))
+
+        return tell
 
     def _meta_now(self) -> Mapping[str, Plain]:
         frames = self._thread.frames
@@ -274,10 +273,13 @@ class Observer:
         thread.busy = True
         try:
             if recorded and number is not None:
-                by = self._innermost(thread)
-                self.variables.sample(
-                    lambda slot, before: self._changed(slot, before, by), self._sampled, fresh
-                )
+                meta = self._meta_now()
+
+                def sampled(slot: Slot) -> None:
+                    names = slot.object, slot.type, slot.attribute
+                    self._tell("changed", Change(*names, slot.value, meta, changed=False))
+
+                self.variables.sample(self._telling(thread), sampled, fresh)
                 with self._lock:
                     for listener in self._listeners:
                         listener.step_ended(number)

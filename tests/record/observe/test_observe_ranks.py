@@ -109,5 +109,5 @@ def test_a_changed_table_is_refused(record: Record) -> None:
 
 
 def test_ctx_meta_refuses_what_the_context_marks(record: Record) -> None:
-    with pytest.raises(ProgramError, match="ctx.step"):
+    with pytest.raises(ProgramError, match=r"ctx\.step"):
         record(lambda ctx: ctx.meta(step=1))

@@ -181,8 +181,13 @@ def test_a_part_of_another_form_is_refused(tmp_path: Path, change: Any, said: st
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"not a table", FORMAT + struct.pack("<IQ", 2**31, 0), FORMAT + struct.pack("<IQ", 1, 0) + b"x"],
-)  # fmt: skip
+    [
+        b"",
+        b"not a table",
+        FORMAT + struct.pack("<IQ", 2**31, 0),
+        FORMAT + struct.pack("<IQ", 1, 0) + b"x",
+    ],
+)
 def test_a_file_of_another_form_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(TraceError, match="is damaged"):

@@ -10,13 +10,13 @@ from torch import nn
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
-from pytest_trainsafe.record.observe.catalogue import Target, catalogue, optimizers
-from pytest_trainsafe.record.observe.libraries import named
 from pytest_trainsafe.record.observe.meta import TIME, checked
 from pytest_trainsafe.record.observe.observer import Observer
 from pytest_trainsafe.record.observe.operators import Operators
-from pytest_trainsafe.record.observe.patches import Patches
-from pytest_trainsafe.record.observe.selection import Selection, Wanted, names_in
+from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
+from pytest_trainsafe.record.observe.patching.libraries import named
+from pytest_trainsafe.record.observe.patching.patches import Patches
+from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted, names_in
 from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder

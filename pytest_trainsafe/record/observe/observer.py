@@ -13,16 +13,19 @@ from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 
 from pytest_trainsafe.record.clock import in_backward
 from pytest_trainsafe.record.observe.binding import Binder
-from pytest_trainsafe.record.observe.catalogue import Role, Target
 from pytest_trainsafe.record.observe.describe import Describer
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.meta import Meta
 from pytest_trainsafe.record.observe.names import error_name, method_api
-from pytest_trainsafe.record.observe.selection import Selection, Wanted
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.patching.catalogue import Role, Target
+from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted
+from pytest_trainsafe.record.observe.state.slots import Slot
+from pytest_trainsafe.record.observe.state.variables import Variables
 from pytest_trainsafe.record.observe.steps import Steps
-from pytest_trainsafe.record.observe.variables import Variables
 from pytest_trainsafe.trace.observed.events import Call, Change, Listener, Plain, Value
+
+#: Kinds of calls that in a backward compute a forward again.
+_FORWARDS = ("module", "checkpoint")
 
 #: What is done around an operator: its call is recorded.
 _OPERATOR = Role()
@@ -311,9 +314,11 @@ class Observer:
         if own:
             return own
         if in_backward():
-            return "recompute" if kind == "module" or around == "recompute" else "backward"
+            return "recompute" if kind in _FORWARDS or around == "recompute" else "backward"
         if kind == "module" and around not in ("forward", "evaluation", "recompute"):
             return "forward" if training and torch.is_grad_enabled() else "evaluation"
+        if kind == "checkpoint":  # which runs its function without gradients
+            return "forward" if torch.is_grad_enabled() else around
         return around
 
     def _innermost(self, thread: _Thread) -> Call | None:

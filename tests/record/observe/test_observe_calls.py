@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_trainsafe import observe
-from pytest_trainsafe.record.observe.catalogue import catalogue
+from pytest_trainsafe.record.observe.patching.catalogue import catalogue
 
 
 def test_a_call_has_its_arguments_by_name_its_result_and_its_parent() -> None:

@@ -22,11 +22,14 @@ def test_phases_of_a_training() -> None:
         with torch.no_grad():
             net(torch.ones(2, 3))
         net.train()
-        checkpoint(net, torch.ones(2, 3, requires_grad=True), use_reentrant=False).sum().backward()
+        x = torch.ones(2, 3, requires_grad=True)
+        for reentrant in (False, True):
+            checkpoint(net, x, use_reentrant=reentrant).sum().backward()
         net.load_state_dict(net.state_dict())
     kept = Kept.of(observation.table)
     phases = [str(call.meta["phase"]) for call in kept.called("torch.nn.functional.relu")]
-    assert phases == ["init", "forward", "evaluation", "forward", "recompute"]
+    twice = ["forward", "recompute"] * 2
+    assert phases == ["init", "forward", "evaluation", *twice]
     of = {call.api: call.meta["phase"] for call in kept.calls}
     assert of["torch.utils.data.DataLoader.__next__"] == "data"
     assert of["torch.Tensor.backward"] == "backward"

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from pytest_trainsafe.record.observe.describe import as_plain, cut, plain_attributes
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.state.slots import Slot
 
 #: Parameters whose optimizer states are followed, per optimizer.
 MAX_STATES = 4096

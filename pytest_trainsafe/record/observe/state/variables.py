@@ -13,12 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_trainsafe.record.model.names import canonical
-from pytest_trainsafe.record.observe import plain
 from pytest_trainsafe.record.observe.describe import Describer
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
-from pytest_trainsafe.record.observe.selection import Wanted
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.patching.selection import Wanted
+from pytest_trainsafe.record.observe.state import plain
+from pytest_trainsafe.record.observe.state.slots import Slot
 from pytest_trainsafe.trace.observed.events import Plain, Value
 
 #: Called with each change: the slot, and its value before.

@@ -113,11 +113,12 @@ _FUNCTIONS = {
     },
     "torch.save": _SAVES,
     "torch.load": Role(phase="load"),
+    "torch.utils.checkpoint.checkpoint": Role("checkpoint", always=True),
     **dict.fromkeys(
         (
             *("torch.manual_seed", "torch.seed", "torch.set_rng_state", "random.seed"),
             *("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "numpy.random.seed"),
-            *("torch.utils.checkpoint.checkpoint", "torch.use_deterministic_algorithms"),
+            "torch.use_deterministic_algorithms",
         ),
         PLAIN,
     ),

@@ -25,7 +25,7 @@ from pytest_trainsafe.record.observe.steps import Sample, Steps
 from pytest_trainsafe.trace.observed.file import TableWriter, read_table
 
 #: Steps of one measurement, and measurements of each way.
-STEPS, PAIRS = 5, 9
+STEPS, PAIRS = 5, 5
 
 #: What a pack of rules mentions.
 APIS = (

@@ -93,8 +93,8 @@ class Observation:
                 "object with attributes, or report a number by meta(...)"
             ) from None
 
-    def model(self, model: nn.Module, prefix: str = "") -> None:
-        """Follow a model before its first call."""
+    def model(self, model: nn.Module, prefix: str | None = None) -> None:
+        """Follow a model before its first call; with a prefix, as a part of the whole model."""
         self.observer.variables.model(model, prefix)
 
     @contextlib.contextmanager

@@ -92,7 +92,22 @@ def test_parameters_that_no_optimizer_holds_are_told_from_others() -> None:
         if change.attribute == "in_optimizer"
     }
     assert held["model.one.weight"] is False
+    assert not Kept.of(observation.table).of_object("model.one.weight", "in_optimizer")
     assert held["optimizer.params.0.0"] is True
+
+
+def test_parts_of_a_model_have_the_names_of_the_whole() -> None:
+    first, last = Net(), Net()
+    with observe() as observation:
+        observation.model(first, "layers.4")
+        observation.model(last, "layers.5")
+        train(nn.Sequential(first, nn.Linear(2, 3)), torch.optim.SGD(last.parameters()), 1)
+        last(torch.ones(2, 3))
+    kept = Kept.of(observation.table)
+    names = {change.object for change in kept.samples}
+    assert "model.layers.5.one.weight" in names
+    last_call = kept.called("torch.nn.Linear.forward")[-1]
+    assert last_call.values["self.name"].plain == "layers.5.two"
 
 
 def test_two_models_and_optimizers_have_names_of_their_own() -> None:

@@ -65,7 +65,7 @@ _OPTIMIZES = Role(phase="optimizer", compares=True)
 _OPTIMIZER = {
     "__init__": Role("made", "init", compares=True, always=True),
     "step": Role("step", "optimizer", True, frozenset({"data", "state"}), always=True),
-    "zero_grad": _OPTIMIZES,
+    "zero_grad": Role("used", "optimizer", compares=True),
     "add_param_group": CHANGES,
     "state_dict": _SAVES,
     "load_state_dict": _LOADS,

@@ -160,3 +160,16 @@ def test_an_optimizer_class_that_is_defined_meanwhile_is_observed() -> None:
     [step] = kept.called("torch.optim.Optimizer.step")
     assert {change.by for change in kept.of_object("model.one.weight", "data")} == {step}
     assert kept.steps == [0]
+
+
+def test_observation_changes_no_bit_of_a_training() -> None:
+    def trained() -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        net = nn.Sequential(Net(), nn.Dropout(0.5))
+        train(net, torch.optim.AdamW(net.parameters()), 3)
+        return [*(p.detach().clone() for p in net.parameters()), torch.get_rng_state()]
+
+    alone = trained()
+    with observe(operators=True):
+        observed = trained()
+    assert all(torch.equal(one, two) for one, two in zip(alone, observed, strict=True))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
     from pytest_trainsafe.record.model.consistent import consistent_tensor
+    from pytest_trainsafe.record.observe.observation import observe
     from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
     from pytest_trainsafe.record.per_example.dropout import (
         PerExampleDropout,
@@ -106,6 +107,7 @@ __all__ = [
     "fast_forward",
     "logical_positions",
     "logical_tensor",
+    "observe",
     "on_mesh",
     "parallel_points",
     "per_example_dropout",
@@ -160,6 +162,7 @@ _HOME = {
     "fast_forward": "record.replay.regenerate",
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
+    "observe": "record.observe.observation",
     "on_mesh": "sweep.traits",
     "parallel_points": "fuzz.strategy",
     "per_example_dropout": "record.per_example.dropout",

@@ -25,6 +25,7 @@ IMPORTS_TORCH = {
     "fast_forward": False,
     "logical_positions": False,
     "logical_tensor": False,
+    "observe": False,
     "per_example_dropout": False,
     "per_example_generator": False,
     "per_example_keys": False,

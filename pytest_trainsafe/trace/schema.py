@@ -7,6 +7,8 @@ A trace is a directory:
     rank0/payload-00000.safetensors   tensors, and in the entry "sketches" the sketches of
                                   tensors whose values were not kept; complete before the events
                                   that refer to it
+    rank0/observed.bin            calls and changes of state, if the Run observes any
+                                  (`observed/file.py`)
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.

@@ -21,6 +21,10 @@ class Binder:
         self._positional: list[str] = []
         self._rest: str | None = ""
         self._defaults: dict[str, object] = {}
+        schema = getattr(function, "_schema", None)
+        if schema is not None:  # an operator of torch
+            self._positional = [f"arg.{argument.name}" for argument in schema.arguments]
+            return
         try:
             parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):

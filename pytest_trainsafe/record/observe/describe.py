@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -129,10 +128,20 @@ def cut(text: str) -> str:
     return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(text.encode())}"
 
 
-@functools.lru_cache(maxsize=4096, typed=True)
 def plain_value(cls: Any, plain: Plain) -> Value:
     """The Value of a plain object of this class."""
-    return Value(public_name(cls), plain)
+    key = cls, type(plain), plain  # 1, 1.0 and True are equal
+    known = _values.get(key)
+    if known is None:
+        if len(_values) >= _MAX_VALUES:
+            _values.clear()
+        known = _values[key] = Value(public_name(cls), plain)
+    return known
+
+
+#: Values that are used again, by class and content.
+_values: dict[tuple[Any, type, Plain], Value] = {}
+_MAX_VALUES = 4096
 
 
 def plain_attributes(thing: object) -> dict[str, Plain]:

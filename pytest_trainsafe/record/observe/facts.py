@@ -99,18 +99,23 @@ class Objects:
 
 def key_of(tensor: torch.Tensor) -> Key | None:
     """The key of a tensor; None for one that has none, such as those of inference mode."""
-    try:
-        return tensor._version, tensor.data_ptr()
-    except _UNREADABLE:
-        return _key_of_local(tensor)
-
-
-def _key_of_local(tensor: torch.Tensor) -> Key | None:
-    local = getattr(tensor, "_local_tensor", None)
+    plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+    local = tensor if plain else _local(tensor)
     try:
         return None if local is None else (local._version, local.data_ptr())
     except _UNREADABLE:
         return None
+
+
+def _local(tensor: Any) -> Any:
+    """The tensor that holds the content on this rank; None for fake tensors and the like."""
+    while type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
+        if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+            break
+        tensor = getattr(tensor, "_local_tensor", None)
+        if tensor is None:
+            break
+    return tensor
 
 
 def _facts(tensor: torch.Tensor) -> TensorFacts:
@@ -119,14 +124,14 @@ def _facts(tensor: torch.Tensor) -> TensorFacts:
         "requires_grad": tensor.requires_grad,
         "flags": tuple(sorted(name for name, value in vars(tensor).items() if value is True)),
     }
-    local: Any = getattr(tensor, "_local_tensor", tensor)
+    local = _local(tensor)
     try:
         described["is_view"] = tensor._is_view()
-        content = _content(local)
+        content = None if local is None else _content(local)
     except _UNREADABLE:
         content = None
     digest, norm, zero, finite = content or (0, None, False, True)
-    shape = tuple(map(int, local.shape))
+    shape = tuple(map(int, (tensor if local is None else local).shape))
     return TensorFacts(
         digest,
         shape,
@@ -141,8 +146,6 @@ def _facts(tensor: torch.Tensor) -> TensorFacts:
 
 def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
     """Digest, norm, whether all elements are zero, and whether all are finite."""
-    if hasattr(local, "trigger_wait"):  # the result of a collective that nobody has waited for
-        return None
     if local.is_meta or local.layout is not torch.strided or local.is_quantized:
         return None
     with _undisturbed():
@@ -163,6 +166,8 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
 
 def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
     """Norm, zero and finite from one pass, and from more where squares over- or underflow."""
+    if plain.element_size() == 1:  # FP8, for which torch has few operators
+        plain = plain.float()
     wide = torch.float32 if plain.dtype in _HALF else None
     norm = float(torch.linalg.vector_norm(plain, dtype=wide))
     if not math.isfinite(norm):

@@ -22,7 +22,9 @@ def _public_name(cls: Any) -> str:
     if module == "builtins":
         return name
     levels = module.split(".")
-    for count in range(1, len(levels) + 1):
+    # torch has some classes a second time at its top: torch.amp.GradScaler is torch.GradScaler.
+    first = 2 if levels[0] == "torch" and len(levels) > 1 else 1
+    for count in range(first, len(levels) + 1):
         shorter = ".".join(levels[:count])
         found: object = sys.modules.get(shorter)
         for part in name.split("."):

@@ -10,13 +10,13 @@ from torch import nn
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
-from pytest_trainsafe.record.observe.catalogue import Target, catalogue, optimizers
-from pytest_trainsafe.record.observe.libraries import named
 from pytest_trainsafe.record.observe.meta import TIME, checked
 from pytest_trainsafe.record.observe.observer import Observer
 from pytest_trainsafe.record.observe.operators import Operators
-from pytest_trainsafe.record.observe.patches import Patches
-from pytest_trainsafe.record.observe.selection import Selection, Wanted, names_in
+from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
+from pytest_trainsafe.record.observe.patching.libraries import named
+from pytest_trainsafe.record.observe.patching.patches import Patches
+from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted, names_in
 from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder
@@ -47,8 +47,10 @@ class Observation:
             steps,
             frozenset(libraries),
             self._found_class,
+            self._note_compiled,
         )
         self._unseen: dict[str, None] = {}
+        self._compiled: dict[str, None] = {}
         self._regions = 0
 
     @property
@@ -91,8 +93,8 @@ class Observation:
                 "object with attributes, or report a number by meta(...)"
             ) from None
 
-    def model(self, model: nn.Module, prefix: str = "") -> None:
-        """Follow a model before its first call."""
+    def model(self, model: nn.Module, prefix: str | None = None) -> None:
+        """Follow a model before its first call; with a prefix, as a part of the whole model."""
         self.observer.variables.model(model, prefix)
 
     @contextlib.contextmanager
@@ -123,20 +125,29 @@ class Observation:
         follows = self.observer.variables.following
         if role.always or (follows and role.compares):
             return True
-        return self._selection.may_take(target.owner, target.attribute, target.api)
+        return self._selection.may_take(target.owner, target.method, target.api)
 
     def _found_class(self) -> None:
         """An optimizer was made: its class may be new."""
         self._patches.add(target for target in optimizers() if self._takes(target))
 
+    def _note_compiled(self) -> None:
+        """Note the modules that run inside compiled regions.  Called at the end of each step."""
+        if compiled_regions() > self._regions:
+            for name in self.observer.variables.never_called(self.observer.called):
+                self._compiled[name] = None
+
     def _note_unseen(self) -> None:
         count = compiled_regions() - self._regions
         if count <= 0:
             return
-        names = self.observer.variables.never_called(self.observer.called)
-        inside = f", such as {', '.join(names[:_LISTED])}" if names else ""
+        self._note_compiled()
+        names = list(self._compiled)
+        inside = f", with {', '.join(names[:_LISTED])}" if names else ""
+        inside += f" and {len(names) - _LISTED} more modules" if len(names) > _LISTED else ""
         self._unseen[
-            f"calls inside of {count} compiled regions{inside}: torch.compile runs no wrappers"
+            f"calls inside of {count} compiled region{'s'[: count > 1]}{inside}: "
+            "torch.compile traces the functions, and their wrappers do not run"
         ] = None
 
 
@@ -144,7 +155,7 @@ def _is_of(target: Target, api: str) -> bool:
     """Whether an API that was asked for is this target, or has it below it."""
     if target.api == api or target.api.startswith(f"{api}."):
         return True
-    return Selection((api,)).may_take(target.owner, target.attribute, target.api)
+    return Selection((api,)).may_take(target.owner, target.method, target.api)
 
 
 @contextlib.contextmanager

@@ -7,20 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 
 from pytest_trainsafe.record.clock import in_backward
 from pytest_trainsafe.record.observe.binding import Binder
-from pytest_trainsafe.record.observe.catalogue import Role, Target
 from pytest_trainsafe.record.observe.describe import Describer
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.meta import Meta
 from pytest_trainsafe.record.observe.names import error_name, method_api
-from pytest_trainsafe.record.observe.selection import Selection, Wanted
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.patching.catalogue import Role, Target
+from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted
+from pytest_trainsafe.record.observe.state.slots import Slot
+from pytest_trainsafe.record.observe.state.variables import Variables
 from pytest_trainsafe.record.observe.steps import Steps
-from pytest_trainsafe.record.observe.variables import Variables
 from pytest_trainsafe.trace.observed.events import Call, Change, Listener, Plain, Value
+
+#: Kinds of calls that in a backward compute a forward again.
+_FORWARDS = ("module", "checkpoint")
 
 #: What is done around an operator: its call is recorded.
 _OPERATOR = Role()
@@ -29,13 +34,13 @@ _OPERATOR = Role()
 class _Frame:
     """A patched call that has not returned.  `call` is None for one that is not recorded."""
 
-    __slots__ = ("api", "call", "phase", "thing", "training")
+    __slots__ = ("api", "call", "method", "phase", "thing", "training")
 
-    def __init__(
-        self, api: str, thing: object, call: Call | None, phase: str, training: bool | None
-    ) -> None:
-        self.api, self.thing, self.call = api, thing, call
-        self.phase, self.training = phase, training
+    def __init__(self, api: str, method: str, thing: object) -> None:
+        self.api, self.method, self.thing = api, method, thing
+        self.call: Call | None = None
+        self.phase = ""
+        self.training: bool | None = None
 
 
 class _Thread(threading.local):
@@ -50,7 +55,8 @@ class _Thread(threading.local):
 class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
-    `found` is called with each new optimizer, so that its class is patched too.
+    `found` is called after an object of the catalogue was made, whose class may be new, and
+    `ended` at the end of each step.
     """
 
     def __init__(
@@ -62,11 +68,13 @@ class Observer:
         steps: Steps,
         libraries: frozenset[str],
         found: Callable[[], None],
+        ended: Callable[[], None],
     ) -> None:
         self._selection = selection
         self._listeners = tuple(listeners)
         self._libraries = libraries
         self._found = found
+        self._ended = ended
         self.meta = Meta(fixed)
         self.steps = steps
         objects = Objects()
@@ -81,6 +89,11 @@ class Observer:
         self._initialised = False
         self._loaders: dict[int, Any] = {}
         self.meta.step = steps.now
+        # Where the compiler watches frames, it must not find this package's code.
+        plainly: Any = torch.compiler.disable
+        self._enter_plainly: Callable[..., _Frame | None] = plainly(self._enter)
+        self._leave_plainly: Callable[..., None] = plainly(self._leave)
+        never_compiled()
 
     # Calls.
 
@@ -88,43 +101,36 @@ class Observer:
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """Call the original function; observe the call."""
-        thread = self._thread
-        if thread.busy:
+        compiling = _compiler() is not None
+        frame = (self._enter_plainly if compiling else self._enter)(target, original, args, kwargs)
+        if frame is None:
             return original(*args, **kwargs)
-        thing = args[0] if target.is_method and args else None
-        api = target.api
-        if target.is_method and thing is not None:
-            kind = target.role.kind
-            method = "forward" if kind == "module" else target.attribute
-            if kind != "next":
-                api = method_api(type(thing), method, self._libraries)
-        frames = thread.frames
-        if frames and frames[-1].api == api and _repeats(frames[-1], thing, target):
-            return original(*args, **kwargs)
-        frame = self._enter(thread, target, original, api, thing, args, kwargs)
+        leave = self._leave_plainly if compiling else self._leave
         try:
             result = original(*args, **kwargs)
         except BaseException as error:
-            self._leave(thread, frame, target, None, error)
+            leave(frame, target, None, error)
             raise
-        self._leave(thread, frame, target, result, None)
+        leave(frame, target, result, None)
         return result
 
     def _enter(
-        self,
-        thread: _Thread,
-        target: Target,
-        original: Callable[..., Any],
-        api: str,
-        thing: object,
-        args: Any,
-        kwargs: dict[str, Any],
-    ) -> _Frame:
-        role = target.role
+        self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> _Frame | None:
+        """A call begins; None for one of this package's own, and for a part of the call around."""
+        thread = self._thread
+        if thread.busy:
+            return None
+        role, api = target.role, target.api
+        thing = args[0] if target.is_method and args else None
+        if thing is not None and role.kind != "next":
+            api = method_api(type(thing), target.method, self._libraries)
+        outer = thread.frames[-1] if thread.frames else None
+        if outer is not None and _repeats(outer, api, thing, target):
+            return None
         thread.busy = True
-        frame = _Frame(api, thing, None, "", None)
+        frame = _Frame(api, target.method, thing)
         try:
-            outer = thread.frames[-1] if thread.frames else None
             frame.training = outer.training if outer else None
             if role.kind == "module":
                 assert isinstance(thing, nn.Module)
@@ -153,14 +159,9 @@ class Observer:
         return frame
 
     def _leave(
-        self,
-        thread: _Thread,
-        frame: _Frame,
-        target: Target,
-        result: object,
-        error: BaseException | None,
+        self, frame: _Frame, target: Target, result: object, error: BaseException | None
     ) -> None:
-        role, call = target.role, frame.call
+        thread, role, call = self._thread, target.role, frame.call
         thread.busy = True
         try:
             if role.kind == "made" and error is None:
@@ -172,10 +173,7 @@ class Observer:
                 if role.compares:
                     self._compare(thread, role.exact)
                 elif isinstance(frame.thing, nn.Module) and frame.thing._buffers:
-                    by = self._innermost(thread)
-                    self.variables.compare_buffers(
-                        frame.thing, lambda slot, before: self._changed(slot, before, by)
-                    )
+                    self.variables.compare_buffers(frame.thing, self._telling(thread))
             if call is not None:
                 if error is not None:
                     call.exception = error_name(type(error))
@@ -242,16 +240,18 @@ class Observer:
             self._loaders[id(thing)]["batches"] += 1
 
     def _compare(self, thread: _Thread, exact: frozenset[str] = frozenset()) -> None:
-        by = self._innermost(thread)
-        self.variables.compare(lambda slot, before: self._changed(slot, before, by), exact)
+        if self.variables.following:
+            self.variables.compare(self._telling(thread), exact)
 
-    def _changed(self, slot: Slot, before: Value | None, by: Call | None) -> None:
-        names = slot.object, slot.type, slot.attribute
-        self._tell("changed", Change(*names, slot.value, self._meta_now(), before, by))
+    def _telling(self, thread: _Thread) -> Callable[[Slot, Value | None], None]:
+        """Tells listeners of a change that the innermost call made."""
+        by, meta = self._innermost(thread), self._meta_now()
 
-    def _sampled(self, slot: Slot) -> None:
-        names = slot.object, slot.type, slot.attribute
-        self._tell("changed", Change(*names, slot.value, self._meta_now(), changed=False))
+        def tell(slot: Slot, before: Value | None) -> None:
+            names = slot.object, slot.type, slot.attribute
+            self._tell("changed", Change(*names, slot.value, meta, before, by))
+
+        return tell
 
     def _meta_now(self) -> Mapping[str, Plain]:
         frames = self._thread.frames
@@ -276,16 +276,20 @@ class Observer:
         thread.busy = True
         try:
             if recorded and number is not None:
-                by = self._innermost(thread)
-                self.variables.sample(
-                    lambda slot, before: self._changed(slot, before, by), self._sampled, fresh
-                )
+                meta = self._meta_now()
+
+                def sampled(slot: Slot) -> None:
+                    names = slot.object, slot.type, slot.attribute
+                    self._tell("changed", Change(*names, slot.value, meta, changed=False))
+
+                self.variables.sample(self._telling(thread), sampled, fresh)
                 with self._lock:
                     for listener in self._listeners:
                         listener.step_ended(number)
         finally:
             thread.busy = False
         self._initialised = True
+        self._ended()
         self.steps.end()
         self.meta.step = self.steps.now
         if self.steps.recording and not recorded:
@@ -310,9 +314,11 @@ class Observer:
         if own:
             return own
         if in_backward():
-            return "recompute" if kind == "module" or around == "recompute" else "backward"
+            return "recompute" if kind in _FORWARDS or around == "recompute" else "backward"
         if kind == "module" and around not in ("forward", "evaluation", "recompute"):
             return "forward" if training and torch.is_grad_enabled() else "evaluation"
+        if kind == "checkpoint":  # which runs its function without gradients
+            return "forward" if torch.is_grad_enabled() else around
         return around
 
     def _innermost(self, thread: _Thread) -> Call | None:
@@ -326,18 +332,9 @@ class Observer:
 
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call an operator of torch; record the call."""
-        thread = self._thread
-        if thread.busy or not self.steps.recording:
+        if not self.steps.recording:
             return function(*args, **kwargs)
-        target = Target(torch, "", api, _OPERATOR)
-        frame = self._enter(thread, target, function, api, None, args, kwargs)
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            self._leave(thread, frame, target, None, error)
-            raise
-        self._leave(thread, frame, target, result, None)
-        return result
+        return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)
 
     def _tell(self, what: str, event: Any) -> None:
         with self._lock:
@@ -349,8 +346,15 @@ def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)
 
 
-def _repeats(frame: _Frame, thing: object, target: Target) -> bool:
+def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
     """Whether a call repeats the one around it: through `super()`, or for a module's parts."""
     if target.role.kind == "module":
         return False
-    return frame.thing is thing or isinstance(thing, nn.Module)
+    if isinstance(thing, nn.Module):
+        return outer.method == target.method and isinstance(outer.thing, nn.Module)
+    return outer.api == api and outer.thing is thing
+
+
+def never_compiled() -> None:
+    """The compiler starts no graph in `Observer.run`, and traces nothing of what it calls."""
+    torch._dynamo.eval_frame.skip_code(Observer.run.__code__)

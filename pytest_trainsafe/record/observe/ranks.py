@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.observe.observation import Observation
 from pytest_trainsafe.record.observe.steps import Sample, Steps
@@ -54,7 +55,8 @@ class RankObservation(Observation):
             with self.active(self._spec.operators):
                 yield
         except BaseException:
-            self._table.abandon()
+            with contextlib.suppress(TraceError):
+                self._table.flush()
             raise
         sealed = self._table.close()
         if sealed is not None:

@@ -85,14 +85,13 @@ class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
 class TableWriter:
     """A Listener that writes a table's parts to a file as they come.
 
-    `close` writes the rest and returns the event that seals the file.  A file that would grow
-    beyond the limit is not written on; `close` then returns None, and `full` is set.
+    A file that would grow beyond the limit is not written on, and `full` is set.  Raises TraceError
+    if the file cannot be written.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
         self._builder = TableBuilder(rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = path.open("xb", buffering=0)
+        self._path = path
         self._hash = xxhash.xxh3_128()
         self._bytes = self._parts = 0
         self.full = False
@@ -128,23 +127,23 @@ class TableWriter:
         self._parts += 1
 
     def close(self) -> ObservedEvent | None:
-        """Write the rest, and close the file."""
+        """Write the rest; the event that seals the file, None if it is not complete."""
         self.flush()
-        self._file.close()
         if self.full:
             return None
         return ObservedEvent(self._parts, self._bytes, self._hash.hexdigest())
 
-    def abandon(self) -> None:
-        """Write the rest after an exception, without the event."""
-        if not self._file.closed:
-            self.flush()
-            self._file.close()
-
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file.fileno(), view) :]
+        try:
+            with self._path.open("ab", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(file.fileno(), view) :]
+        except OSError as error:
+            raise TraceError(
+                f"cannot write {self._path}: {error.strerror}. The trace is incomplete. Free some "
+                "space, or let pytest write elsewhere (--basetemp, or TMPDIR)."
+            ) from error
         self._hash.update(data)
         self._bytes += len(data)
 
@@ -186,7 +185,8 @@ def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -
     if start != FORMAT:
         raise _damaged(path, "it does not begin as a file of observed calls of this version does")
     digest.update(start)
-    size, records = len(start), []
+    size = len(start)
+    records: list[_Record] = []
     while header := file.read(_HEADER.size):
         length, expected = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, 0)
         if length > MAX_PART:

@@ -46,6 +46,11 @@ class Target:
     role: Role
 
     @property
+    def method(self) -> str:
+        """The last part of the API's name."""
+        return "forward" if self.role.kind == "module" else self.attribute
+
+    @property
     def is_method(self) -> bool:
         """Whether its first argument is the object that it is called on."""
         return isinstance(self.owner, type)
@@ -58,9 +63,9 @@ _SAVES, _LOADS = Role(phase="save"), Role(phase="load", compares=True, exact=_AL
 _OPTIMIZES = Role(phase="optimizer", compares=True)
 
 _OPTIMIZER = {
-    "__init__": Role("made", "init", always=True),
+    "__init__": Role("made", "init", compares=True, always=True),
     "step": Role("step", "optimizer", True, frozenset({"data", "state"}), always=True),
-    "zero_grad": _OPTIMIZES,
+    "zero_grad": Role("used", "optimizer", compares=True),
     "add_param_group": CHANGES,
     "state_dict": _SAVES,
     "load_state_dict": _LOADS,
@@ -72,7 +77,7 @@ _SCHEDULER = {
     "load_state_dict": _LOADS,
 }
 _SCALER = {
-    "__init__": Role("made", "init", always=True),
+    "__init__": Role("made", "init", compares=True, always=True),
     "scale": Role("used", compares=True),
     "unscale_": Role("used", "optimizer", True, frozenset({"grad"})),
     "step": Role("used", "optimizer", compares=True),
@@ -108,11 +113,12 @@ _FUNCTIONS = {
     },
     "torch.save": _SAVES,
     "torch.load": Role(phase="load"),
+    "torch.utils.checkpoint.checkpoint": Role("checkpoint", always=True),
     **dict.fromkeys(
         (
             *("torch.manual_seed", "torch.seed", "torch.set_rng_state", "random.seed"),
             *("torch.cuda.manual_seed", "torch.cuda.manual_seed_all", "numpy.random.seed"),
-            *("torch.utils.checkpoint.checkpoint", "torch.use_deterministic_algorithms"),
+            "torch.use_deterministic_algorithms",
         ),
         PLAIN,
     ),
@@ -180,9 +186,9 @@ def _of_tree(root: type, roles: dict[str, Role]) -> Iterator[Target]:
         yield from _of_class(cls, roles)
 
 
-def subclasses(root: type) -> list[type]:
+def subclasses(root: type) -> list[Any]:
     """A class and all classes below it that are defined now."""
-    found = [root]
+    found: list[Any] = [root]
     for cls in found:
         found += [each for each in cls.__subclasses__() if each not in found]
     return found

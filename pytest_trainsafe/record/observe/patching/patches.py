@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.observe.catalogue import Target, subclasses
+from pytest_trainsafe.record.observe.patching.catalogue import Target, subclasses
 
 
 class Runner(Protocol):

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from pytest_trainsafe.record.observe.describe import as_plain, cut, plain_attributes
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.state.slots import Slot
 
 #: Parameters whose optimizer states are followed, per optimizer.
 MAX_STATES = 4096
@@ -27,7 +27,7 @@ def of_optimizer(
         where = f"{name}.param_groups.{index}"
         for key in group:
             if key == "params":
-                read: Callable[[], object] = functools.partial(_identities, group, objects)
+                read: Callable[[], object] = _Identities(group, objects)
                 yield Slot(where, kind, "params", "plain", read)
             elif as_plain(group[key]) is not None or isinstance(group[key], torch.Tensor):
                 read = functools.partial(_number, group, key)
@@ -116,8 +116,22 @@ def _content(cell: Any) -> object:
         return None
 
 
-def _identities(group: Mapping[str, Any], objects: Objects) -> str:
-    return cut(",".join(str(objects.identity(each)) for each in group["params"]))
+class _Identities:
+    """Reads which parameters a group has; anew only if it has another list or number of them."""
+
+    __slots__ = ("_group", "_key", "_objects", "_text")
+
+    def __init__(self, group: Mapping[str, Any], objects: Objects) -> None:
+        self._group, self._objects = group, objects
+        self._key, self._text = (0, 0), ""
+
+    def __call__(self) -> str:
+        held = self._group["params"]
+        key = id(held), len(held)
+        if key != self._key:
+            self._key = key
+            self._text = cut(",".join(str(self._objects.identity(each)) for each in held))
+        return self._text
 
 
 def _number(held: Mapping[Any, Any], key: Any) -> object:

@@ -10,9 +10,9 @@ from types import BuiltinFunctionType, FunctionType
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.observe.catalogue import CHANGES, PLAIN, Target
 from pytest_trainsafe.record.observe.names import public_name
-from pytest_trainsafe.record.observe.selection import resolved
+from pytest_trainsafe.record.observe.patching.catalogue import CHANGES, PLAIN, Target
+from pytest_trainsafe.record.observe.patching.selection import resolved
 
 #: What is observed of a module.
 _KINDS = (type, FunctionType, BuiltinFunctionType)

@@ -13,12 +13,12 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
 from pytest_trainsafe.record.model.names import canonical
-from pytest_trainsafe.record.observe import plain
 from pytest_trainsafe.record.observe.describe import Describer
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
-from pytest_trainsafe.record.observe.selection import Wanted
-from pytest_trainsafe.record.observe.slots import Slot
+from pytest_trainsafe.record.observe.patching.selection import Wanted
+from pytest_trainsafe.record.observe.state import plain
+from pytest_trainsafe.record.observe.state.slots import Slot
 from pytest_trainsafe.trace.observed.events import Plain, Value
 
 #: Called with each change: the slot, and its value before.
@@ -54,6 +54,7 @@ class Variables:
         self._names: dict[int, str] = {}
         #: What no root of a model is: the modules of known models, and losses and the like.
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._declared: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._loaders: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()
         self._moment = 0
@@ -77,15 +78,22 @@ class Variables:
             if name and id(module) not in called and type(module).forward is not nn.Module.forward
         ]
 
-    def model(self, module: nn.Module, prefix: str = "") -> None:
-        """Follow a model, or a part of one under a prefix, unless it is known."""
+    def model(self, module: nn.Module, prefix: str | None = None) -> None:
+        """Follow a model, unless it is known; with a prefix, as a part of the model "model".
+
+        The prefix is the part's name in the whole model, "" if its names are the whole model's.
+        """
         if module in self._known:
             return
         self._known.add(module)
         if next(module.parameters(), None) is None and next(module.buffers(), None) is None:
             return
         inside = set(module.modules())
-        name = f"model.{prefix}" if prefix else ""
+        if prefix is None and not inside.isdisjoint(self._declared):
+            return  # a wrapper or a container of parts whose names are given
+        if prefix is not None:
+            self._declared.add(module)
+        name = "" if prefix is None else f"model.{prefix}".rstrip(".")
         for index, (known, reference) in enumerate(self._models):
             if reference() in inside:  # a part of this model, or a model that is wrapped now
                 self._models[index] = known, weakref.ref(module)
@@ -100,7 +108,7 @@ class Variables:
             self._models.append((name, weakref.ref(module)))
         for path, each in module.named_modules():
             self._known.add(each)
-            self._modules[each] = canonical(path)
+            self._modules[each] = ".".join(filter(None, (prefix, canonical(path))))
         self._stale = True
 
     def add(self, thing: Any) -> bool:
@@ -206,6 +214,8 @@ class Variables:
             if known is not None and known.type == slot.type:
                 known.read = slot.read
                 slots[key] = known
+                if slot.attribute == "in_optimizer":  # found now, and held perhaps for long
+                    known.look(self._describer, False, self._moment)
                 continue
             slot.look(self._describer, True, self._moment)
             slots[key] = slot

@@ -44,7 +44,7 @@ class Selection:
         """Whether calls of this API are recorded."""
         return self.apis is None or api in self._exact or api.startswith(self._prefixes)
 
-    def may_take(self, owner: object, attribute: str, api: str) -> bool:
+    def may_take(self, owner: object, method: str, api: str) -> bool:
         """Whether calls of this function may be recorded, also as the method of a subclass."""
         if self.takes(api):
             return True
@@ -53,7 +53,7 @@ class Selection:
         for name in self._exact:
             head, _, last = name.rpartition(".")
             if (
-                (last == attribute and _is_below(head, owner))
+                (last == method and _is_below(head, owner))
                 or _is_below(name, owner)
                 or owner.__module__.startswith(f"{name}.")
             ):

@@ -43,10 +43,10 @@ class Slot:
         if isinstance(now, torch.Tensor):
             if exact and self.moment == moment >= 0:
                 return None
-            key = (id(now), key_of(now))
-            if not exact and key == self._key and key[1] is not None:
+            key = key_of(now)
+            if not exact and key is not None and self._key == (id(now), key):
                 return None
-            self._key, self.moment = key, moment
+            self._key, self.moment = (id(now), key), moment
             # A gradient or a state is named by its slot; which object holds it says nothing.
             value = describer.value(now, exact=True, identity=self.kind in ("data", "buffer"))
         else:

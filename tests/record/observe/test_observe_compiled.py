@@ -1,0 +1,36 @@
+"""What torch.compile compiles is the same under observation, and is listed as unseen."""
+
+from __future__ import annotations
+
+import torch
+from observing import Kept, Net, train
+
+from pytest_trainsafe import observe
+
+
+def test_compiled_graphs_are_the_same_and_their_calls_are_listed() -> None:
+    def graphs() -> list[str]:
+        torch._dynamo.reset()
+        found: list[str] = []
+
+        def keep(graph: torch.fx.GraphModule, inputs: object) -> object:
+            found.append(graph.code)
+            return graph.forward
+
+        torch.manual_seed(0)
+        net = Net()
+        compiled = torch.compile(net, backend=keep)
+        train(compiled, torch.optim.SGD(net.parameters(), lr=0.1), 2)
+        return found
+
+    plain = graphs()
+    with observe() as observation:
+        observed = graphs()
+    assert observed == plain
+    assert len(plain) == 1
+    [unseen] = observation.unseen
+    assert "1 compiled region" in unseen
+    assert "one, two" in unseen
+    apis = Kept.of(observation.table).apis()
+    assert "torch.nn.Linear.forward" not in apis
+    assert "torch.Tensor.backward" in apis

@@ -1,0 +1,104 @@
+"""Facts of tensors are exact, whatever the tensor, and reading them disturbs nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from pytest_trainsafe.record.observe.facts import Objects
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        *(torch.float64, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.complex64),
+        *(torch.int64, torch.uint8, torch.bool),
+    ],
+)
+def test_one_bit_makes_another_digest_and_the_layout_in_memory_does_not(dtype: torch.dtype) -> None:
+    objects = Objects()
+    x = torch.ones(2, 3).to(dtype)
+    facts, _ = objects.tensor(x)
+    same, _ = objects.tensor(x.t().contiguous().t())
+    assert facts.digest == same.digest != 0
+    other = x.clone()
+    other.view(torch.uint8).view(-1)[0] ^= 1
+    assert objects.tensor(other)[0].digest != facts.digest
+    assert facts.finite
+    assert not facts.zero
+
+
+def test_zero_and_finite_hold_where_squares_do_not() -> None:
+    objects = Objects()
+    tiny, _ = objects.tensor(torch.tensor([1e-30]))
+    huge, _ = objects.tensor(torch.tensor([1e30, 1e30]))
+    assert not tiny.zero
+    assert huge.finite
+    assert huge.norm == pytest.approx(math.sqrt(2) * 1e30)
+    nothing, _ = objects.tensor(torch.tensor([1.0, float("nan")]))
+    assert (nothing.finite, nothing.norm) == (False, None)
+    assert objects.tensor(torch.zeros(3))[0].zero
+
+
+def test_a_tensor_is_read_again_once_it_was_written_to() -> None:
+    objects = Objects()
+    x = torch.zeros(2)
+    before, number = objects.tensor(x)
+    x.add_(1)
+    after, same = objects.tensor(x)
+    assert number == same
+    assert before.digest != after.digest
+    x.data.add_(1)
+    assert objects.tensor(x, exact=True)[0].digest != after.digest
+
+
+def test_flags_and_requires_grad_are_those_of_the_moment() -> None:
+    objects = Objects()
+    weight = torch.nn.Parameter(torch.ones(2))
+    assert objects.tensor(weight)[0].requires_grad
+    weight.requires_grad_(False)
+    weight.tensor_model_parallel = True  # type: ignore[attr-defined]
+    facts, _ = objects.tensor(weight, exact=True)
+    assert not facts.requires_grad
+    assert facts.flags == ("tensor_model_parallel",)
+
+
+def test_tensors_without_content_have_the_digest_zero() -> None:
+    objects = Objects()
+    with FakeTensorMode():
+        fake = torch.ones(2)
+        assert objects.tensor(fake)[0].digest == 0
+    assert objects.tensor(torch.empty(2, device="meta"))[0].digest == 0
+    assert objects.tensor(torch.eye(2).to_sparse())[0].digest == 0
+    seen = []
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        seen.append(objects.tensor(x)[0])
+        return x * 2
+
+    torch.func.vmap(inside)(torch.ones(2, 3))
+    assert seen[0].shape == (3,)
+
+
+def test_tensors_of_inference_mode_are_read_each_time() -> None:
+    objects = Objects()
+    with torch.inference_mode():
+        x = torch.zeros(2)
+        before, _ = objects.tensor(x)
+        x.add_(1)
+        assert objects.tensor(x)[0].digest != before.digest
+
+
+def test_reading_is_no_operator_of_the_program_s() -> None:
+    x = torch.ones(4, 4, requires_grad=True)
+    state = torch.get_rng_state()
+    counter = FlopCounterMode(display=False)
+    with counter:
+        Objects().tensor(x)
+    assert counter.get_total_flops() == 0
+    assert torch.equal(state, torch.get_rng_state())
+    assert x.grad_fn is None

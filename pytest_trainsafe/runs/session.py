@@ -29,10 +29,10 @@ from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.asked import AskedRuns, Run
-from pytest_trainsafe.runs.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
+from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, code_of
 from pytest_trainsafe.runs.traces import Traces

@@ -26,7 +26,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
-from pytest_trainsafe.report.run_end import conclude
+from pytest_trainsafe.report.run.end import conclude
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Shows live lines of running Points, before pytest captures the output of tests."""
     if _in_use(session.config):
-        from pytest_trainsafe.report.live import start
+        from pytest_trainsafe.report.run.live import start
 
         start(session.config)
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from pytest_trainsafe.errors import SettingError
-from pytest_trainsafe.report.families import families
-from pytest_trainsafe.report.github import append_summary, error_commands, job_summary
-from pytest_trainsafe.report.junit import read_junit
-from pytest_trainsafe.report.outcome import outcomes
+from pytest_trainsafe.report.run.families import families
+from pytest_trainsafe.report.run.github import append_summary, error_commands, job_summary
+from pytest_trainsafe.report.run.junit import read_junit
+from pytest_trainsafe.report.run.outcome import outcomes
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -31,10 +31,10 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import Next
 from pytest_trainsafe.runs.asked import AskedRuns, Run
-from pytest_trainsafe.runs.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
+from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.sources import sources

@@ -59,7 +59,7 @@ def test_a_failing_run_reports_its_cause_wherever_people_read(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, without_hypothesis: None
 ) -> None:
     pytester.makepyfile(model=MODEL, test_run=TESTS)
-    pytester.makeconftest("from pytest_trainsafe.report import live\n\nlive.PLAIN = 0.2")
+    pytester.makeconftest("from pytest_trainsafe.report.run import live\n\nlive.PLAIN = 0.2")
     summary = pytester.path / "summary.md"
     summary.write_text("of another command\n")
     monkeypatch.setenv("GITHUB_ACTIONS", "true")

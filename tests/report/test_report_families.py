@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_trainsafe.report.families import condition, families
-from pytest_trainsafe.report.outcome import First, Outcome
-from pytest_trainsafe.report.summary import family_lines
+from pytest_trainsafe.report.run.families import condition, families
+from pytest_trainsafe.report.run.outcome import First, Outcome
+from pytest_trainsafe.report.run.summary import family_lines
 
 
 def outcome(point: str, verdict: str = "pass", tensor: str = "", **more: object) -> Outcome:

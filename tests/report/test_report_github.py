@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.report.escape import command_data, command_property, markdown
-from pytest_trainsafe.report.families import families
-from pytest_trainsafe.report.github import error_commands, is_wanted, job_summary, place_of
-from pytest_trainsafe.report.outcome import First, Outcome
+from pytest_trainsafe.report.run.escape import command_data, command_property, markdown
+from pytest_trainsafe.report.run.families import families
+from pytest_trainsafe.report.run.github import error_commands, is_wanted, job_summary, place_of
+from pytest_trainsafe.report.run.outcome import First, Outcome
 
 HOSTILE = (
     "w|x`y`<img src=x onerror=y>\n::error::z\r\n::stop-commands::t\x1b[31m"

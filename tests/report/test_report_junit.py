@@ -10,7 +10,7 @@ import pytest
 
 from pytest_trainsafe.errors import SettingError
 from pytest_trainsafe.report.__main__ import main
-from pytest_trainsafe.report.junit import read_junit
+from pytest_trainsafe.report.run.junit import read_junit
 
 
 def case(point: str, verdict: str, root: str = "/runner/repo") -> str:

@@ -14,17 +14,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_trainsafe.report import live
-from pytest_trainsafe.report.live import BOARD, Live, frame, point_lines, rendered
-from pytest_trainsafe.runs.board import TRAINING, WAITING, Board, Status
+from pytest_trainsafe.report.run import live
+from pytest_trainsafe.report.run.live import BOARD, Live, frame, point_lines, rendered
+from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Status
 
 TEST = """
 import os
 import time
 
 import pytest
-from pytest_trainsafe.report import live
-from pytest_trainsafe.runs.board import TRAINING, Board
+from pytest_trainsafe.report.run import live
+from pytest_trainsafe.runs.progress.board import TRAINING, Board
 
 live.FRAME = 0.01
 

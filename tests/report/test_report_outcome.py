@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trainsafe.report.escape import printable
-from pytest_trainsafe.report.families import families
-from pytest_trainsafe.report.github import error_commands, job_summary
-from pytest_trainsafe.report.outcome import outcomes, seconds_of, summaries
-from pytest_trainsafe.report.summary import family_lines, table_lines, totals
-from pytest_trainsafe.report.table import tables
+from pytest_trainsafe.report.run.escape import printable
+from pytest_trainsafe.report.run.families import families
+from pytest_trainsafe.report.run.github import error_commands, job_summary
+from pytest_trainsafe.report.run.outcome import outcomes, seconds_of, summaries
+from pytest_trainsafe.report.run.summary import family_lines, table_lines, totals
+from pytest_trainsafe.report.run.table import tables
 
 POINT = [("trainsafe_program", "gpt.train"), ("trainsafe_point", "tp=2 cp=1")]
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from pytest_trainsafe.report import summary
-from pytest_trainsafe.report.outcome import Outcome
-from pytest_trainsafe.report.summary import table_lines, totals
-from pytest_trainsafe.report.table import tables
+from pytest_trainsafe.report.run import summary
+from pytest_trainsafe.report.run.outcome import Outcome
+from pytest_trainsafe.report.run.summary import table_lines, totals
+from pytest_trainsafe.report.run.table import tables
 from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary
 
 JUDGED: PointSummary = {

@@ -49,14 +49,14 @@ def _conclude_tests(
     reports: Sequence[pytest.TestReport],
     folder: Path | None,
 ) -> None:
-    from pytest_trainsafe.report.families import families
-    from pytest_trainsafe.report.outcome import outcomes, seconds_of
-    from pytest_trainsafe.report.summary import write_summary
+    from pytest_trainsafe.report.run.families import families
+    from pytest_trainsafe.report.run.outcome import outcomes, seconds_of
+    from pytest_trainsafe.report.run.summary import write_summary
 
     found = outcomes(reports)
     causes = families(found)
     write_summary(reporter, reports, found, causes)
-    from pytest_trainsafe.report.github import is_wanted, write_github
+    from pytest_trainsafe.report.run.github import is_wanted, write_github
 
     if is_wanted(settings):
         write_github(reporter, settings, found, causes)

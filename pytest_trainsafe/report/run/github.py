@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.cut_text import cut
-from pytest_trainsafe.report.escape import code, command_data, command_property, markdown
-from pytest_trainsafe.report.families import Family
-from pytest_trainsafe.report.outcome import Outcome
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
-from pytest_trainsafe.report.summary import size, what, where
-from pytest_trainsafe.report.table import Table, tables
+from pytest_trainsafe.report.run.escape import code, command_data, command_property, markdown
+from pytest_trainsafe.report.run.families import Family
+from pytest_trainsafe.report.run.outcome import Outcome
+from pytest_trainsafe.report.run.summary import size, what, where
+from pytest_trainsafe.report.run.table import Table, tables
 from pytest_trainsafe.sweep.point_summary import plural
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_trainsafe.report.outcome import VERDICTS, Outcome
+from pytest_trainsafe.report.run.outcome import VERDICTS, Outcome
 
 #: The maximum length of a condition in characters; a longer one says little.
 _LONGEST = 200

@@ -20,7 +20,7 @@ from pytest_trainsafe.sweep.signature import MARKER
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_trainsafe.report.junit import JUnitReport
+    from pytest_trainsafe.report.run.junit import JUnitReport
 
 VERDICTS = ("fail", "error", "inconclusive", "pass", "skipped")
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.usage import excerpt
-from pytest_trainsafe.report.families import Family
-from pytest_trainsafe.report.outcome import Outcome, summaries
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.rows import wrap
-from pytest_trainsafe.report.table import RESULTS, Table, tables
+from pytest_trainsafe.report.run.families import Family
+from pytest_trainsafe.report.run.outcome import Outcome, summaries
+from pytest_trainsafe.report.run.table import RESULTS, Table, tables
 from pytest_trainsafe.sweep.point_summary import PointSummary, plural, reason_counts
 
 if TYPE_CHECKING:

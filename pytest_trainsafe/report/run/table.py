@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.report.outcome import Outcome
+from pytest_trainsafe.report.run.outcome import Outcome
 
 _SEVERITY = {"fail": 0, "error": 1, "inconclusive": 2}
 

@@ -17,7 +17,7 @@ from typing import TextIO
 import pytest
 
 from pytest_trainsafe.core.usage import excerpt
-from pytest_trainsafe.runs.board import TRAINING, Board, Status
+from pytest_trainsafe.runs.progress.board import TRAINING, Board, Status
 
 #: Seconds between two frames on a terminal, and between two plain lines of a log.
 FRAME, PLAIN = 0.5, 30.0
@@ -193,11 +193,16 @@ def start(config: pytest.Config) -> None:
         file = os.fdopen(os.dup(writer._file.fileno()), "w", encoding="utf-8", errors="replace")
     except (OSError, ValueError, AttributeError):  # an output without a descriptor
         return
+    terminal = file.isatty() and os.environ.get("TERM") not in ("dumb", "")
+    if terminal:
+        # Here and not when the thread first needs it: before Python 3.13, compiling a module while
+        # the main thread parses sources may fail (`runs/sources.py`).
+        rendered([("", "", "", "")], 10, color=False)
     live = Live(
         config,
         file,
         lambda: writer.width_of_current_line,
-        terminal=file.isatty() and os.environ.get("TERM") not in ("dumb", ""),
+        terminal=terminal,
         color=writer.hasmarkup,
     )
     config.pluginmanager.register(live, "trainsafe_live")

@@ -49,7 +49,7 @@ def context_features(meta: Mapping[str, Plain], first_step: int | None) -> dict[
 
 def is_feature(value: Plain) -> bool:
     """Whether a precondition may name this value: a short text, a truth value or None."""
-    return value is None or isinstance(value, bool) or isinstance(value, str) and _short(value)
+    return value is None or isinstance(value, bool) or (isinstance(value, str) and _short(value))
 
 
 def _short(text: str) -> bool:

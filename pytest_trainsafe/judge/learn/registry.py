@@ -26,7 +26,18 @@ BUILT_IN = (
     f"{_FOLDER}.numeric:Numeric",
 )
 
-_PARTS = ("name", "several", "valid", "prior", "hypotheses", "examples", "checker", "needs", "explain", "weaker")
+_PARTS = (
+    "name",
+    "several",
+    "valid",
+    "prior",
+    "hypotheses",
+    "examples",
+    "checker",
+    "needs",
+    "explain",
+    "weaker",
+)
 
 
 def relations(own: Sequence[str] = ()) -> Mapping[str, Relation]:

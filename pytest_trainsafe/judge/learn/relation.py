@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 
@@ -129,8 +129,6 @@ class RelationBase:
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Nothing is contradicted."""
         return False
-
-
 
 
 def _fits(params: Mapping[str, Plain], form: Mapping[str, type | tuple[Plain, ...]]) -> bool:

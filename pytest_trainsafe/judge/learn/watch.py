@@ -96,9 +96,7 @@ class Watch:
         self, features: Callable[[], Features], passed: bool, record: Record, detail: str = ""
     ) -> None:
         """Judge an example.  `features` is called only where it matters."""
-        if self.invariant.precondition.always and not self.domain:
-            self.judge(passed, record, detail)
-        elif self.applies(features()):
+        if (self.invariant.precondition.always and not self.domain) or self.applies(features()):
             self.judge(passed, record, detail)
 
     def judge(self, passed: bool, record: Record, detail: str = "") -> None:

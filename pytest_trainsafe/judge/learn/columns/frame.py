@@ -393,5 +393,3 @@ def light_change(table: Table, row: int) -> Change:
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
     """A key that tells features apart, also True from 1."""
     return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))
-
-

@@ -31,7 +31,9 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
             lines.setdefault(rest, []).append((place[axis], index))
         for line in lines.values():
             line.sort()
-            pairs += [(ordered[a], ordered[b]) for (_, a), (_, b) in zip(line, line[1:], strict=False)]
+            pairs += [
+                (ordered[a], ordered[b]) for (_, a), (_, b) in zip(line, line[1:], strict=False)
+            ]
     return pairs
 
 

@@ -137,8 +137,7 @@ class _Search:
                 break
             found = self._scenario(part, left, splits + 1)
             if found is not None and (
-                best is None
-                or self.weight(found.passing & left) > self.weight(best.passing & left)
+                best is None or self.weight(found.passing & left) > self.weight(best.passing & left)
             ):
                 best = found
         return best
@@ -167,8 +166,10 @@ class _Search:
         kept = []
         for each in self._enough(common):
             implied = (
-                each.kind == "consistent" and each.field in constant
-                or each.kind == "exist" and each.field in consistent | different
+                (each.kind == "consistent"
+                and each.field in constant)
+                or (each.kind == "exist"
+                and each.field in consistent | different)
             )
             if not implied:
                 kept.append(each)

@@ -47,7 +47,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         params = dict(self.claim)
         relation = params.pop("relation", None)
         if not isinstance(relation, str):
-            raise FieldError("the claim has no relation; name one as in {\"relation\": \"contain\"}")
+            raise FieldError('the claim has no relation; name one as in {"relation": "contain"}')
         _require(len(params) <= MAX_PARAMS, f"the claim has more than {MAX_PARAMS} parameters")
         for name, value in params.items():
             _require(_short(name) and _short(value), f"a text has more than {MAX_TEXT} characters")
@@ -61,9 +61,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         _require(len(self.seen) <= MAX_PROGRAMS, f"there are more than {MAX_PROGRAMS} programs")
         for program, examples in self.seen.items():
             _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
-            _require(
-                0 < examples < 2**53, "the number of a program's examples must be 1 or more"
-            )
+            _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
         found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
         support = tuple(Support(program, self.seen[program]) for program in sorted(self.seen))
         return Invariant(hypothesis(relation, **params), found, support)
@@ -73,7 +71,7 @@ def _condition(fields: list[_Plain]) -> Condition:
     kind = next((known for known in KINDS if fields and fields[0] == known), None)
     _require(
         kind is not None,
-        f"a condition begins with {', '.join(KINDS)}, as in [\"constant\", \"phase\", \"forward\"]",
+        f'a condition begins with {", ".join(KINDS)}, as in ["constant", "phase", "forward"]',
     )
     size = 3 if kind == "constant" else 2
     _require(

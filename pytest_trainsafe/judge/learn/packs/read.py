@@ -116,7 +116,7 @@ class _Reader:
         if found is None or found[1] == "schema":
             raise self._error(
                 f"found {shown(line)}; before the first invariant, allowed are `name = ...`, "
-                "`program \"...\" = {...}` and `context \"...\" = [...]`"
+                '`program "..." = {...}` and `context "..." = [...]`'
             )
         if found[1] == "name":
             self._once(self._name is None, "name")

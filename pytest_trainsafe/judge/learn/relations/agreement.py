@@ -27,9 +27,7 @@ class Agreement(RelationBase):
 
     name = "agreement"
     several = True
-    forms = (
-        {"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},
-    )
+    forms = ({"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Every value that is sometimes equal, and every content that sometimes differs."""

@@ -12,7 +12,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
@@ -23,9 +26,6 @@ from pytest_trainsafe.judge.learn.relations.checker import (
     name_of,
     variable_of,
 )
-from pytest_trainsafe.judge.learn.features import kind_of
-from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -43,7 +43,12 @@ class Contain(RelationBase):
     name = "contain"
     forms = (
         {"api": str, "inner": str},
-        {"api": str, "variable": str, "attribute": str, "change": ("set", "cleared", "updated", "any")},
+        {
+            "api": str,
+            "variable": str,
+            "attribute": str,
+            "change": ("set", "cleared", "updated", "any"),
+        },
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:

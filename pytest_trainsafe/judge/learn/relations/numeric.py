@@ -37,7 +37,10 @@ class Numeric(RelationBase):
     name = "numeric"
     forms = (
         {"variable": str, "attribute": str, "form": (*_COUNTS, "finite")},
-        *({"variable": str, "attribute": str, "form": (form,), "bound": bounds} for form, bounds in _BOUNDS.items()),
+        *(
+            {"variable": str, "attribute": str, "form": (form,), "bound": bounds}
+            for form, bounds in _BOUNDS.items()
+        ),
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
-from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
@@ -76,10 +76,10 @@ class Output(RelationBase):
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A result cannot both require gradients and not."""
-        return (
-            all(claim[name] == other[name] for name in ("api", "place"))
-            and {claim["form"], other["form"]} == {"requires_grad", "no_grad"}
-        )
+        return all(claim[name] == other[name] for name in ("api", "place")) and {
+            claim["form"],
+            other["form"],
+        } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
         """What a call returns follows from the API; the sign of a number may not."""
@@ -217,8 +217,10 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         key, of = property_of(value, name), property_of(other, name)
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
-    return None if number is None or bound is None else bool(
-        _within(np.float64(number), np.float64(bound))
+    return (
+        None
+        if number is None or bound is None
+        else bool(_within(np.float64(number), np.float64(bound)))
     )
 
 

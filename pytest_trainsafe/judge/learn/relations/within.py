@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import ancestors
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
@@ -20,8 +22,6 @@ from pytest_trainsafe.judge.learn.relations.checker import (
     name_of,
     variable_of,
 )
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import ancestors
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
 from pytest_trainsafe.trace.observed.table import NONE

@@ -79,6 +79,9 @@ def together(parts: Iterable[Counts]) -> Counts:
 
 def _merged(parts: Sequence[tuple[Sequence[Features], _Ints, _Ints]]) -> Counts:
     return together(
-        [(features[at], int(passes[at]), int(fails[at])) for at in np.flatnonzero(passes + fails)]
+        [
+            (features[int(at)], int(passes[at]), int(fails[at]))
+            for at in np.flatnonzero(passes + fails)
+        ]
         for features, passes, fails in parts
     )

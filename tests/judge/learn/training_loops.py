@@ -154,7 +154,8 @@ class Loop:
     def train(self) -> None:
         """All steps, each with an evaluation if the plan has one."""
         self.query()
-        for self.step in range(self.plan.steps):
+        for step in range(self.plan.steps):
+            self.step = step
             self.one_step()
             if self.plan.evaluate:
                 self.phase, self.training = "evaluation", False

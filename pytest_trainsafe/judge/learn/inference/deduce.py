@@ -165,11 +165,8 @@ class _Search:
         consistent = {each.field for each in common if each.kind == "consistent"} | constant
         kept = []
         for each in self._enough(common):
-            implied = (
-                (each.kind == "consistent"
-                and each.field in constant)
-                or (each.kind == "exist"
-                and each.field in consistent | different)
+            implied = (each.kind == "consistent" and each.field in constant) or (
+                each.kind == "exist" and each.field in consistent | different
             )
             if not implied:
                 kept.append(each)

@@ -135,6 +135,6 @@ def _require_steps(runs: Sequence[ObservedRun]) -> None:
     for run in runs:
         if not run.tables or not all(len(table.steps["step"]) for table in run.tables):
             raise LearnError(
-                f"the run of {run.program!r} has no complete step to learn from; train for at least "
-                "two steps, in `ctx.step()` or with an optimizer that is observed"
+                f"the run of {run.program!r} has no complete step to learn from; train for "
+                "at least two steps, in `ctx.step()` or with an optimizer that is observed"
             )

@@ -196,7 +196,7 @@ def _passed(
     """Which calls keep an argument steady or fresh, and which calls are examples of it."""
     keys, valid = frame.keys(slot, name)
     # Values are compared in the order in which calls return, as a checker sees them.
-    order = np.argsort(frame.table.calls["exit"][group.rows], kind="stable")
+    order = np.argsort(frame.calls["exit"][group.rows], kind="stable")
     order = order[valid[order]]
     passed, where = np.zeros(len(slot), bool), np.zeros(len(slot), bool)
     if form == "fresh":

@@ -176,7 +176,7 @@ class _Checker(Checker):
 def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:
     """The events of a table, and which calls contain which of them."""
     events: list[Event] = [("call", api, "", "") for api in frame.apis]
-    calls, changes = frame.table.calls, frame.table.changes
+    calls, changes = frame.calls, frame.changes
     kinds, kind = frame.kinds
     first = len(events)
     for name, attribute in frame.variables:

@@ -173,7 +173,7 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         return (numbers >= 0) & valid, valid
     if form == "autocast":
         keys, valid = frame.keys(slot, name)
-        wanted, has = frame.autocast_keys(frame.table.calls["meta"][group.rows])
+        wanted, has = frame.autocast_keys(frame.calls["meta"][group.rows])
         return (keys == wanted) & has & valid, has & valid
     other = group.slots.get(claim.text("of"))
     if other is None:
@@ -217,16 +217,16 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         key, of = property_of(value, name), property_of(other, name)
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
-    return (
-        None
-        if number is None or bound is None
-        else bool(_within(np.float64(number), np.float64(bound)))
-    )
+    return None if number is None or bound is None else bool(_within(_one(number), _one(bound))[0])
 
 
 def _within(numbers: Floats, bounds: Floats) -> Bools:
     found: Bools = numbers <= bounds + abs(bounds) * _ROUNDING
     return found
+
+
+def _one(number: float) -> Floats:
+    return np.array([number])
 
 
 def _claim(api: str, form: str, place: str, name: str = "", of: str = "") -> Hypothesis:

@@ -134,7 +134,7 @@ class _Entries:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.apis = sorted(api for api in frame.groups if not is_architecture(api))
-        calls = frame.table.calls
+        calls = frame.calls
         code = {api: index for index, api in enumerate(frame.apis)}
         self._rows = {api: frame.entries(code[api]) for api in self.apis}
         self._steps = frame.steps_of(calls["meta"])
@@ -153,7 +153,7 @@ class _Entries:
 
         What it follows then says no more than what the outer call follows.
         """
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         parents = calls["parent"][self._rows[api]]
         inside = parents != NONE
         outer = self.frame.api[parents[inside]]
@@ -165,7 +165,7 @@ class _Entries:
         Returns the records, the entry of the earlier call and that of the call itself.
         """
         group = self.frame.groups[api]
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         entries, threads = calls["entry"][group.rows], calls["thread"][group.rows]
         before = np.full(len(entries), NONE, np.int64)
         for thread in self.threads:
@@ -181,7 +181,7 @@ class _Entries:
         """How many calls of `inner` were entered between the two calls of each record."""
         counts = np.zeros(len(entries), np.int64)
         if inner in self._rows:
-            threads = self.frame.table.calls["thread"][records.rows]
+            threads = self.frame.calls["thread"][records.rows]
             for thread in self.threads:
                 here = threads == thread
                 times = self._split[inner, thread]
@@ -195,7 +195,7 @@ class _Entries:
             return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
         firsts, others = self.firsts[api], self.firsts[inner]
         both = sorted(firsts.keys() & others.keys())
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         rows = np.searchsorted(calls["entry"], [others[step] for step in both])
         # Whether the order is right is known at the later of the two calls, so that the context
         # is the only thing that both have.
@@ -211,7 +211,7 @@ class _Entries:
         """The first entry in each step."""
         inside = rows[self._steps[rows] != NONE]
         steps, first = np.unique(self._steps[inside], return_index=True)
-        entries = self.frame.table.calls["entry"][inside[first]]
+        entries = self.frame.calls["entry"][inside[first]]
         return dict(zip(steps.tolist(), entries.tolist(), strict=True))
 
 

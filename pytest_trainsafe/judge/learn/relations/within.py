@@ -38,7 +38,7 @@ class Within(RelationBase):
         for frame in frames:
             for (name, attribute), rows in _changes(frame):
                 apis = set()
-                for _, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                for _, calls in ancestors(frame, frame.changes["by"][rows]):
                     apis |= set(np.unique(frame.api[calls]).tolist())
                 for code in sorted(apis - {NONE}):
                     yield hypothesis(
@@ -58,7 +58,7 @@ class Within(RelationBase):
                     continue
                 records = frame.change_records(rows)
                 inside: dict[str, Bools] = {}
-                for index, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                for index, calls in ancestors(frame, frame.changes["by"][rows]):
                     apis = frame.api[calls]
                     for code in np.unique(apis[apis != NONE]):
                         marks = inside.setdefault(frame.apis[code], np.zeros(len(rows), bool))
@@ -105,7 +105,7 @@ class _Checker(Checker):
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
     """The changes (not samples) of each kind of variable."""
-    changed = frame.table.changes["changed"]
+    changed = frame.changes["changed"]
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):
         rows = np.flatnonzero(changed & (codes == code))

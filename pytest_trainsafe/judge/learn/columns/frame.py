@@ -22,7 +22,7 @@ from pytest_trainsafe.judge.learn.features import (
     kind_of,
 )
 from pytest_trainsafe.judge.learn.names import family, is_incidental, variable
-from pytest_trainsafe.trace.observed.events import Call, Change, Plain
+from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import (
     IS_TENSOR,
     NONE,

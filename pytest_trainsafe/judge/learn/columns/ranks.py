@@ -24,7 +24,7 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
     axes = sorted(places[0]) if places else []
     if not axes or any(sorted(place) != axes for place in places):
         return list(itertools.pairwise(ordered))
-    pairs = []
+    pairs: list[tuple[Frame, Frame]] = []
     for axis in axes:
         lines: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for index, place in enumerate(places):

@@ -18,11 +18,25 @@ _NUMBERS = {"step", "microbatch", "epoch", "rank", "world_size"}
 #: Meta variables whose values say in which context training runs.
 CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "training"})
 
+
+def is_domain(field: str) -> bool:
+    """Whether an unknown value of a field means that a rule may not apply.
+
+    It does where the field is the context, a dtype or a mode: a rule that was seen in training
+    says nothing about evaluation.
+    """
+    return field in CONTEXT_FIELDS or field in _MODES or field.endswith(_TYPES)
+
+
+_MODES = {"class", "self.training", "arg.training", "distributed", "first_step", "in_step"}
+_TYPES = (".dtype", ".requires_grad")
+
 #: A longer text is a path or a message, which no precondition should name.
 _LONGEST = 40
 
-#: Places whose text names a part of one program's model.
-_NAMES = {"self.name"}
+#: The attributes of an object that say in which mode it is called.  Others are the settings of one
+#: program, such as its rates.
+_OWN = {"self.training"}
 
 #: Attributes of parameters whose absence means False (Megatron-LM's conventions).
 _FLAGS = ("tensor_model_parallel", "sequence_parallel")
@@ -69,7 +83,7 @@ def value_features(place: str, value: Value) -> dict[str, Feature]:
         for flag in facts.flags:
             found[f"{place}.{flag}"] = True
         return found
-    if place in _NAMES:
+    if place.startswith("self.") and place not in _OWN:
         return {}
     if value.type == "bool" or value.type == "NoneType" or isinstance(value.plain, str):
         return {place: value.plain} if is_feature(value.plain) else {}

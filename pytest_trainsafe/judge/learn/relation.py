@@ -16,10 +16,16 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 
+#: The prior of what holds for the programs that it was learned from, and says little of others.
+OWN = -1000
+
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must be observed for a check: API names (a `*` is any class) and kinds of variables."""
+    """What must be observed for a check: API names (a `*` is any class) and kinds of variables.
+
+    `names.patterns` has the names that calls of an API in `apis` may have.
+    """
 
     apis: frozenset[str] = frozenset()
     variables: frozenset[tuple[str, str]] = frozenset()

@@ -26,9 +26,10 @@ def small() -> Pack:
     support = (Support("mlp", 12),)
     contain = hypothesis("contain", api="torch.optim.*.step", inner="torch.optim.functional.adam")
     when = Precondition(((Condition("constant", "class", "Adam"),),))
+    within = (("phase", ("optimizer", None)),)
     order = hypothesis("sequence", form="order", api="a.first", inner="a.second")
-    invariants = (Invariant(contain, when, support), Invariant(order, support=support))
-    return Pack("own", invariants, {"mlp": {"torch": "2.13.0"}}, {"phase": ("forward", None)})
+    invariants = (Invariant(contain, when, support, within), Invariant(order, support=support))
+    return Pack("own", invariants, {"mlp": {"torch": "2.13.0"}})
 
 
 def test_a_pack_is_read_as_it_was_written(
@@ -56,24 +57,26 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        ("schema = 1", "schema = 7", 5, "has schema 7, but this release reads schema 1"),
-        ("schema = 1", "hello", 5, "is it a pack?"),
-        ('name = "own"', "name = own", 6, 'must be a text, as in "pytorch"'),
-        ('name = "own"', 'title = "own"', 6, "before the first invariant, allowed are"),
-        ('"torch": "2.13.0"', '"torch": 2', 7, "must be versions"),
+        ("schema = 1", "schema = 7", 6, "has schema 7, but this release reads schema 1"),
+        ("schema = 1", "hello", 6, "is it a pack?"),
+        ('name = "own"', "name = own", 7, 'must be a text, as in "pytorch"'),
+        ('name = "own"', 'title = "own"', 7, "before the first invariant, allowed are"),
+        ('"torch": "2.13.0"', '"torch": 2', 8, "must be versions"),
         ('program "mlp"', 'program "lm"', 10, "was seen in 'mlp', which no `program` line names"),
         ("[contain-", "[contain ", 10, "an invariant begins with its name in brackets"),
         ("says = every", "says = no", 11, "`says` does not say what `claim` says"),
         ("when = class", "when = clas", 12, "`when` does not say what `precondition` says"),
         ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
-        ('"inner": ', '"within": ', 13, "cannot make a rule of"),
+        ('"inner": ', '"outer": ', 13, "cannot make a rule of"),
         ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "a condition begins with constant"),
         ('[[["constant", "class", "Adam"]]]', "[]", 10, "[[]] is one that always holds"),
         ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),
+        ('["optimizer", null]', "[]", 10, "`within` has no or too many values"),
+        ('["optimizer", null]', "3", 15, "must be JSON as in"),
         ('{"mlp": 12}', '{"mlp": -1}', 10, "must be 1 or more"),
-        ("seen = ", "sen = ", 15, "did you mean 'seen'?"),
+        ("seen = ", "sen = ", 16, "did you mean 'seen'?"),
         ("\nseen = ", "\n# ", 10, "has no seen"),
-        ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 16, "seen appears twice"),
+        ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 17, "seen appears twice"),
     ],
 )
 def test_an_edited_pack_is_refused_with_its_line(
@@ -96,7 +99,7 @@ def test_a_claim_that_was_edited_with_its_sentence_is_refused(relations: Relatio
 def test_an_invariant_that_appears_twice_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations)
     copy = text[text.index("[sequence-") :]
-    with pytest.raises(PackError, match=r"line 24: sequence-\w+ appears twice"):
+    with pytest.raises(PackError, match=r"line 26: sequence-\w+ appears twice"):
         parse_pack(text + "\n" + copy, "own.pack", relations)
 
 
@@ -126,7 +129,7 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
     kept, gone = old.invariants
     changed = replace(kept, precondition=Precondition(((Condition("exist", "class"),),)))
     fresh = Invariant(hypothesis("membership", form="held"), support=(Support("lm", 3),))
-    learned = Pack("new", (changed, fresh), {"lm": {"torch": "2.14"}}, {"phase": ("forward",)})
+    learned = Pack("new", (changed, fresh), {"lm": {"torch": "2.14"}})
     found = update(old, learned)
     assert found.new == (fresh,)
     assert found.changed == ((kept, changed),)

@@ -73,13 +73,15 @@ def test_relations_with_a_counterpart_are_read(
         relations[each.claim.relation].explain(each.claim).sentence: str(each.precondition)
         for each in found.pack.invariants
     }
+    backward = "between two calls of torch.Tensor.backward"
     assert said == {
         "every call of torch.optim.*.step changes data of some torch.nn.Parameter": "always",
         "every call of torch.optim.*.zero_grad clears grad of some torch.nn.Parameter": "always",
-        "between two calls of torch.Tensor.backward, torch.optim.*.zero_grad is called at least "
-        "once": "always",
-        "between two calls of torch.Tensor.backward, torch.optim.*.step is called at least once": "always",
-        "data of torch.nn.Parameter is equal on the ranks": "value.tensor_model_parallel is False and tp_rank differs",
+        f"{backward}, torch.optim.*.zero_grad is called at least once": "always",
+        f"{backward}, torch.optim.*.step is called at least once": "always",
+        "data of torch.nn.Parameter is equal on the ranks": (
+            "value.tensor_model_parallel is False and tp_rank differs"
+        ),
     }
     assert {each.examples for each in found.pack.invariants} == {7}
     text = pack_text(found.pack, relations)

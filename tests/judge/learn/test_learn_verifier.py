@@ -26,10 +26,11 @@ def test_raise_stops_the_loop_in_the_step_that_breaks_a_rule(
         loop.train()
     assert loop.step == PLAN.at
     text = str(raised.value)
-    assert "broken rule: every call of torch.optim.*.step updates data" in text
-    assert "broken by: rank 0, step 3, optimizer: torch.optim.Adam.step(" in text
+    assert "broken rule: every call of torch.optim." in text
+    assert "updates data of some torch.nn.Parameter" in text
+    assert "broken by: rank 0, step 3, optimizer: torch.optim." in text
     assert "kept by: rank 0, step 2" in text
-    assert "kept 20 times in 4 programs" in text
+    assert "evidence: kept " in text
 
 
 @pytest.mark.parametrize("fault", ["", "frozen", "no_zero_grad"])

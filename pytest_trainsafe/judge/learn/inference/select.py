@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.evidence import Counts, together
+from pytest_trainsafe.judge.learn.features import is_domain
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
 from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.trace.observed.events import Plain
 
+#: So many classes of a family stand for all of them.
+MANY_CLASSES = 3
 #: Fewer passing examples are no evidence.
 LEAST_EXAMPLES = 3
 
@@ -37,7 +42,28 @@ def invariant_of(
         )
         if examples:
             support.append(Support(program, examples))
-    return Invariant(claim, found.precondition, tuple(support))
+    kept = [
+        features for features, passed, _ in counts if passed and found.precondition.holds(features)
+    ]
+    return Invariant(claim, found.precondition, tuple(support), _within(kept))
+
+
+def _within(examples: Sequence[Features]) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
+    """The values of the fields that limit what the examples speak for."""
+    values: dict[str, set[Plain]] = {}
+    for features in examples:
+        for field, value in features.items():
+            if is_domain(field) and not isinstance(value, Mark):
+                values.setdefault(field, set()).add(value)
+    found = []
+    for field in sorted(values):
+        # Both truth values, or several classes of a family, are no limit.
+        if values[field] >= {True, False} or (
+            field == "class" and len(values[field]) >= MANY_CLASSES
+        ):
+            continue
+        found.append((field, tuple(sorted(values[field], key=repr))))
+    return tuple(found)
 
 
 def without_implied(
@@ -54,7 +80,8 @@ def without_implied(
             if (
                 weak is not None
                 and weak.precondition.implies(strong.precondition)
-                and strong.programs >= weak.programs
+                and confidence(strong, relations[strong.claim.relation])
+                >= confidence(weak, relations[weak.claim.relation])
             ):
                 implied.add(claim)
     for relation in relations.values():

@@ -26,6 +26,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
 
     claim: dict[str, _Plain]
     precondition: list[list[list[_Plain]]]
+    within: dict[str, list[_Plain]]
     seen: dict[str, int]
 
     @classmethod
@@ -39,8 +40,9 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
             ]
             for part in invariant.precondition.any_of
         ]
+        within = {field: list(values) for field, values in invariant.within}
         seen = {each.program: each.examples for each in invariant.support}
-        return cls({"relation": claim.relation, **dict(claim.params)}, parts, seen)
+        return cls({"relation": claim.relation, **dict(claim.params)}, parts, within, seen)
 
     def invariant(self) -> Invariant:
         """The invariant.  Raises FieldError if the fields are none."""
@@ -62,9 +64,17 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         for program, examples in self.seen.items():
             _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
             _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
+        _require(len(self.within) <= MAX_CONDITIONS, "`within` has too many fields")
+        for field, values in self.within.items():
+            _require(
+                _short(field) and 0 < len(values) <= MAX_CONDITIONS and all(map(_short, values)),
+                f"`within` has no or too many values of a field, or a text of more than {MAX_TEXT} "
+                "characters",
+            )
+        within = tuple((field, tuple(self.within[field])) for field in sorted(self.within))
         found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
         support = tuple(Support(program, self.seen[program]) for program in sorted(self.seen))
-        return Invariant(hypothesis(relation, **params), found, support)
+        return Invariant(hypothesis(relation, **params), found, support, within)
 
 
 def _condition(fields: list[_Plain]) -> Condition:

@@ -6,6 +6,7 @@ object.  "fresh": no earlier call had it, so a batch is not fed twice and a seed
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -15,11 +16,14 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, 
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
 from pytest_trainsafe.trace.observed.table import value_at
+
+#: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
+_SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
 
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
@@ -49,7 +53,8 @@ class Argument(RelationBase):
                 for place, slot in _arguments(group).items():
                     for value in _constants(frame, slot):
                         yield _claim("constant", api, place, "value", value)
-                    for form, names in (("steady", STEADY), ("fresh", FRESH)):
+                    fresh = FRESH if _SOURCE.search(api) else ()
+                    for form, names in (("steady", STEADY), ("fresh", fresh)):
                         for name in names:
                             passed, where = _passed(frame, group, slot, form, name)
                             # One value would be the rule of a single call.
@@ -92,7 +97,11 @@ class Argument(RelationBase):
 
     def prior(self, claim: Hypothesis) -> int:
         """Options are the author's choice, and the sizes of batches even more."""
-        return -3 if claim["property"] == "shape" else 0
+        if claim["form"] == "fresh":
+            return 1
+        if claim["form"] == "steady" or claim["value"] is None:
+            return OWN
+        return 0 if claim["place"] == "arg.training" else -4
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -160,7 +169,8 @@ class _Checker(Checker):
 
 
 def _arguments(group: CallGroup) -> Mapping[str, Ints]:
-    return {place: slot for place, slot in group.slots.items() if place.startswith("arg.")}
+    given = "" if _SOURCE.search(group.api) else "arg."
+    return {place: slot for place, slot in group.slots.items() if place.startswith(given)}
 
 
 def _constants(frame: Frame, slot: Ints) -> list[Plain]:

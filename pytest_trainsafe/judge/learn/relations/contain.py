@@ -98,6 +98,10 @@ class Contain(RelationBase):
         """What a call does inside follows from the API."""
         return 2
 
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """What depends on the class is no rule of the family."""
+        return field == "class"
+
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """What a call contains because a call inside it always does."""
         always = {each.claim for each in found if each.precondition.always}
@@ -196,11 +200,12 @@ def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]
 
 def _sensible(api: str, event: Event) -> bool:
     """Whether an API that contains an event could be a rule of training."""
-    what, name, _, kind = event
+    what, name, attribute, kind = event
     if what == "call":
         # How a model is composed is no rule.
         return name != api and not is_architecture(name)
-    return kind != "other"
+    # Private attributes are details of a release.
+    return kind != "other" and not attribute.startswith("_")
 
 
 def _claim(api: str, event: Event) -> Hypothesis:

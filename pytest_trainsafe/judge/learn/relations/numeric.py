@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Int
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change, Value
@@ -82,7 +82,9 @@ class Numeric(RelationBase):
 
     def prior(self, claim: Hypothesis) -> int:
         """Bounds of norms depend on the model and its rate."""
-        return 0 if claim["form"] in _BOUNDS else 1
+        if claim["form"] in _BOUNDS:
+            return -1 if claim["attribute"] == "data" else OWN
+        return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable."""

@@ -8,6 +8,7 @@ tensor is.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -27,6 +28,8 @@ _EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]")
 _AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
 _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
+#: Arguments that are limits by their names; others exceed a result by coincidence.
+_LIMIT = re.compile(r"max|limit|bound|size")
 #: Rounding that a bound allows, relative to it.
 _ROUNDING = 1e-3
 
@@ -82,8 +85,11 @@ class Output(RelationBase):
         } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call returns follows from the API; the sign of a number may not."""
-        return 0 if claim["form"] == "not_negative" else 2
+        """Dtypes follow from the API; shapes and signs may be coincidences."""
+        form, name = claim.text("form"), claim.text("property")
+        if form in ("finite", "autocast"):
+            return 2
+        return 1 if name in ("dtype", "device") else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -151,7 +157,7 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             if tensor and frame.bits(other, IS_TENSOR).any():
                 for name in _EQUAL:
                     yield _claim(group.api, "equal", place, name, of)
-            elif frame.numbers(other, "value")[1].any() and of != "self":
+            elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
                 for name in _AT_MOST:
                     yield _claim(group.api, "at_most", place, name, of)
 

@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.conditions import Feature, Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import is_empty, number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
@@ -78,8 +78,9 @@ class Periodic(RelationBase):
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """That something rests, such as a rate, is often a choice."""
-        return -1 if claim["period"] == 0 else 1
+        """How often anything but a parameter changes is a choice."""
+        weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
+        return 1 if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable, and what explains that it rests: its gradient and the learning rate."""

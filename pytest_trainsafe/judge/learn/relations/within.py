@@ -67,6 +67,10 @@ class Within(RelationBase):
                     nowhere = np.zeros(len(rows), bool)
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
+    def prior(self, claim: Hypothesis) -> int:
+        """Parameters belong to the optimizer; others may have several writers."""
+        return 1 if claim["variable"] == "torch.nn.Parameter" else -1
+
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The phase only says again where a change lies."""
         return field == "phase"
@@ -95,7 +99,8 @@ class _Checker(Checker):
         self._watches = by_variable(watches)
 
     def changed(self, change: Change) -> None:
-        watches = self._watches.get(variable_of(change), ()) if change.changed else ()
+        known = change.changed and change.before is not None
+        watches = self._watches.get(variable_of(change), ()) if known else ()
         if watches:
             apis = {name_of(call) for call in chain(change.by)}
             for watch in watches:
@@ -104,8 +109,8 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
-    """The changes (not samples) of each kind of variable."""
-    changed = frame.changes["changed"]
+    """The changes of each kind of variable: no samples, and not that an object appeared."""
+    changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):
         rows = np.flatnonzero(changed & (codes == code))

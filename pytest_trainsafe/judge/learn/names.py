@@ -16,7 +16,9 @@ _FAMILY = re.compile(r"(torch\.optim(?:\.lr_scheduler)?)\.([A-Z]\w*)\.(\w+)")
 ZERO_GRAD = "torch.optim.*.zero_grad"
 
 #: Queries that programs make in passing.  They say nothing about training.
-_INCIDENTAL = re.compile(r"(is|has|get|current|supports)_\w+|_\w*|__(?!iter__|next__|call__)\w+")
+_INCIDENTAL = re.compile(
+    r"(is|has|get|current|supports)_\w+|_(?!_)\w*|__(?!iter__|next__|call__)\w+"
+)
 
 #: What a model is made of rather than how it is trained.
 _ARCHITECTURE = re.compile(r"torch\.nn\.functional\.\w+|.*\.forward")

@@ -27,14 +27,14 @@ FAULTS = [
     ("dropout_in_evaluation", "argument", "arg.training of torch.nn.functional.dropout is False"),
     ("truncated", "output", "shape of result of torch.nn.Linear.forward is that of arg.input"),
     ("no_autocast", "output", "dtype of result of torch.nn.Linear.forward is that of autocast"),
-    ("detached", "output", "result of torch.nn.Linear.forward requires gradients"),
+    ("detached", "output", "result of torch.nn.functional.dropout requires gradients"),
     ("not_finite", "output", "result of torch.nn.functional.dropout is finite"),
     ("write_outside", "within", "data of torch.nn.Parameter changes only inside"),
     ("no_update", "contain", "every call of torch.optim.*.step updates data"),
     ("frozen", "periodic", "data of every torch.nn.Parameter changes in every step"),
     ("double_count", "numeric", "step of optimizer.state goes up by one"),
     ("explosion", "numeric", "norm of data of torch.nn.Parameter changes by at most"),
-    ("stale_optimizer", "membership", "every parameter of the model is in the optimizer"),
+    ("stale_optimizer", "membership", "the optimizer holds parameters of the model only"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.evidence import Counts, together
@@ -28,7 +28,11 @@ def invariant_of(
     counts = together(evidence.values())
     if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
         return "too little evidence"
-    found = deduce(counts, relation.several, lambda field: relation.forbidden(claim, field))
+
+    def forbidden(field: str) -> bool:
+        return relation.forbidden(claim, field)
+
+    found = deduce(counts, relation.several, forbidden)
     if found is None:
         return "no precondition tells passing from failing examples"
     if found.covered < LEAST_EXAMPLES:
@@ -45,15 +49,17 @@ def invariant_of(
     kept = [
         features for features, passed, _ in counts if passed and found.precondition.holds(features)
     ]
-    return Invariant(claim, found.precondition, tuple(support), _within(kept))
+    return Invariant(claim, found.precondition, tuple(support), _within(kept, forbidden))
 
 
-def _within(examples: Sequence[Features]) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
+def _within(
+    examples: Sequence[Features], forbidden: Callable[[str], bool]
+) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
     """The values of the fields that limit what the examples speak for."""
     values: dict[str, set[Plain]] = {}
     for features in examples:
         for field, value in features.items():
-            if is_domain(field) and not isinstance(value, Mark):
+            if is_domain(field) and not isinstance(value, Mark) and not forbidden(field):
                 values.setdefault(field, set()).add(value)
     found = []
     for field in sorted(values):

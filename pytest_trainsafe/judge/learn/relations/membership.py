@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Recor
 from pytest_trainsafe.judge.learn.conditions import Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import MAX_TEXT, Change
@@ -50,8 +50,8 @@ class Membership(RelationBase):
                     found.add(claim, records, passed)
 
     def prior(self, claim: Hypothesis) -> int:
-        """What is not in the optimizer is not trained."""
-        return 2
+        """Fine-tuning trains a part of a model; what is trained is a part of it in any case."""
+        return OWN if claim["form"] == "held" else 2
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The parameters and the optimizer's groups."""

@@ -2,8 +2,8 @@
 
 "equal": a property of the result is that of an argument.  "autocast": its dtype is that of the
 autocast context.  "at_most": a size or a number of the result does not exceed an argument.
-"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" and "no_grad" say what a
-tensor is.
+"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" (where an argument does)
+and "no_grad" say what a tensor is.
 """
 
 from __future__ import annotations
@@ -173,6 +173,17 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         tensor = frame.bits(slot, IS_TENSOR)
         bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
         found = frame.bits(slot, bit)
+        if form == "requires_grad":
+            # Of a result that depends on nothing that requires gradients, nothing is expected.
+            tensor &= np.any(
+                [
+                    frame.bits(other, REQUIRES_GRAD)
+                    for where, other in group.slots.items()
+                    if not where.startswith("result")
+                ]
+                or [nowhere],
+                axis=0,
+            )
         return (~found if form in ("nonzero", "no_grad") else found) & tensor, tensor
     if form == "not_negative":
         numbers, valid = frame.numbers(slot, name)
@@ -202,7 +213,7 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None
     facts = value.tensor
     if form in _FLAGS:
-        if facts is None:
+        if facts is None or (form == "requires_grad" and not _depends(call)):
             return None
         return {
             "finite": facts.finite,
@@ -224,6 +235,15 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
     return None if number is None or bound is None else bool(_within(_one(number), _one(bound))[0])
+
+
+def _depends(call: Call) -> bool:
+    """Whether some argument requires gradients."""
+    return any(
+        value.tensor is not None and value.tensor.requires_grad
+        for place, value in call.values.items()
+        if not place.startswith("result")
+    )
 
 
 def _within(numbers: Floats, bounds: Floats) -> Bools:

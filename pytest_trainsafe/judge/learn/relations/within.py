@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
 from pytest_trainsafe.judge.learn.columns.nesting import ancestors
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import (
     Checker,
     by_variable,
@@ -68,8 +68,9 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """Parameters belong to the optimizer; others may have several writers."""
-        return 1 if claim["variable"] == "torch.nn.Parameter" else -1
+        """Parameters belong to the optimizer; programs may write to all else themselves."""
+        weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
+        return 1 if weights else OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The phase only says again where a change lies."""

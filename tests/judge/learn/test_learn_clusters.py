@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
 
 
-@pytest.mark.parametrize("fault", [each[0] for each in FAULTS])
+@pytest.mark.parametrize("fault", [each[0] for each in FAULTS if each[0] != "write_outside"])
 def test_a_fault_is_one_block(fault: str, pack: Pack, relations: Mapping[str, Relation]) -> None:
     found = check(run_of(replace(OTHER, fault=fault)), [pack], relations)
     causes = clusters(found.violations, relations)

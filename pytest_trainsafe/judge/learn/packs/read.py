@@ -76,6 +76,7 @@ class _Reader:
                 self._read_schema(stripped)
             elif stripped.startswith("["):
                 self._finish()
+                self._line = number
                 self._begin(stripped)
             elif self._id:
                 self._value(stripped)

@@ -25,6 +25,9 @@ from pytest_trainsafe.trace.observed.table import value_at
 #: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
 
+#: Arguments that say whether a call is one of training.
+_MODES = ("arg.training", "arg.dropout_p")
+
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
 FRESH = ("digest", "value")
@@ -40,7 +43,7 @@ class Argument(RelationBase):
     forms = (
         *(
             {"form": ("constant",), "api": str, "place": str, "property": ("value",), "value": kind}
-            for kind in (str, bool, type(None))
+            for kind in (str, bool, float, type(None))
         ),
         {"form": ("steady",), "api": str, "place": str, "property": STEADY},
         {"form": ("fresh",), "api": str, "place": str, "property": FRESH},
@@ -98,10 +101,11 @@ class Argument(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """Options are the author's choice, and the sizes of batches even more."""
         if claim["form"] == "fresh":
-            return 1
+            # Small batches of labels repeat by chance.
+            return 1 if claim["place"] in ("result", "result.0", "arg.seed") else OWN
         if claim["form"] == "steady" or claim["value"] is None:
             return OWN
-        return 0 if claim["place"] == "arg.training" else -4
+        return 0 if claim["place"] in _MODES else -4
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -176,7 +180,7 @@ def _arguments(group: CallGroup) -> Mapping[str, Ints]:
 def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     """The values that an argument has, if they are few and not numbers.
 
-    Numbers are the choice of a program: its rates, sizes and counts.
+    Numbers are the choice of a program: its rates, sizes and counts.  Zero switches off.
     """
     keys, valid = frame.keys(slot, "value")
     rows = slot[valid]
@@ -184,7 +188,7 @@ def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     if not 0 < len(values) <= _MAX_CONSTANTS:
         return []
     plain = [value_at(frame.table, int(rows[at])).plain for at in first]
-    return sorted((each for each in plain if is_feature(each)), key=repr)
+    return sorted((each for each in plain if is_feature(each) or _is(each, 0.0)), key=repr)
 
 
 def _equal(frame: Frame, slot: Ints, wanted: Plain) -> tuple[Bools, Bools]:

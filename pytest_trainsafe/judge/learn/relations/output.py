@@ -89,6 +89,8 @@ class Output(RelationBase):
         form, name = claim.text("form"), claim.text("property")
         if form in ("finite", "autocast"):
             return 2
+        if form == "nonzero":
+            return -4
         return 1 if name in ("dtype", "device") else 0
 
     def needs(self, claim: Hypothesis) -> Needs:

@@ -68,9 +68,9 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """Parameters belong to the optimizer; programs may write to all else themselves."""
+        """Most programs leave parameters to the optimizer, and write to all else themselves."""
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
-        return 1 if weights else OWN
+        return -4 if weights else OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The phase only says again where a change lies."""

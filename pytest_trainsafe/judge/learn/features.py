@@ -25,11 +25,12 @@ def is_domain(field: str) -> bool:
     It does where the field is the context, a dtype or a mode: a rule that was seen in training
     says nothing about evaluation.
     """
-    return field in CONTEXT_FIELDS or field in _MODES or field.endswith(_TYPES)
+    return field in CONTEXT_FIELDS or field in _MODES or field.endswith(TYPES)
 
 
 _MODES = {"class", "self.training", "arg.training", "distributed", "first_step", "in_step"}
-_TYPES = (".dtype", ".requires_grad")
+#: Fields that say what tensors a call was given.
+TYPES = (".dtype", ".requires_grad")
 
 #: A longer text is a path or a message, which no precondition should name.
 _LONGEST = 40

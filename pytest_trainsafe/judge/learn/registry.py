@@ -29,6 +29,7 @@ BUILT_IN = (
 _PARTS = (
     "name",
     "several",
+    "typed",
     "valid",
     "prior",
     "hypotheses",

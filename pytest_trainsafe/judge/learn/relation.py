@@ -49,6 +49,8 @@ class Relation(Protocol):
     name: str
     #: Whether its examples have records of several ranks or objects.
     several: bool
+    #: Whether the dtypes and graphs of arguments limit what its examples speak for.
+    typed: bool
 
     def valid(self, claim: Hypothesis) -> bool:
         """Whether a claim from a file has parameters that the relation understands."""
@@ -109,6 +111,7 @@ class RelationBase:
 
     name = ""
     several = False
+    typed = False
     #: The parameters of each form of claim: a type, or the allowed values.
     forms: Sequence[Mapping[str, type | tuple[Plain, ...]]] = ()
 

@@ -94,7 +94,7 @@ def test_a_relation_of_a_project_is_learned_and_checked() -> None:
     ("path", "says"),
     [
         ("no_such_module:Rule", "cannot be made"),
-        (f"{__name__}:Path", "has no several and no valid"),
+        (f"{__name__}:Path", "has no several and no typed and no valid"),
         ("pytest_trainsafe.judge.learn.relations.contain:Nothing", "cannot be made"),
     ],
 )

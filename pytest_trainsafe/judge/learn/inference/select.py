@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.evidence import Counts, together
-from pytest_trainsafe.judge.learn.features import is_domain
+from pytest_trainsafe.judge.learn.features import TYPES, is_domain
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
 from pytest_trainsafe.judge.learn.relation import Relation
@@ -49,7 +49,17 @@ def invariant_of(
     kept = [
         features for features, passed, _ in counts if passed and found.precondition.holds(features)
     ]
-    return Invariant(claim, found.precondition, tuple(support), _within(kept, forbidden))
+    return Invariant(
+        claim,
+        found.precondition,
+        tuple(support),
+        _within(kept, lambda field: forbidden(field) or _irrelevant(relation, field)),
+    )
+
+
+def _irrelevant(relation: Relation, field: str) -> bool:
+    """Whether a field is a dtype or a graph of an argument that the relation does not depend on."""
+    return not relation.typed and field.startswith("arg.") and field.endswith(TYPES)
 
 
 def _within(

@@ -105,7 +105,8 @@ class Argument(RelationBase):
             return 1 if claim["place"] in ("result", "result.0", "arg.seed") else OWN
         if claim["form"] == "steady" or claim["value"] is None:
             return OWN
-        return 0 if claim["place"] in _MODES else -4
+        # A layer that is switched off in one phase is so in every program.
+        return 2 if claim["place"] in _MODES else -4
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""

@@ -38,6 +38,7 @@ class Output(RelationBase):
     """The result at `place` of `api` is what `form` says of its `property`."""
 
     name = "output"
+    typed = True
     forms = (
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},

@@ -68,9 +68,8 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """Most programs leave parameters to the optimizer, and write to all else themselves."""
-        weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
-        return -4 if weights else OWN
+        """Correct programs copy weights and clear gradients by code of their own."""
+        return OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The phase only says again where a change lies."""

@@ -2,7 +2,8 @@
 
 The tables are those of a synthetic loop with a healthy program's events.  Each size is ten times
 the one before it; the last has more than 770 000 records.  Times are the processor's, in one
-process, of `learn` alone; that of a check is given beside it.
+process, of `learn` alone; beside it is that of a check, which replays the events one by one and is
+not measured at the largest size.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ def main() -> None:
         begin = time.process_time()
         learned = learn([run])
         spent = time.process_time() - begin
-        begin = time.process_time()
-        found = check(run, [pack_of("growth", learned)], known)
-        checked = time.process_time() - begin
-        assert not found.violations
+        checked = float("nan")
+        if steps < STEPS[-1]:
+            begin = time.process_time()
+            found = check(run, [pack_of("growth", learned)], known)
+            checked = time.process_time() - begin
+            assert not found.violations
         figures.append(
             {
                 "records": run.records,

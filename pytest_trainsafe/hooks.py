@@ -59,6 +59,18 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
 
 
 @pytest.hookspec
+def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
+    """Returns import paths of relations that rules are learned from beside the package's own.
+
+    Called when pytest is configured.  Each path names a class that implements
+    `pytest_trainsafe.judge.learn.relation.Relation` and is instantiated without arguments.
+
+        def pytest_trainsafe_relations(config):
+            return ["our_tests.relations:LossFalls"]
+    """
+
+
+@pytest.hookspec
 def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
     """Returns further launchers by name, selected with `--trainsafe-launcher NAME`.
 

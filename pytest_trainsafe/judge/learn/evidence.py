@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from pytest_trainsafe.judge.learn.columns.frame import Records, feature_key
 from pytest_trainsafe.judge.learn.conditions import Features
 from pytest_trainsafe.judge.learn.invariant import Hypothesis
-from pytest_trainsafe.judge.learn.columns.frame import Records, feature_key
 
 #: Of one hypothesis in one program: the features and how many examples passed and failed.
 Counts = list[tuple[Features, int, int]]
@@ -80,7 +80,7 @@ def together(parts: Iterable[Counts]) -> Counts:
 def _merged(parts: Sequence[tuple[Sequence[Features], _Ints, _Ints]]) -> Counts:
     return together(
         [
-            (features[at], int(passes[at]), int(fails[at]))
+            (features[int(at)], int(passes[at]), int(fails[at]))
             for at in np.flatnonzero(passes + fails)
         ]
         for features, passes, fails in parts

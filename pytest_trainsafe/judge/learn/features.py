@@ -18,11 +18,26 @@ _NUMBERS = {"step", "microbatch", "epoch", "rank", "world_size"}
 #: Meta variables whose values say in which context training runs.
 CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "training"})
 
+
+def is_domain(field: str) -> bool:
+    """Whether an unknown value of a field means that a rule may not apply.
+
+    It does where the field is the context, a dtype or a mode: a rule that was seen in training
+    says nothing about evaluation.
+    """
+    return field in CONTEXT_FIELDS or field in _MODES or field.endswith(TYPES)
+
+
+_MODES = {"class", "self.training", "arg.training", "distributed", "first_step", "in_step"}
+#: Fields that say what tensors a call was given.
+TYPES = (".dtype", ".requires_grad")
+
 #: A longer text is a path or a message, which no precondition should name.
 _LONGEST = 40
 
-#: Places whose text names a part of one program's model.
-_NAMES = {"self.name"}
+#: The attributes of an object that say in which mode it is called.  Others are the settings of one
+#: program, such as its rates.
+_OWN = {"self.training"}
 
 #: Attributes of parameters whose absence means False (Megatron-LM's conventions).
 _FLAGS = ("tensor_model_parallel", "sequence_parallel")
@@ -49,7 +64,7 @@ def context_features(meta: Mapping[str, Plain], first_step: int | None) -> dict[
 
 def is_feature(value: Plain) -> bool:
     """Whether a precondition may name this value: a short text, a truth value or None."""
-    return value is None or isinstance(value, bool) or isinstance(value, str) and _short(value)
+    return value is None or isinstance(value, bool) or (isinstance(value, str) and _short(value))
 
 
 def _short(text: str) -> bool:
@@ -69,7 +84,7 @@ def value_features(place: str, value: Value) -> dict[str, Feature]:
         for flag in facts.flags:
             found[f"{place}.{flag}"] = True
         return found
-    if place in _NAMES:
+    if place.startswith("self.") and place not in _OWN:
         return {}
     if value.type == "bool" or value.type == "NoneType" or isinstance(value.plain, str):
         return {place: value.plain} if is_feature(value.plain) else {}

@@ -48,11 +48,16 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A hypothesis, its precondition and its evidence, sorted by program."""
+    """A hypothesis, its precondition and its evidence, sorted by program.
+
+    `within` has the values that fields of the context had in its examples: an example with
+    another value is not judged, since nothing is known about it.
+    """
 
     claim: Hypothesis
     precondition: Precondition = ALWAYS
     support: tuple[Support, ...] = ()
+    within: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
 
     @property
     def id(self) -> str:

@@ -12,8 +12,13 @@ import re
 
 _FAMILY = re.compile(r"(torch\.optim(?:\.lr_scheduler)?)\.([A-Z]\w*)\.(\w+)")
 
+#: The family of what clears gradients: the optimizers' and the modules' `zero_grad`.
+ZERO_GRAD = "torch.optim.*.zero_grad"
+
 #: Queries that programs make in passing.  They say nothing about training.
-_INCIDENTAL = re.compile(r"(is|has|get|current|supports)_\w+|_\w*|__(?!iter__|next__|call__)\w+")
+_INCIDENTAL = re.compile(
+    r"(is|has|get|current|supports)_\w+|_(?!_)\w*|__(?!iter__|next__|call__)\w+"
+)
 
 #: What a model is made of rather than how it is trained.
 _ARCHITECTURE = re.compile(r"torch\.nn\.functional\.\w+|.*\.forward")
@@ -26,8 +31,16 @@ def family(api: str) -> tuple[str, str]:
     >>> family("torch.optim.Adam.step")
     ('torch.optim.*.step', 'Adam')
     """
+    if api.startswith("torch.nn.") and api.endswith(".zero_grad"):
+        # A module's does what the optimizer's does, and programs use either.
+        return ZERO_GRAD, "Module"
     found = _FAMILY.fullmatch(api)
     return (f"{found[1]}.*.{found[3]}", found[2]) if found else (api, "")
+
+
+def patterns(api: str) -> tuple[str, ...]:
+    """The names that calls of an API or a family may have, as patterns of `fnmatch`."""
+    return (api, "torch.nn.*.zero_grad") if api == ZERO_GRAD else (api,)
 
 
 @functools.lru_cache(maxsize=4096)

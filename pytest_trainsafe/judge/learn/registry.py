@@ -26,7 +26,19 @@ BUILT_IN = (
     f"{_FOLDER}.numeric:Numeric",
 )
 
-_PARTS = ("name", "several", "valid", "prior", "hypotheses", "examples", "checker", "needs", "explain", "weaker")
+_PARTS = (
+    "name",
+    "several",
+    "typed",
+    "valid",
+    "prior",
+    "hypotheses",
+    "examples",
+    "checker",
+    "needs",
+    "explain",
+    "weaker",
+)
 
 
 def relations(own: Sequence[str] = ()) -> Mapping[str, Relation]:

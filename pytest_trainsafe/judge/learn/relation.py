@@ -10,16 +10,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
+
+#: The prior of what holds for the programs that it was learned from, and says little of others.
+OWN = -1000
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must be observed for a check: API names (a `*` is any class) and kinds of variables."""
+    """What must be observed for a check: API names (a `*` is any class) and kinds of variables.
+
+    `names.patterns` has the names that calls of an API in `apis` may have.
+    """
 
     apis: frozenset[str] = frozenset()
     variables: frozenset[tuple[str, str]] = frozenset()
@@ -43,6 +49,8 @@ class Relation(Protocol):
     name: str
     #: Whether its examples have records of several ranks or objects.
     several: bool
+    #: Whether the dtypes and graphs of arguments limit what its examples speak for.
+    typed: bool
 
     def valid(self, claim: Hypothesis) -> bool:
         """Whether a claim from a file has parameters that the relation understands."""
@@ -103,6 +111,7 @@ class RelationBase:
 
     name = ""
     several = False
+    typed = False
     #: The parameters of each form of claim: a type, or the allowed values.
     forms: Sequence[Mapping[str, type | tuple[Plain, ...]]] = ()
 
@@ -129,8 +138,6 @@ class RelationBase:
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Nothing is contradicted."""
         return False
-
-
 
 
 def _fits(params: Mapping[str, Plain], form: Mapping[str, type | tuple[Plain, ...]]) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from pytest_trainsafe.judge.learn.conditions import Features
+from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.features import context_features
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.quote import quote
@@ -64,13 +64,12 @@ class Violation:
 class Watch:
     """Judges the examples of one invariant.
 
-    `domain` has the values of context fields that the pack was learned in: an example in another
-    context is counted in `outside` and not judged.
+    An example in another context than those that the invariant was learned in is counted in
+    `outside` and not judged.
     """
 
     invariant: Invariant
     report: Callable[[Violation], None]
-    domain: Mapping[str, Collection[Plain]] = field(default_factory=dict)
     rank: int = 0
     triggered: int = 0
     broken: int = 0
@@ -86,8 +85,10 @@ class Watch:
         """Whether the invariant is to be judged on an example with these features."""
         if not self.invariant.precondition.holds(features):
             return False
-        for name, values in self.domain.items():
-            if name in features and features[name] not in values:
+        for name, values in self.invariant.within:
+            # Of several records, those that differ in a field are judged by the precondition.
+            value = features.get(name, Mark.SAME)
+            if not isinstance(value, Mark) and value not in values:
                 self.outside += 1
                 return False
         return True
@@ -96,9 +97,8 @@ class Watch:
         self, features: Callable[[], Features], passed: bool, record: Record, detail: str = ""
     ) -> None:
         """Judge an example.  `features` is called only where it matters."""
-        if self.invariant.precondition.always and not self.domain:
-            self.judge(passed, record, detail)
-        elif self.applies(features()):
+        always = self.invariant.precondition.always and not self.invariant.within
+        if always or self.applies(features()):
             self.judge(passed, record, detail)
 
     def judge(self, passed: bool, record: Record, detail: str = "") -> None:

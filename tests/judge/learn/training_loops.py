@@ -41,6 +41,7 @@ class Plan:
     dp: int = 1
     tp: int = 1
     batch: int = 8
+    layers: int = 1
     warm_up: bool = False
     set_to_none: bool = True
     fault: str = ""
@@ -143,9 +144,7 @@ class Loop:
         self, name: str, kind: str, attribute: str, before: Value, after: Value, by: Call | None
     ) -> None:
         self.touched.add((name, attribute))
-        self.listener.changed(
-            Change(name, kind, attribute, after, self.meta(), before, by)
-        )
+        self.listener.changed(Change(name, kind, attribute, after, self.meta(), before, by))
 
     def sample(self, name: str, kind: str, attribute: str, after: Value) -> None:
         if (name, attribute) not in self.touched:
@@ -155,7 +154,8 @@ class Loop:
     def train(self) -> None:
         """All steps, each with an evaluation if the plan has one."""
         self.query()
-        for self.step in range(self.plan.steps):
+        for step in range(self.plan.steps):
+            self.step = step
             self.one_step()
             if self.plan.evaluate:
                 self.phase, self.training = "evaluation", False
@@ -179,9 +179,7 @@ class Loop:
         self.microbatch = None
         self.phase = "optimizer"
         if plan.clip:
-            call = self.call(
-                "torch.nn.utils.clip_grad_norm_", arg_of_max_norm=plain(1.0)
-            )
+            call = self.call("torch.nn.utils.clip_grad_norm_", arg_of_max_norm=plain(1.0))
             self.leave(call, result=tensor(self.salt + self.step, (), norm=0.5))
         if self.faulty("write_outside"):
             self.write(plan.parameters[0], None)
@@ -201,12 +199,23 @@ class Loop:
             self.phase = "forward"
         low = self.plan.autocast if self.phase == "forward" else None
         low = None if self.faulty("no_autocast") else low
-        mode = plain(self.training)
         dtype = low or "torch.float32"
         grad = self.phase == "forward" and not self.faulty("detached")
-        linear = self.call("torch.nn.Linear.forward", self_of_training=mode, arg_of_input=batch)
+        out = batch
+        for layer in range(self.plan.layers):
+            out = self.layer(out, dtype, grad, 100 * layer)
+        loss_call = self.call("torch.nn.functional.cross_entropy", arg_of_input=out)
+        loss = tensor(digest_of(batch) + 3, (), grad=grad)
+        self.leave(loss_call, result=loss)
+        return loss
+
+    def layer(self, given: Value, dtype: str, grad: bool, salt: int) -> Value:
+        """A linear layer and a dropout."""
+        mode = plain(self.training)
+        linear = self.call("torch.nn.Linear.forward", self_of_training=mode, arg_of_input=given)
         rows = 1 if self.faulty("truncated") else self.plan.batch
-        hidden = tensor(batch_digest(batch) + 1, (rows, 4), dtype, grad=grad)
+        whole = self.phase == "forward"
+        hidden = tensor(digest_of(given) + salt + 1, (rows, 4), dtype, grad=whole)
         self.leave(linear, result=hidden)
         dropping = self.training or self.faulty("dropout_in_evaluation")
         drop = self.call(
@@ -216,12 +225,9 @@ class Loop:
             arg_of_training=plain(dropping),
         )
         finite = not self.faulty("not_finite")
-        out = tensor(batch_digest(batch) + 2, (rows, 4), dtype, grad=grad, finite=finite)
+        out = tensor(digest_of(given) + salt + 2, (rows, 4), dtype, grad=grad, finite=finite)
         self.leave(drop, result=out)
-        loss_call = self.call("torch.nn.functional.cross_entropy", arg_of_input=out)
-        loss = tensor(batch_digest(batch) + 3, (), grad=grad)
-        self.leave(loss_call, result=loss)
-        return loss
+        return out
 
     def backward(self, loss: Value) -> None:
         self.phase = "backward"
@@ -308,10 +314,10 @@ class Loop:
         self.listener.step_ended(self.step)
 
 
-def batch_digest(batch: Value) -> int:
-    """The digest of a batch, from which those of its results are made up."""
-    assert batch.tensor is not None
-    return batch.tensor.digest * 31
+def digest_of(value: Value) -> int:
+    """A number made up from the digest of a tensor, for those of what is computed from it."""
+    assert value.tensor is not None
+    return value.tensor.digest * 31
 
 
 #: Healthy programs that differ in what authors choose.

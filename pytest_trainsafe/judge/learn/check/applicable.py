@@ -73,7 +73,9 @@ def not_checked(
             away.append(invariant)
         else:
             untriggered.append(invariant)
-    return NotChecked(*map(tuple, (lacking, untriggered, away, unsure, between)))
+    return NotChecked(
+        tuple(lacking), tuple(untriggered), tuple(away), tuple(unsure), tuple(between)
+    )
 
 
 def exists(api: str) -> bool:

@@ -104,7 +104,7 @@ def watches_of(
             relation = relations[invariant.claim.relation]
             if confidence(invariant, relation, program) >= min_confidence:
                 key = invariant.claim, invariant.precondition
-                found.setdefault(key, Watch(invariant, _ignore, pack.contexts))
+                found.setdefault(key, Watch(invariant, _ignore))
     return list(found.values())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from pytest_trainsafe.judge.learn.features import (
     kind_of,
 )
 from pytest_trainsafe.judge.learn.names import family, is_incidental, variable
-from pytest_trainsafe.trace.observed.events import Call, Change, Plain
+from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import (
     IS_TENSOR,
     NONE,
@@ -35,6 +36,8 @@ Ints = npt.NDArray[np.int64]
 Keys = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
+
+_Columns = Mapping[str, npt.NDArray[Any]]
 
 #: A place with more distinct texts than this is no feature.
 _MAX_DISTINCT = 16
@@ -80,6 +83,10 @@ class Frame:
 
     def __init__(self, table: Table) -> None:
         self.table = table
+        self.calls: _Columns = table.calls
+        self.changes: _Columns = table.changes
+        self.values: _Columns = table.values
+        self.steps: _Columns = table.steps
         self.apis: list[str] = []
         #: The code of each call's API; NONE for incidental queries.
         self.api = self._api_codes()
@@ -89,7 +96,7 @@ class Frame:
         steps = self.meta_steps[self.meta_steps >= 0]
         self.first_step: int | None = int(steps.min()) if len(steps) else None
         contexts = [context_features(meta, self.first_step) for meta in table.metas]
-        known: dict[tuple[tuple[str, str, Plain], ...], int] = {}
+        known: dict[object, int] = {}
         self.context_of_meta: Ints = np.array(
             [known.setdefault(feature_key(each), len(known)) for each in contexts], np.int64
         )
@@ -122,7 +129,7 @@ class Frame:
 
     @functools.cached_property
     def _variables(self) -> tuple[list[tuple[str, str]], Ints]:
-        changes, texts = self.table.changes, self.table.texts
+        changes, texts = self.changes, self.table.texts
         codes, first = combine(changes["object"], changes["type"], changes["attribute"])
         names = [
             (
@@ -138,7 +145,7 @@ class Frame:
     @functools.cached_property
     def kinds(self) -> tuple[list[str], Ints]:
         """The kinds of change (`features.kind_of`), and the index of that of each change."""
-        changes = self.table.changes
+        changes = self.changes
         before, after = changes["before"], changes["after"]
         sampled = before == NONE
         codes, first = combine(sampled, self.empty(before), self.empty(after))
@@ -149,11 +156,11 @@ class Frame:
     @functools.cached_property
     def _is_none(self) -> Bools:
         types = [text == "NoneType" for text in self.table.texts]
-        return np.array([*types, False], bool)[self.table.values["type"]]
+        return np.array([*types, False], bool)[self.values["type"]]
 
     def change_records(self, rows: Ints) -> Records:
         """Changes with their features."""
-        changes = self.table.changes
+        changes = self.changes
         codes, first = combine(
             self.context_of_meta[changes["meta"][rows]],
             *self._feature_columns(changes["after"][rows]),
@@ -169,13 +176,13 @@ class Frame:
     @functools.cached_property
     def interval_of_change(self) -> Ints:
         """The index in `Table.steps` of the step that each change lies in."""
-        ends = self.table.steps["position"]
-        return np.searchsorted(ends, self.table.changes["position"]).astype(np.int64)
+        ends = self.steps["position"]
+        return np.searchsorted(ends, self.changes["position"]).astype(np.int64)
 
     @functools.cached_property
     def complete(self) -> Bools:
         """Whether each change lies in a step that ended."""
-        return self.interval_of_change < len(self.table.steps["position"])
+        return self.interval_of_change < len(self.steps["position"])
 
     def at_step_ends(self, code: int) -> Ints:
         """The last record of each object of a kind of variable in each step, in order.
@@ -183,7 +190,7 @@ class Frame:
         `code` is an index in `variables`.  Sorted by object, then by step.
         """
         rows = np.flatnonzero((self.variable_of_change == code) & self.complete)
-        objects, intervals = self.table.changes["object"][rows], self.interval_of_change[rows]
+        objects, intervals = self.changes["object"][rows], self.interval_of_change[rows]
         order = np.lexsort((rows, intervals, objects))
         rows, objects, intervals = rows[order], objects[order], intervals[order]
         last = np.ones(len(rows), bool)
@@ -207,7 +214,7 @@ class Frame:
 
         Equal properties have equal keys in every table.  A row of NONE has no property.
         """
-        values = self.table.values
+        values = self.values
         present = rows != NONE
         at = np.where(present, rows, 0)
         if not len(values["type"]):
@@ -236,7 +243,7 @@ class Frame:
 
     def numbers(self, rows: Ints, name: str) -> tuple[Floats, Bools]:
         """A property of values as numbers, and which have one (`features.number_of`)."""
-        values = self.table.values
+        values = self.values
         present = rows != NONE
         at = np.where(present, rows, 0)
         if not len(values["type"]):
@@ -261,25 +268,27 @@ class Frame:
 
     def empty(self, rows: Ints) -> Bools:
         """Whether values are None or tensors of zeros (`features.is_empty`)."""
-        if not len(self.table.values["type"]):
+        if not len(self.values["type"]):
             return np.zeros(len(rows), bool)
-        return (self._is_none[rows] | self.bits(rows, ZERO)) & (rows != NONE)
+        found: Bools = (self._is_none[rows] | self.bits(rows, ZERO)) & (rows != NONE)
+        return found
 
     def bits(self, rows: Ints, bit: int) -> Bools:
         """Whether the values are tensors with this bit set."""
         at = np.where(rows != NONE, rows, 0)
-        found: Bools = (self.table.values["bits"][at] & bit) != 0
-        return found & (rows != NONE)
+        found: Bools = (self.values["bits"][at] & bit) != 0
+        found &= rows != NONE
+        return found
 
     @functools.cached_property
     def _is_bool(self) -> Bools:
         types = [text == "bool" for text in self.table.texts]
-        return np.array([*types, False], bool)[self.table.values["type"]]
+        return np.array([*types, False], bool)[self.values["type"]]
 
     @functools.cached_property
     def _ends(self) -> tuple[Floats, Floats]:
         """The first and the last size of each text that is a shape; NaN for others."""
-        shapes = np.unique(self.table.values["shape"])
+        shapes = np.unique(self.values["shape"])
         first, last = (np.full(len(self.table.texts) + 1, np.nan) for _ in range(2))
         for shape in shapes[shapes != NONE]:
             sizes = self.table.texts[int(shape)].split("x")
@@ -290,19 +299,19 @@ class Frame:
     def _api_codes(self) -> Ints:
         known: dict[str, int] = {}
         codes = np.full(len(self.table.texts) + 1, NONE, np.int64)
-        for text in np.unique(self.table.calls["api"]):
+        for text in np.unique(self.calls["api"]):
             name = self.table.texts[int(text)]
             if not is_incidental(name):
                 codes[text] = known.setdefault(family(name)[0], len(known))
         self.apis = list(known)
-        return codes[self.table.calls["api"]]
+        return codes[self.calls["api"]]
 
     def _meta_numbers(self, name: str) -> Ints:
         numbers = [meta.get(name) for meta in self.table.metas]
         return np.array([each if isinstance(each, int) else NONE for each in numbers], np.int64)
 
     def _group(self, code: int, api: str) -> CallGroup:
-        calls = self.table.calls
+        calls = self.calls
         every = self.entries(code)
         rows = every[self.returned[every]]
         firsts, counts = calls["values"][rows], calls["arguments"][rows] + calls["results"][rows]
@@ -310,7 +319,7 @@ class Frame:
         starts = np.repeat(firsts - np.cumsum(counts) + counts, counts)
         values = starts + np.arange(len(owner))
         slots: dict[str, Ints] = {}
-        places = self.table.values["place"][values]
+        places = self.values["place"][values]
         for place in np.unique(places):
             slot = np.full(len(rows), NONE, np.int64)
             here = places == place
@@ -332,18 +341,18 @@ class Frame:
         return CallGroup(rows, codes, features, api, slots)
 
     def _call_features(self, row: int, varied: Collection[str]) -> dict[str, Feature]:
-        context = self.context(int(self.table.calls["meta"][row]))
+        context = self.context(int(self.calls["meta"][row]))
         features = call_features(light_call(self.table, row), context)
         return {name: each for name, each in features.items() if name not in varied}
 
     def _varies(self, rows: Ints) -> bool:
         """Whether values have too many distinct texts to be a feature."""
-        texts = self.table.values["text"][rows[rows != NONE]]
+        texts = self.values["text"][rows[rows != NONE]]
         return len(np.unique(texts)) > _MAX_DISTINCT
 
     def _feature_columns(self, rows: Ints) -> list[npt.NDArray[np.generic]]:
         """The columns that the features of a value depend on."""
-        values = self.table.values
+        values = self.values
         if not len(values["type"]):
             return []
         absent = rows == NONE
@@ -393,5 +402,3 @@ def light_change(table: Table, row: int) -> Change:
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
     """A key that tells features apart, also True from 1."""
     return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))
-
-

@@ -15,7 +15,7 @@ def ancestors(frame: Frame, start: Ints) -> Iterator[tuple[Ints, Ints]]:
 
     `start` has the rows of the innermost calls, NONE for none; they are the first level.
     """
-    parents = frame.table.calls["parent"]
+    parents = frame.calls["parent"]
     index = np.flatnonzero(start != NONE)
     rows = start[index]
     while len(index):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -22,16 +23,15 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
     places = [coordinates(frame) for frame in ordered]
     axes = sorted(places[0]) if places else []
     if not axes or any(sorted(place) != axes for place in places):
-        return list(zip(ordered, ordered[1:], strict=False))
-    pairs = []
+        return list(itertools.pairwise(ordered))
+    pairs: list[tuple[Frame, Frame]] = []
     for axis in axes:
         lines: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for index, place in enumerate(places):
             rest = tuple(place[name] for name in axes if name != axis)
             lines.setdefault(rest, []).append((place[axis], index))
         for line in lines.values():
-            line.sort()
-            pairs += [(ordered[a], ordered[b]) for (_, a), (_, b) in zip(line, line[1:], strict=False)]
+            pairs += itertools.pairwise([ordered[index] for _, index in sorted(line)])
     return pairs
 
 

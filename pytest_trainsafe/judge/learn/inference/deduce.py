@@ -137,8 +137,7 @@ class _Search:
                 break
             found = self._scenario(part, left, splits + 1)
             if found is not None and (
-                best is None
-                or self.weight(found.passing & left) > self.weight(best.passing & left)
+                best is None or self.weight(found.passing & left) > self.weight(best.passing & left)
             ):
                 best = found
         return best
@@ -166,9 +165,8 @@ class _Search:
         consistent = {each.field for each in common if each.kind == "consistent"} | constant
         kept = []
         for each in self._enough(common):
-            implied = (
-                each.kind == "consistent" and each.field in constant
-                or each.kind == "exist" and each.field in consistent | different
+            implied = (each.kind == "consistent" and each.field in constant) or (
+                each.kind == "exist" and each.field in consistent | different
             )
             if not implied:
                 kept.append(each)

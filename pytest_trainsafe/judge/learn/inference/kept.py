@@ -67,7 +67,7 @@ class Kept:
         partial.replace(target)
 
     def _file(self, path: str) -> Path:
-        return self._folder / f"{xxhash.xxh3_128_hexdigest(f'{path} {self._runs}')}.json"
+        return self._folder / f"{xxhash.xxh3_128_hexdigest(f'{path} {self._runs}'.encode())}.json"
 
 
 def _hash(table: Table, hashed: xxhash.xxh3_128) -> None:

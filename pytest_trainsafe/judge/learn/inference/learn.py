@@ -9,20 +9,18 @@ depend on the number of processes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
-from pytest_trainsafe.judge.learn.features import CONTEXT_FIELDS
 from pytest_trainsafe.judge.learn.inference.jobs import run_jobs
 from pytest_trainsafe.judge.learn.inference.select import invariant_of, without_implied
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.registry import load_relation, relation_paths
 from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.trace.observed.events import Plain
 
 #: Called with the number of finished relations, of all relations, and the name of the last.
 Progress = Callable[[int, int, str], None]
@@ -44,14 +42,12 @@ class LearnedRelation:
 class Learned:
     """Invariants in a stable order, and where they come from.
 
-    `programs` has the versions that each program ran with, and `contexts` the values that context
-    fields had in any program: an invariant says nothing about other contexts.  `dropped` counts
-    the hypotheses that did not become invariants, by reason.
+    `programs` has the versions that each program ran with.  `dropped` counts the hypotheses that
+    did not become invariants, by reason.
     """
 
     invariants: tuple[Invariant, ...]
     programs: Mapping[str, Mapping[str, str]]
-    contexts: Mapping[str, tuple[Plain, ...]]
     dropped: Mapping[str, int]
 
 
@@ -85,7 +81,6 @@ def learn(
     return Learned(
         tuple(sorted(invariants, key=lambda each: each.claim.order)),
         programs,
-        contexts_of(runs),
         dict(sorted(dropped.items())),
     )
 
@@ -118,23 +113,12 @@ def learn_relation(path: str, runs: Sequence[tuple[str, Sequence[Frame]]]) -> Le
     return LearnedRelation(tuple(kept), dict(dropped))
 
 
-def contexts_of(runs: Collection[ObservedRun]) -> dict[str, tuple[Plain, ...]]:
-    """The values that the context fields have in the runs, sorted."""
-    found: dict[str, set[Plain]] = {}
-    for run in runs:
-        for table in run.tables:
-            for meta in table.metas:
-                for name in CONTEXT_FIELDS & meta.keys():
-                    found.setdefault(name, set()).add(meta[name])
-    return {name: tuple(sorted(found[name], key=repr)) for name in sorted(found)}
-
-
 def _require_steps(runs: Sequence[ObservedRun]) -> None:
     if not runs:
         raise LearnError("there is no run to learn from; give the runs of at least one program")
     for run in runs:
         if not run.tables or not all(len(table.steps["step"]) for table in run.tables):
             raise LearnError(
-                f"the run of {run.program!r} has no complete step to learn from; train for at least "
-                "two steps, in `ctx.step()` or with an optimizer that is observed"
+                f"the run of {run.program!r} has no complete step to learn from; train for "
+                "at least two steps, in `ctx.step()` or with an optimizer that is observed"
             )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.evidence import Counts, together
+from pytest_trainsafe.judge.learn.features import TYPES, is_domain
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
 from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.trace.observed.events import Plain
 
+#: So many classes of a family stand for all of them.
+MANY_CLASSES = 3
 #: Fewer passing examples are no evidence.
 LEAST_EXAMPLES = 3
 
@@ -23,7 +28,11 @@ def invariant_of(
     counts = together(evidence.values())
     if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
         return "too little evidence"
-    found = deduce(counts, relation.several, lambda field: relation.forbidden(claim, field))
+
+    def forbidden(field: str) -> bool:
+        return relation.forbidden(claim, field)
+
+    found = deduce(counts, relation.several, forbidden)
     if found is None:
         return "no precondition tells passing from failing examples"
     if found.covered < LEAST_EXAMPLES:
@@ -37,7 +46,40 @@ def invariant_of(
         )
         if examples:
             support.append(Support(program, examples))
-    return Invariant(claim, found.precondition, tuple(support))
+    kept = [
+        features for features, passed, _ in counts if passed and found.precondition.holds(features)
+    ]
+    return Invariant(
+        claim,
+        found.precondition,
+        tuple(support),
+        _within(kept, lambda field: forbidden(field) or _irrelevant(relation, field)),
+    )
+
+
+def _irrelevant(relation: Relation, field: str) -> bool:
+    """Whether a field is a dtype or a graph of an argument that the relation does not depend on."""
+    return not relation.typed and field.startswith("arg.") and field.endswith(TYPES)
+
+
+def _within(
+    examples: Sequence[Features], forbidden: Callable[[str], bool]
+) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
+    """The values of the fields that limit what the examples speak for."""
+    values: dict[str, set[Plain]] = {}
+    for features in examples:
+        for field, value in features.items():
+            if is_domain(field) and not isinstance(value, Mark) and not forbidden(field):
+                values.setdefault(field, set()).add(value)
+    found = []
+    for field in sorted(values):
+        # Both truth values, or several classes of a family, are no limit.
+        if values[field] >= {True, False} or (
+            field == "class" and len(values[field]) >= MANY_CLASSES
+        ):
+            continue
+        found.append((field, tuple(sorted(values[field], key=repr))))
+    return tuple(found)
 
 
 def without_implied(
@@ -54,7 +96,8 @@ def without_implied(
             if (
                 weak is not None
                 and weak.precondition.implies(strong.precondition)
-                and strong.programs >= weak.programs
+                and confidence(strong, relations[strong.claim.relation])
+                >= confidence(weak, relations[weak.claim.relation])
             ):
                 implied.add(claim)
     for relation in relations.values():

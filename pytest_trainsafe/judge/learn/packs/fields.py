@@ -26,6 +26,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
 
     claim: dict[str, _Plain]
     precondition: list[list[list[_Plain]]]
+    within: dict[str, list[_Plain]]
     seen: dict[str, int]
 
     @classmethod
@@ -39,15 +40,16 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
             ]
             for part in invariant.precondition.any_of
         ]
+        within = {field: list(values) for field, values in invariant.within}
         seen = {each.program: each.examples for each in invariant.support}
-        return cls({"relation": claim.relation, **dict(claim.params)}, parts, seen)
+        return cls({"relation": claim.relation, **dict(claim.params)}, parts, within, seen)
 
     def invariant(self) -> Invariant:
         """The invariant.  Raises FieldError if the fields are none."""
         params = dict(self.claim)
         relation = params.pop("relation", None)
         if not isinstance(relation, str):
-            raise FieldError("the claim has no relation; name one as in {\"relation\": \"contain\"}")
+            raise FieldError('the claim has no relation; name one as in {"relation": "contain"}')
         _require(len(params) <= MAX_PARAMS, f"the claim has more than {MAX_PARAMS} parameters")
         for name, value in params.items():
             _require(_short(name) and _short(value), f"a text has more than {MAX_TEXT} characters")
@@ -61,19 +63,25 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         _require(len(self.seen) <= MAX_PROGRAMS, f"there are more than {MAX_PROGRAMS} programs")
         for program, examples in self.seen.items():
             _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
+            _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
+        _require(len(self.within) <= MAX_CONDITIONS, "`within` has too many fields")
+        for field, values in self.within.items():
             _require(
-                0 < examples < 2**53, "the number of a program's examples must be 1 or more"
+                _short(field) and 0 < len(values) <= MAX_CONDITIONS and all(map(_short, values)),
+                f"`within` has no or too many values of a field, or a text of more than {MAX_TEXT} "
+                "characters",
             )
+        within = tuple((field, tuple(self.within[field])) for field in sorted(self.within))
         found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
         support = tuple(Support(program, self.seen[program]) for program in sorted(self.seen))
-        return Invariant(hypothesis(relation, **params), found, support)
+        return Invariant(hypothesis(relation, **params), found, support, within)
 
 
 def _condition(fields: list[_Plain]) -> Condition:
     kind = next((known for known in KINDS if fields and fields[0] == known), None)
     _require(
         kind is not None,
-        f"a condition begins with {', '.join(KINDS)}, as in [\"constant\", \"phase\", \"forward\"]",
+        f'a condition begins with {", ".join(KINDS)}, as in ["constant", "phase", "forward"]',
     )
     size = 3 if kind == "constant" else 2
     _require(

@@ -16,7 +16,6 @@ from pytest_trainsafe.judge.learn.inference.learn import Learned
 from pytest_trainsafe.judge.learn.invariant import Invariant
 from pytest_trainsafe.judge.learn.packs.fields import InvariantFields
 from pytest_trainsafe.judge.learn.relation import Relation
-from pytest_trainsafe.trace.observed.events import Plain
 
 #: The version of the format.  A reader refuses others.
 SCHEMA = 1
@@ -26,6 +25,7 @@ SUFFIX = ".pack"
 _HEAD = """\
 # Invariants that pytest-trainsafe learned from healthy runs of the programs below.
 # `says` and `when` are what a reviewer reads; they follow from `claim` and `precondition`.
+# An invariant is judged only `within` the contexts that it was seen in.
 # To withdraw an invariant, delete its lines.
 """
 
@@ -34,19 +34,17 @@ _HEAD = """\
 class Pack:
     """Invariants with their provenance.
 
-    `programs` has the versions that each program ran with, and `contexts` the values of context
-    fields in them.
+    `programs` has the versions that each program ran with.
     """
 
     name: str
     invariants: tuple[Invariant, ...]
     programs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    contexts: Mapping[str, tuple[Plain, ...]] = field(default_factory=dict)
 
 
 def pack_of(name: str, learned: Learned) -> Pack:
     """What was learned, as a pack."""
-    return Pack(name, learned.invariants, learned.programs, learned.contexts)
+    return Pack(name, learned.invariants, learned.programs)
 
 
 def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
@@ -55,8 +53,6 @@ def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
     for program in sorted(pack.programs):
         versions = dict(sorted(pack.programs[program].items()))
         lines.append(f"program {_json(program)} = {_json(versions)}")
-    for name in sorted(pack.contexts):
-        lines.append(f"context {_json(name)} = {_json(list(pack.contexts[name]))}")
     for invariant in sorted(pack.invariants, key=lambda each: each.claim.order):
         lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
     return "\n".join(lines) + "\n"
@@ -78,6 +74,7 @@ def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
         f"when = {one_line(str(invariant.precondition))}",
         f"claim = {_json(fields.claim)}",
         f"precondition = {_json(fields.precondition)}",
+        f"within = {_json(fields.within)}",
         f"seen = {_json(fields.seen)}",
     ]
 

@@ -16,13 +16,12 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.packs.fields import FieldError, InvariantFields
 from pytest_trainsafe.judge.learn.packs.pack import SCHEMA, Pack, invariant_lines, one_line
 from pytest_trainsafe.judge.learn.relation import Relation
-from pytest_trainsafe.trace.observed.events import Plain
 
 MAX_BYTES, MAX_LINE, MAX_INVARIANTS = 64 * 2**20, 50_000, 100_000
 
 _SECTION = re.compile(r"\[([A-Za-z_]\w*-[0-9a-f]{10})\]")
-_HEADER = re.compile(r'(schema|name|(?:program|context) ("(?:[^"\\]|\\.)*")) = (.*)')
-_KEYS = ("says", "when", "claim", "precondition", "seen")
+_HEADER = re.compile(r'(schema|name|program ("(?:[^"\\]|\\.)*")) = (.*)')
+_KEYS = ("says", "when", "claim", "precondition", "within", "seen")
 _PLAIN = bool | int | float | str | None
 
 
@@ -57,7 +56,6 @@ class _Reader:
         self._schema = False
         self._name: str | None = None
         self._programs: dict[str, Mapping[str, str]] = {}
-        self._contexts: dict[str, tuple[Plain, ...]] = {}
         self._found: dict[Hypothesis, int] = {}
         self._invariants: list[Invariant] = []
         #: The invariant that is being read: its name, its first line, its values and their lines.
@@ -78,6 +76,7 @@ class _Reader:
                 self._read_schema(stripped)
             elif stripped.startswith("["):
                 self._finish()
+                self._line = number
                 self._begin(stripped)
             elif self._id:
                 self._value(stripped)
@@ -96,7 +95,7 @@ class _Reader:
                         f"seen in {shown(each.program)}, which no `program` line names; the "
                         f"programs are {listing(self._programs) or 'none'}"
                     )
-        return Pack(self._name, tuple(self._invariants), self._programs, self._contexts)
+        return Pack(self._name, tuple(self._invariants), self._programs)
 
     def _read_schema(self, line: str) -> None:
         found = re.fullmatch(r"schema = (\d{1,9})", line)
@@ -115,22 +114,17 @@ class _Reader:
         found = _HEADER.fullmatch(line)
         if found is None or found[1] == "schema":
             raise self._error(
-                f"found {shown(line)}; before the first invariant, allowed are `name = ...`, "
-                "`program \"...\" = {...}` and `context \"...\" = [...]`"
+                f"found {shown(line)}; before the first invariant, allowed are `name = ...` "
+                'and `program "..." = {...}`'
             )
         if found[1] == "name":
             self._once(self._name is None, "name")
             self._name = self._json(found[3], str, 'a text, as in "pytorch"')
             return
         key: str = self._json(found[2], str, "a text in quotes")
-        if found[1].startswith("program"):
-            self._once(key not in self._programs, shown(key))
-            example = 'versions, as in {"torch": "2.13.0"}'
-            self._programs[key] = self._json(found[3], dict[str, str], example)
-        else:
-            self._once(key not in self._contexts, shown(key))
-            values = self._json(found[3], list[_PLAIN], 'values, as in ["forward", null]')
-            self._contexts[key] = tuple(values)
+        self._once(key not in self._programs, shown(key))
+        example = 'versions, as in {"torch": "2.13.0"}'
+        self._programs[key] = self._json(found[3], dict[str, str], example)
 
     def _begin(self, line: str) -> None:
         found = _SECTION.fullmatch(line)
@@ -163,9 +157,10 @@ class _Reader:
             raise self._at(self._start, f"{self._id} has no {' and no '.join(missing)}")
         claim = self._field("claim", dict[str, _PLAIN], 'as in {"relation": "contain", ...}')
         parts = self._field("precondition", list[list[list[_PLAIN]]], "as in [[]] for always")
+        within = self._field("within", dict[str, list[_PLAIN]], 'as in {"no_grad": [false]}')
         seen = self._field("seen", dict[str, int], 'as in {"program": 12}')
         try:
-            invariant = InvariantFields(claim, parts, seen).invariant()
+            invariant = InvariantFields(claim, parts, within, seen).invariant()
         except FieldError as error:
             raise self._at(self._start, f"{self._id}: {error}") from None
         relation = self._relations.get(invariant.claim.relation)

@@ -59,13 +59,7 @@ def update(old: Pack, learned: Pack) -> Update:
     every = sorted([*after.values(), *unsupported], key=lambda each: each.claim.order)
     named = {each.program for invariant in unsupported for each in invariant.support}
     programs = {name: old.programs[name] for name in named & old.programs.keys()}
-    contexts = {
-        name: tuple(
-            dict.fromkeys((*old.contexts.get(name, ()), *learned.contexts.get(name, ())))
-        )
-        for name in old.contexts.keys() & learned.contexts.keys()
-    } if unsupported else learned.contexts
-    pack = Pack(old.name, tuple(every), {**programs, **learned.programs}, contexts)
+    pack = Pack(old.name, tuple(every), {**programs, **learned.programs})
     return Update(pack, tuple(new), tuple(changed), tuple(unsupported))
 
 

@@ -27,9 +27,7 @@ class Agreement(RelationBase):
 
     name = "agreement"
     several = True
-    forms = (
-        {"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},
-    )
+    forms = ({"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Every value that is sometimes equal, and every content that sometimes differs."""
@@ -108,7 +106,7 @@ def _pairs(
 
 def _moments(frame: Frame, group: Records) -> Keys:
     """A key for each call: its step, and its number among the calls of the API in that step."""
-    steps = frame.steps_of(frame.table.calls["meta"][group.rows])
+    steps = frame.steps_of(frame.calls["meta"][group.rows])
     order = np.argsort(steps, kind="stable")
     first = np.searchsorted(steps[order], steps[order])
     number = np.empty(len(steps), np.int64)

@@ -6,20 +6,27 @@ object.  "fresh": no earlier call had it, so a batch is not fed twice and a seed
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
-from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
 from pytest_trainsafe.trace.observed.table import value_at
+
+#: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
+_SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
+
+#: Arguments that say whether a call is one of training.
+_MODES = ("arg.training", "arg.dropout_p")
 
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
@@ -36,7 +43,7 @@ class Argument(RelationBase):
     forms = (
         *(
             {"form": ("constant",), "api": str, "place": str, "property": ("value",), "value": kind}
-            for kind in (str, bool, type(None))
+            for kind in (str, bool, float, type(None))
         ),
         {"form": ("steady",), "api": str, "place": str, "property": STEADY},
         {"form": ("fresh",), "api": str, "place": str, "property": FRESH},
@@ -49,7 +56,8 @@ class Argument(RelationBase):
                 for place, slot in _arguments(group).items():
                     for value in _constants(frame, slot):
                         yield _claim("constant", api, place, "value", value)
-                    for form, names in (("steady", STEADY), ("fresh", FRESH)):
+                    fresh = FRESH if _SOURCE.search(api) else ()
+                    for form, names in (("steady", STEADY), ("fresh", fresh)):
                         for name in names:
                             passed, where = _passed(frame, group, slot, form, name)
                             # One value would be the rule of a single call.
@@ -92,7 +100,13 @@ class Argument(RelationBase):
 
     def prior(self, claim: Hypothesis) -> int:
         """Options are the author's choice, and the sizes of batches even more."""
-        return -3 if claim["property"] == "shape" else 0
+        if claim["form"] == "fresh":
+            # Small batches of labels repeat by chance.
+            return 1 if claim["place"] in ("result", "result.0", "arg.seed") else OWN
+        if claim["form"] == "steady" or claim["value"] is None:
+            return OWN
+        # A layer that is switched off in one phase is so in every program.
+        return 2 if claim["place"] in _MODES else -4
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -160,13 +174,14 @@ class _Checker(Checker):
 
 
 def _arguments(group: CallGroup) -> Mapping[str, Ints]:
-    return {place: slot for place, slot in group.slots.items() if place.startswith("arg.")}
+    given = "" if _SOURCE.search(group.api) else "arg."
+    return {place: slot for place, slot in group.slots.items() if place.startswith(given)}
 
 
 def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     """The values that an argument has, if they are few and not numbers.
 
-    Numbers are the choice of a program: its rates, sizes and counts.
+    Numbers are the choice of a program: its rates, sizes and counts.  Zero switches off.
     """
     keys, valid = frame.keys(slot, "value")
     rows = slot[valid]
@@ -174,7 +189,7 @@ def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     if not 0 < len(values) <= _MAX_CONSTANTS:
         return []
     plain = [value_at(frame.table, int(rows[at])).plain for at in first]
-    return sorted((each for each in plain if is_feature(each)), key=repr)
+    return sorted((each for each in plain if is_feature(each) or _is(each, 0.0)), key=repr)
 
 
 def _equal(frame: Frame, slot: Ints, wanted: Plain) -> tuple[Bools, Bools]:
@@ -196,7 +211,7 @@ def _passed(
     """Which calls keep an argument steady or fresh, and which calls are examples of it."""
     keys, valid = frame.keys(slot, name)
     # Values are compared in the order in which calls return, as a checker sees them.
-    order = np.argsort(frame.table.calls["exit"][group.rows], kind="stable")
+    order = np.argsort(frame.calls["exit"][group.rows], kind="stable")
     order = order[valid[order]]
     passed, where = np.zeros(len(slot), bool), np.zeros(len(slot), bool)
     if form == "fresh":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pytest_trainsafe.judge.learn.features import call_features, change_features
 from pytest_trainsafe.judge.learn.conditions import Features
+from pytest_trainsafe.judge.learn.features import call_features, change_features
 from pytest_trainsafe.judge.learn.names import family, variable
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change

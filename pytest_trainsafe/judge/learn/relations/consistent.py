@@ -81,8 +81,8 @@ def _pairs(
             records = one.change_records(rows[0]), other.change_records(rows[1])
             keys = tuple(
                 mixed(
-                    frame.text_keys(frame.table.changes["object"][each]),
-                    frame.table.steps["step"][frame.interval_of_change[each]].astype(np.uint64),
+                    frame.text_keys(frame.changes["object"][each]),
+                    frame.steps["step"][frame.interval_of_change[each]].astype(np.uint64),
                 )
                 for frame, each in zip((one, other), rows, strict=True)
             )
@@ -91,7 +91,7 @@ def _pairs(
             compared = np.zeros(len(at), bool)
             for kind in ("digest", "value"):
                 after = [
-                    frame.keys(frame.table.changes["after"][each][index], kind)
+                    frame.keys(frame.changes["after"][each][index], kind)
                     for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
                 ]
                 both = after[0][1] & after[1][1]

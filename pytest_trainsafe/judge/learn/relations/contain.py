@@ -12,7 +12,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
@@ -23,9 +26,6 @@ from pytest_trainsafe.judge.learn.relations.checker import (
     name_of,
     variable_of,
 )
-from pytest_trainsafe.judge.learn.features import kind_of
-from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -43,7 +43,12 @@ class Contain(RelationBase):
     name = "contain"
     forms = (
         {"api": str, "inner": str},
-        {"api": str, "variable": str, "attribute": str, "change": ("set", "cleared", "updated", "any")},
+        {
+            "api": str,
+            "variable": str,
+            "attribute": str,
+            "change": ("set", "cleared", "updated", "any"),
+        },
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -92,6 +97,10 @@ class Contain(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """What a call does inside follows from the API."""
         return 2
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """What depends on the class is no rule of the family."""
+        return field == "class"
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """What a call contains because a call inside it always does."""
@@ -171,7 +180,7 @@ class _Checker(Checker):
 def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:
     """The events of a table, and which calls contain which of them."""
     events: list[Event] = [("call", api, "", "") for api in frame.apis]
-    calls, changes = frame.table.calls, frame.table.changes
+    calls, changes = frame.calls, frame.changes
     kinds, kind = frame.kinds
     first = len(events)
     for name, attribute in frame.variables:
@@ -191,11 +200,12 @@ def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]
 
 def _sensible(api: str, event: Event) -> bool:
     """Whether an API that contains an event could be a rule of training."""
-    what, name, _, kind = event
+    what, name, attribute, kind = event
     if what == "call":
         # How a model is composed is no rule.
         return name != api and not is_architecture(name)
-    return kind != "other"
+    # Private attributes are details of a release.
+    return kind != "other" and not attribute.startswith("_")
 
 
 def _claim(api: str, event: Event) -> Hypothesis:

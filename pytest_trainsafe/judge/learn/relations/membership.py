@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Recor
 from pytest_trainsafe.judge.learn.conditions import Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import MAX_TEXT, Change
@@ -50,8 +50,8 @@ class Membership(RelationBase):
                     found.add(claim, records, passed)
 
     def prior(self, claim: Hypothesis) -> int:
-        """What is not in the optimizer is not trained."""
-        return 2
+        """Fine-tuning trains a part of a model; what is trained is a part of it in any case."""
+        return OWN if claim["form"] == "held" else 2
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The parameters and the optimizer's groups."""
@@ -96,16 +96,16 @@ class _Checker(Checker):
                 for change in self._parameters.values():
                     if change.after.identity:
                         passed = change.after.identity in held
-                        watch.example(lambda c=change: self.of_change(c), passed, change)
+                        self._judge(watch, passed, change)
             for watch in self._forms["known"]:
                 for name in groups:
                     change = self._groups[name]
                     passed = groups[name] <= known
-                    watch.example(lambda c=change: self._of_group(c), passed, change)
+                    self._judge(watch, passed, change)
         self._parameters, self._groups = {}, {}
 
-    def _of_group(self, change: Change) -> Features:
-        return _without_value(self.of_change(change))
+    def _judge(self, watch: Watch, passed: bool, change: Change) -> None:
+        watch.example(lambda: _without_value(self.of_change(change)), passed, change)
 
 
 def _examples(frame: Frame, form: str) -> tuple[Records, Bools]:
@@ -117,8 +117,8 @@ def _examples(frame: Frame, form: str) -> tuple[Records, Bools]:
     parameters = frame.at_step_ends(names.index(_PARAMETERS))
     groups = frame.at_step_ends(names.index(_GROUPS))
     held = _held(frame, groups)
-    after = frame.table.changes["after"]
-    identities = frame.table.values["identity"][after[parameters]]
+    after = frame.changes["after"]
+    identities = frame.values["identity"][after[parameters]]
     parameters, identities = parameters[identities != 0], identities[identities != 0]
     steps = frame.interval_of_change[parameters]
     if form == "held":
@@ -149,7 +149,7 @@ def _held(frame: Frame, rows: Ints) -> dict[int, dict[int, set[int]]]:
     """
     found: dict[int, dict[int, set[int]]] = defaultdict(dict)
     cut: set[int] = set()
-    texts = frame.table.values["text"][frame.table.changes["after"][rows]]
+    texts = frame.values["text"][frame.changes["after"][rows]]
     parsed: dict[int, set[int] | None] = {
         text: None if text == NONE else _identities(frame.table.texts[text])
         for text in np.unique(texts).tolist()

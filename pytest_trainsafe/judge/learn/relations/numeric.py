@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Int
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change, Value
@@ -24,6 +24,7 @@ from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
 
 #: Bounds are powers of ten, so that packs change little when programs are added.
 _BOUNDS = {"change": (0.1, 1.0, 10.0), "ratio": (10.0, 100.0, 1000.0)}
+_VARIABLE = {"variable": str, "attribute": str}
 _COUNTS = ("grows", "counts")
 #: Smallest norm that others are compared with: a norm of nothing has no ratio.
 _SMALLEST = 1e-12
@@ -36,8 +37,9 @@ class Numeric(RelationBase):
 
     name = "numeric"
     forms = (
-        {"variable": str, "attribute": str, "form": (*_COUNTS, "finite")},
-        *({"variable": str, "attribute": str, "form": (form,), "bound": bounds} for form, bounds in _BOUNDS.items()),
+        {**_VARIABLE, "form": (*_COUNTS, "finite")},
+        {**_VARIABLE, "form": ("change",), "bound": _BOUNDS["change"]},
+        {**_VARIABLE, "form": ("ratio",), "bound": _BOUNDS["ratio"]},
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
@@ -80,7 +82,9 @@ class Numeric(RelationBase):
 
     def prior(self, claim: Hypothesis) -> int:
         """Bounds of norms depend on the model and its rate."""
-        return 0 if claim["form"] in _BOUNDS else 1
+        if claim["form"] in _BOUNDS:
+            return -1 if claim["attribute"] == "data" else OWN
+        return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable."""
@@ -125,7 +129,7 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterator[tuple[tuple[str, str], Ints]]:
-    codes, changed = frame.variable_of_change, frame.table.changes["changed"]
+    codes, changed = frame.variable_of_change, frame.changes["changed"]
     for code, name in enumerate(frame.variables):
         rows = np.flatnonzero((codes == code) & changed)
         if len(rows):
@@ -142,7 +146,7 @@ def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
 
 def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple[Bools, Bools]:
     """Which changes pass, and which are examples."""
-    before, after = (frame.table.changes[name][rows] for name in ("before", "after"))
+    before, after = (frame.changes[name][rows] for name in ("before", "after"))
     form = claim.text("form")
     if form == "finite":
         tensor = frame.bits(after, IS_TENSOR)
@@ -168,7 +172,7 @@ def _judged(before: Value | None, after: Value, claim: Hypothesis) -> bool | Non
     if old is None or new is None or (name == "norm" and not old > _SMALLEST):
         return None
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(_kept(np.float64(old), np.float64(new), claim, 1.0))
+        return bool(_kept(np.array([old]), np.array([new]), claim, 1.0)[0])
 
 
 def _kept(old: Floats, new: Floats, claim: Hypothesis, margin: float) -> Bools:

@@ -2,23 +2,24 @@
 
 "equal": a property of the result is that of an argument.  "autocast": its dtype is that of the
 autocast context.  "at_most": a size or a number of the result does not exceed an argument.
-"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" and "no_grad" say what a
-tensor is.
+"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" (where an argument does)
+and "no_grad" say what a tensor is.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
-from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
@@ -27,6 +28,8 @@ _EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]")
 _AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
 _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
+#: Arguments that are limits by their names; others exceed a result by coincidence.
+_LIMIT = re.compile(r"max|limit|bound|size")
 #: Rounding that a bound allows, relative to it.
 _ROUNDING = 1e-3
 
@@ -35,6 +38,7 @@ class Output(RelationBase):
     """The result at `place` of `api` is what `form` says of its `property`."""
 
     name = "output"
+    typed = True
     forms = (
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
@@ -76,14 +80,19 @@ class Output(RelationBase):
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A result cannot both require gradients and not."""
-        return (
-            all(claim[name] == other[name] for name in ("api", "place"))
-            and {claim["form"], other["form"]} == {"requires_grad", "no_grad"}
-        )
+        return all(claim[name] == other[name] for name in ("api", "place")) and {
+            claim["form"],
+            other["form"],
+        } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call returns follows from the API; the sign of a number may not."""
-        return 0 if claim["form"] == "not_negative" else 2
+        """Dtypes follow from the API; shapes and signs may be coincidences."""
+        form, name = claim.text("form"), claim.text("property")
+        if form in ("finite", "autocast"):
+            return 2
+        if form == "nonzero":
+            return -4
+        return 1 if name in ("dtype", "device") else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -151,7 +160,7 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             if tensor and frame.bits(other, IS_TENSOR).any():
                 for name in _EQUAL:
                     yield _claim(group.api, "equal", place, name, of)
-            elif frame.numbers(other, "value")[1].any() and of != "self":
+            elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
                 for name in _AT_MOST:
                     yield _claim(group.api, "at_most", place, name, of)
 
@@ -167,13 +176,24 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         tensor = frame.bits(slot, IS_TENSOR)
         bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
         found = frame.bits(slot, bit)
+        if form == "requires_grad":
+            # Of a result that depends on nothing that requires gradients, nothing is expected.
+            tensor &= np.any(
+                [
+                    frame.bits(other, REQUIRES_GRAD)
+                    for where, other in group.slots.items()
+                    if not where.startswith("result")
+                ]
+                or [nowhere],
+                axis=0,
+            )
         return (~found if form in ("nonzero", "no_grad") else found) & tensor, tensor
     if form == "not_negative":
         numbers, valid = frame.numbers(slot, name)
         return (numbers >= 0) & valid, valid
     if form == "autocast":
         keys, valid = frame.keys(slot, name)
-        wanted, has = frame.autocast_keys(frame.table.calls["meta"][group.rows])
+        wanted, has = frame.autocast_keys(frame.calls["meta"][group.rows])
         return (keys == wanted) & has & valid, has & valid
     other = group.slots.get(claim.text("of"))
     if other is None:
@@ -196,7 +216,7 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         return None
     facts = value.tensor
     if form in _FLAGS:
-        if facts is None:
+        if facts is None or (form == "requires_grad" and not _depends(call)):
             return None
         return {
             "finite": facts.finite,
@@ -217,14 +237,25 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
         key, of = property_of(value, name), property_of(other, name)
         return None if key is None or of is None else key == of
     number, bound = number_of(value, name), number_of(other)
-    return None if number is None or bound is None else bool(
-        _within(np.float64(number), np.float64(bound))
+    return None if number is None or bound is None else bool(_within(_one(number), _one(bound))[0])
+
+
+def _depends(call: Call) -> bool:
+    """Whether some argument requires gradients."""
+    return any(
+        value.tensor is not None and value.tensor.requires_grad
+        for place, value in call.values.items()
+        if not place.startswith("result")
     )
 
 
 def _within(numbers: Floats, bounds: Floats) -> Bools:
     found: Bools = numbers <= bounds + abs(bounds) * _ROUNDING
     return found
+
+
+def _one(number: float) -> Floats:
+    return np.array([number])
 
 
 def _claim(api: str, form: str, place: str, name: str = "", of: str = "") -> Hypothesis:

@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.conditions import Feature, Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import is_empty, number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
@@ -78,8 +78,9 @@ class Periodic(RelationBase):
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """That something rests, such as a rate, is often a choice."""
-        return -1 if claim["period"] == 0 else 1
+        """How often anything but a parameter changes is a choice."""
+        weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
+        return 1 if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable, and what explains that it rests: its gradient and the learning rate."""
@@ -108,7 +109,6 @@ class _Seen:
 
     last: Change
     changed: bool = False
-    quiet: int = 0
 
 
 class _Checker(Checker):
@@ -136,22 +136,24 @@ class _Checker(Checker):
         for key, seen in self._now.items():
             quiet = 0 if seen.changed else self._quiet.get(key, 0) + 1
             self._quiet[key] = quiet
-            graded, zero = key[0] in self._graded, self._zero_rate
             for watch in self._watches[variable_of(seen.last)]:
-                passed = bool(_kept(np.array([quiet]), watch.claim)[0])
-                watch.example(
-                    lambda seen=seen: _features(self.of_change(seen.last), graded, zero),
-                    passed,
-                    seen.last,
-                )
+                self._judge(watch, seen.last, quiet)
         self._now, self._graded, self._zero_rate = {}, set(), False
+
+    def _judge(self, watch: Watch, last: Change, quiet: int) -> None:
+        graded = last.object in self._graded
+        watch.example(
+            lambda: _features(self.of_change(last), graded, self._zero_rate),
+            bool(_kept(np.array([quiet]), watch.claim)[0]),
+            last,
+        )
 
 
 def _moments(
     frame: Frame, wanted: Collection[tuple[str, str]] | None
 ) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
     """For each kind of variable: its objects at each step's end, and for how long each rests."""
-    changes = frame.table.changes
+    changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
     for code, name in enumerate(frame.variables):
         if wanted is not None and name not in wanted:
@@ -188,14 +190,14 @@ def _quiet(objects: Ints, changed: Bools) -> Ints:
 
 def _moment(frame: Frame, rows: Ints) -> Ints:
     """A number for the object and the step of each change."""
-    steps = len(frame.table.steps["position"]) + 1
-    moments: Ints = frame.table.changes["object"][rows].astype(np.int64) * steps
+    steps = len(frame.steps["position"]) + 1
+    moments: Ints = frame.changes["object"][rows].astype(np.int64) * steps
     return moments + frame.interval_of_change[rows]
 
 
 def _graded(frame: Frame) -> Ints:
     """The objects and steps in which a gradient existed."""
-    changes = frame.table.changes
+    changes = frame.changes
     grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
     rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))
     full = ~frame.empty(changes["after"][rows])
@@ -209,7 +211,7 @@ def _zero_rate(frame: Frame) -> Ints:
     if _RATE not in frame.variables:
         return np.zeros(0, np.int64)
     rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(_RATE))
-    numbers, valid = frame.numbers(frame.table.changes["after"][rows], "value")
+    numbers, valid = frame.numbers(frame.changes["after"][rows], "value")
     return np.unique(frame.interval_of_change[rows[valid & (numbers == 0)]])
 
 

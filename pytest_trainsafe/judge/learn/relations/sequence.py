@@ -8,20 +8,24 @@ first calls of two APIs in each step that has both.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judge.learn.names import is_architecture
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.names import ZERO_GRAD, is_architecture
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import Checker, name_of
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
+
+#: Switches between training and evaluation, which programs make when they like.
+_MODE = re.compile(r"\.(train|eval)$")
 
 #: The least share of examples that pass, for it to be worth a hypothesis.
 _LEAST = 0.2
@@ -50,7 +54,12 @@ class CallSequence(RelationBase):
             firsts = table.firsts
             for api in outer:
                 for inner in outer:
-                    if api != inner and (both := firsts[api].keys() & firsts[inner].keys()):
+                    # A step may end before or after gradients are cleared.
+                    if (
+                        api != inner
+                        and ZERO_GRAD not in (api, inner)
+                        and (both := firsts[api].keys() & firsts[inner].keys())
+                    ):
                         leads = [firsts[api][step] < firsts[inner][step] for step in both]
                         if sum(leads) >= _LEAST * len(leads):
                             yield _claim("order", api, inner)
@@ -94,12 +103,15 @@ class CallSequence(RelationBase):
         )
 
     def prior(self, claim: Hypothesis) -> int:
-        """Whether a loop has a scheduler or clips gradients is the author's choice."""
-        return 0
+        """Whether a loop has a scheduler, clips or steps twice is the author's choice."""
+        if claim["form"] == "once":
+            return OWN
+        # Schedulers step by epoch, by step or by micro-batch.
+        return -5 if "lr_scheduler" in claim.text("api") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Which class an optimizer has does not decide what a loop calls."""
-        return field == "class"
+        """What an API is called with does not decide what a loop calls around it."""
+        return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """Orders that follow from two others, and rounds that follow from those of one API."""
@@ -133,8 +145,10 @@ class _Entries:
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
-        self.apis = sorted(api for api in frame.groups if not is_architecture(api))
-        calls = frame.table.calls
+        self.apis = sorted(
+            api for api in frame.groups if not is_architecture(api) and not _MODE.search(api)
+        )
+        calls = frame.calls
         code = {api: index for index, api in enumerate(frame.apis)}
         self._rows = {api: frame.entries(code[api]) for api in self.apis}
         self._steps = frame.steps_of(calls["meta"])
@@ -153,7 +167,7 @@ class _Entries:
 
         What it follows then says no more than what the outer call follows.
         """
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         parents = calls["parent"][self._rows[api]]
         inside = parents != NONE
         outer = self.frame.api[parents[inside]]
@@ -165,7 +179,7 @@ class _Entries:
         Returns the records, the entry of the earlier call and that of the call itself.
         """
         group = self.frame.groups[api]
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         entries, threads = calls["entry"][group.rows], calls["thread"][group.rows]
         before = np.full(len(entries), NONE, np.int64)
         for thread in self.threads:
@@ -181,7 +195,7 @@ class _Entries:
         """How many calls of `inner` were entered between the two calls of each record."""
         counts = np.zeros(len(entries), np.int64)
         if inner in self._rows:
-            threads = self.frame.table.calls["thread"][records.rows]
+            threads = self.frame.calls["thread"][records.rows]
             for thread in self.threads:
                 here = threads == thread
                 times = self._split[inner, thread]
@@ -195,7 +209,7 @@ class _Entries:
             return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
         firsts, others = self.firsts[api], self.firsts[inner]
         both = sorted(firsts.keys() & others.keys())
-        calls = self.frame.table.calls
+        calls = self.frame.calls
         rows = np.searchsorted(calls["entry"], [others[step] for step in both])
         # Whether the order is right is known at the later of the two calls, so that the context
         # is the only thing that both have.
@@ -211,7 +225,7 @@ class _Entries:
         """The first entry in each step."""
         inside = rows[self._steps[rows] != NONE]
         steps, first = np.unique(self._steps[inside], return_index=True)
-        entries = self.frame.table.calls["entry"][inside[first]]
+        entries = self.frame.calls["entry"][inside[first]]
         return dict(zip(steps.tolist(), entries.tolist(), strict=True))
 
 

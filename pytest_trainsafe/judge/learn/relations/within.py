@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import ancestors
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import (
     Checker,
     by_variable,
@@ -20,8 +22,6 @@ from pytest_trainsafe.judge.learn.relations.checker import (
     name_of,
     variable_of,
 )
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import ancestors
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -38,7 +38,7 @@ class Within(RelationBase):
         for frame in frames:
             for (name, attribute), rows in _changes(frame):
                 apis = set()
-                for _, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                for _, calls in ancestors(frame, frame.changes["by"][rows]):
                     apis |= set(np.unique(frame.api[calls]).tolist())
                 for code in sorted(apis - {NONE}):
                     yield hypothesis(
@@ -58,7 +58,7 @@ class Within(RelationBase):
                     continue
                 records = frame.change_records(rows)
                 inside: dict[str, Bools] = {}
-                for index, calls in ancestors(frame, frame.table.changes["by"][rows]):
+                for index, calls in ancestors(frame, frame.changes["by"][rows]):
                     apis = frame.api[calls]
                     for code in np.unique(apis[apis != NONE]):
                         marks = inside.setdefault(frame.apis[code], np.zeros(len(rows), bool))
@@ -66,6 +66,10 @@ class Within(RelationBase):
                 for claim in wanted[name]:
                     nowhere = np.zeros(len(rows), bool)
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
+
+    def prior(self, claim: Hypothesis) -> int:
+        """Correct programs copy weights and clear gradients by code of their own."""
+        return OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The phase only says again where a change lies."""
@@ -95,7 +99,8 @@ class _Checker(Checker):
         self._watches = by_variable(watches)
 
     def changed(self, change: Change) -> None:
-        watches = self._watches.get(variable_of(change), ()) if change.changed else ()
+        known = change.changed and change.before is not None
+        watches = self._watches.get(variable_of(change), ()) if known else ()
         if watches:
             apis = {name_of(call) for call in chain(change.by)}
             for watch in watches:
@@ -104,8 +109,8 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
-    """The changes (not samples) of each kind of variable."""
-    changed = frame.table.changes["changed"]
+    """The changes of each kind of variable: no samples, and not that an object appeared."""
+    changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):
         rows = np.flatnonzero(changed & (codes == code))

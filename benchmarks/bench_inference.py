@@ -1,0 +1,68 @@
+"""How the inference of invariants grows with the records that it reads.
+
+The tables are those of a synthetic loop with a healthy program's events.  Each size is ten times
+the one before it; the last has more than 770 000 records.  Times are the processor's, in one
+process, of `learn` alone; beside it is that of a check, which replays the events one by one and is
+not measured at the largest size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from typing import Any
+
+from _measure import ROOT, finish, machine, peak_memory, quick, show
+
+from pytest_trainsafe.judge.learn.check.offline import check
+from pytest_trainsafe.judge.learn.inference.learn import learn
+from pytest_trainsafe.judge.learn.packs.pack import pack_of
+from pytest_trainsafe.judge.learn.registry import relations
+
+sys.path.insert(0, str(ROOT / "tests/judge/learn"))
+
+from training_loops import Plan, run_of
+
+#: Steps of the loop; one has about 119 records.
+STEPS = (65, 650, 6500)
+
+
+def main() -> None:
+    """Measure each size."""
+    sizes = STEPS[:2] if quick(__doc__) else STEPS
+    facts = machine()
+    known = relations()
+    figures: list[dict[str, Any]] = []
+    for steps in sizes:
+        parameters = tuple(f"layer{index}.weight" for index in range(12))
+        run = run_of(Plan("growth", steps=steps, layers=6, parameters=parameters))
+        begin = time.process_time()
+        learned = learn([run])
+        spent = time.process_time() - begin
+        checked = None
+        if steps < STEPS[-1]:
+            begin = time.process_time()
+            found = check(run, [pack_of("growth", learned)], known)
+            checked = time.process_time() - begin
+            assert not found.violations
+        figures.append(
+            {
+                "records": run.records,
+                "invariants": len(learned.invariants),
+                "seconds": round(spent, 3),
+                "records_per_second": round(run.records / spent),
+                "check_seconds": None if checked is None else round(checked, 3),
+                "peak_mib": round(peak_memory()),
+            }
+        )
+    show("Inference, one process", list(figures[0]), [list(each.values()) for each in figures])
+    growth = [later["seconds"] / former["seconds"] for former, later in itertools.pairwise(figures)]
+    print(
+        "\nTen times the records take", ", ".join(f"{each:.1f}" for each in growth), "times as long"
+    )
+    finish("inference", facts, {"sizes": figures, "growth": growth})
+
+
+if __name__ == "__main__":
+    main()

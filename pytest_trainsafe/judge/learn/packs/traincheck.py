@@ -1,0 +1,251 @@
+"""Reads invariants that TrainCheck inferred (JSON lines, as its release 0.2.0 writes them).
+
+What has a counterpart here becomes an invariant; everything else is listed with the reason.  The
+evidence of an imported invariant is that of one program: the file does not say how many there
+were.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.judge.learn.conditions import ALWAYS, Condition, Precondition
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support, hypothesis
+from pytest_trainsafe.judge.learn.names import family
+from pytest_trainsafe.judge.learn.packs.pack import Pack
+from pytest_trainsafe.judge.learn.packs.read import MAX_BYTES, MAX_INVARIANTS, PackError
+
+#: Modules that torch's public names do not have.
+_PRIVATE = (
+    (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
+    (re.compile(r"^torch\.nn\.parameter\."), "torch.nn."),
+    (re.compile(r"^torch\.optim\.optimizer\."), "torch.optim."),
+    (re.compile(r"^torch\.optim\.(?!lr_scheduler\.)[a-z_0-9]+\.(?=[A-Z])"), "torch.optim."),
+    (re.compile(r"^torch\._tensor\."), "torch."),
+    (re.compile(r"^torch\.utils\.data\.\w+\.(?=[A-Z])"), "torch.utils.data."),
+    (re.compile(r"^torch\.distributed\.distributed_c10d\."), "torch.distributed."),
+    (re.compile(r"^torch\.nn\.utils\.clip_grad\."), "torch.nn.utils."),
+)
+
+#: TrainCheck's stages as phases.
+_PHASES = {
+    "training": ("data", "forward", "recompute", "backward", "optimizer"),
+    "evaluation": ("evaluation",),
+    "testing": ("evaluation",),
+    "inference": ("evaluation",),
+    "init": ("init",),
+    "checkpointing": ("save", "load"),
+}
+_MAX_SCENARIOS = 64
+
+#: Its values that stand for a missing or empty state, and for any other.
+_EMPTY = {None, "None", 0}
+
+
+class _Cannot(Exception):
+    """Why an invariant has no counterpart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The pack, and each line that has no counterpart with its text and the reason."""
+
+    pack: Pack
+    left_out: tuple[tuple[int, str, str], ...]
+
+
+def read_traincheck(path: Path, program: str = "traincheck") -> Imported:
+    """The invariants of a file.  Raises PackError if it is none of TrainCheck's."""
+    try:
+        text = read_file(path, max_bytes=MAX_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise PackError(f"{path}: the file is not text in UTF-8: {error.reason}") from error
+    except OSError as error:
+        raise PackError(
+            f"{excerpt(str(path), 500)}: the file cannot be read: {excerpt(str(error.strerror))}"
+        ) from error
+    found: dict[Hypothesis, Invariant] = {}
+    left_out: list[tuple[int, str, str]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        if number > MAX_INVARIANTS:
+            raise PackError(f"{path}: line {number}: there are more than {MAX_INVARIANTS} lines")
+        data = _line(path, number, line)
+        try:
+            invariant = _invariant(data, program)
+            if invariant.claim in found:
+                raise _Cannot("an earlier line has the same claim here")
+            found[invariant.claim] = invariant
+        except _Cannot as reason:
+            text_of = data.get("text_description")
+            words = excerpt(text_of, 200) if isinstance(text_of, str) else ""
+            left_out.append((number, words, str(reason)))
+    invariants = sorted(found.values(), key=lambda each: each.claim.order)
+    pack = Pack(path.stem, tuple(invariants), {program: {"source": "traincheck"}})
+    return Imported(pack, tuple(left_out))
+
+
+def _line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        data = msgspec.json.decode(line, type=dict[str, Any])
+    except (*MALFORMED, msgspec.ValidationError) as error:
+        raise PackError(
+            f"{excerpt(str(path), 500)}: line {number}: not a JSON object: {excerpt(str(error))}"
+        ) from None
+    if not isinstance(data.get("relation"), str) or not isinstance(data.get("params"), list):
+        raise PackError(
+            f"{excerpt(str(path), 500)}: line {number}: no `relation` and `params`; give a file "
+            "that TrainCheck's inference wrote"
+        )
+    return data
+
+
+def _invariant(data: Mapping[str, Any], program: str) -> Invariant:
+    claim = _claim(data["relation"], [each for each in data["params"] if isinstance(each, dict)])
+    examples = data.get("num_positive_examples")
+    count = examples if isinstance(examples, int) and 0 < examples < 2**53 else 1
+    precondition = _precondition(data.get("precondition"))
+    return Invariant(claim, precondition, (Support(program, count),))
+
+
+def _claim(relation: str, params: list[dict[str, Any]]) -> Hypothesis:
+    kinds = [each.get("param_type") for each in params]
+    if relation == "APIContainRelation" and len(params) == 2 and kinds[0] == "APIParam":
+        outer, inner = _api(params[0]), params[1]
+        if kinds[1] == "APIParam":
+            return hypothesis("contain", api=outer, inner=_api(inner))
+        name, attribute = _variable(inner)
+        change = _change(inner)
+        return hypothesis("contain", api=outer, variable=name, attribute=attribute, change=change)
+    if relation in ("FunctionCoverRelation", "FunctionLeadRelation") and kinds == ["APIParam"] * 2:
+        first, second = _api(params[0]), _api(params[1])
+        if relation == "FunctionCoverRelation":
+            first, second = second, first
+        return hypothesis("sequence", form="between", api=first, inner=second)
+    if relation == "ConsistencyRelation" and len(params) == 2:
+        one, other = _variable(params[0]), _variable(params[1])
+        if one != other:
+            raise _Cannot("different variables are compared")
+        return hypothesis("consistent", variable=one[0], attribute=one[1])
+    raise _Cannot(f"the relation {shown(relation)} with these parameters has no counterpart")
+
+
+def _api(param: Mapping[str, Any]) -> str:
+    name = param.get("api_full_name")
+    if param.get("param_type") != "APIParam" or not isinstance(name, str) or len(name) > 300:
+        raise _Cannot("a parameter is no API")
+    if param.get("arguments") or param.get("exception"):
+        raise _Cannot("the API has required arguments or an exception")
+    return family(_public(name))[0]
+
+
+def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
+    name, attribute = param.get("var_type"), param.get("attr_name")
+    if param.get("param_type") not in ("VarTypeParam", "VarNameParam"):
+        raise _Cannot("a parameter is no variable")
+    if not isinstance(name, str) or not isinstance(attribute, str) or len(name + attribute) > 300:
+        raise _Cannot("a variable has no type or attribute")
+    if "var_name" in param:
+        raise _Cannot("the variable is one of a single model")
+    if "const_value" in param:
+        raise _Cannot("the variable has a required value")
+    if _public(name) != "torch.nn.Parameter" or attribute not in ("data", "grad"):
+        raise _Cannot(f"{shown(attribute)} of {shown(name)} is not observed under this name")
+    return "torch.nn.Parameter", attribute
+
+
+def _change(param: Mapping[str, Any]) -> str:
+    """The kind of change between two values, of which only emptiness has a counterpart."""
+    if "pre_value" not in param and "post_value" not in param:
+        return "any"
+    before, after = (_is_empty(param.get(name)) for name in ("pre_value", "post_value"))
+    if before:
+        return "any" if after else "set"
+    return "cleared" if after else "any"
+
+
+def _is_empty(value: object) -> bool:
+    return not isinstance(value, (list, dict)) and value in _EMPTY
+
+
+def _public(name: str) -> str:
+    for pattern, public in _PRIVATE:
+        name = pattern.sub(public, name)
+    return name
+
+
+def _precondition(data: object) -> Precondition:
+    """The precondition of the only group that has one."""
+    if not isinstance(data, dict) or not data:
+        raise _Cannot("there is no precondition")
+    groups = [each for each in map(_group, data.values()) if each != ALWAYS]
+    if len(groups) > 1:
+        raise _Cannot("several groups of records have preconditions")
+    return groups[0] if groups else ALWAYS
+
+
+def _group(data: object) -> Precondition:
+    if not isinstance(data, dict) or data.get("inverted") is not False:
+        raise _Cannot("the precondition is inverted")
+    parts: list[tuple[Condition, ...]] = []
+    every = data.get("preconditions")
+    for part in every if isinstance(every, list) else []:
+        clauses = part.get("clauses") if isinstance(part, dict) else None
+        if clauses == "Unconditional":
+            return ALWAYS
+        if not isinstance(clauses, list):
+            raise _Cannot("the precondition has no clauses")
+        choices = [_clause(clause) for clause in clauses if isinstance(clause, dict)]
+        for chosen in itertools.islice(itertools.product(*choices), _MAX_SCENARIOS + 1):
+            parts.append(tuple(sorted(set(chosen), key=lambda each: each.order)))
+        if len(parts) > _MAX_SCENARIOS:
+            raise _Cannot("the precondition has too many scenarios")
+    if not parts:
+        raise _Cannot("the precondition is empty")
+    return Precondition(tuple(dict.fromkeys(parts)))
+
+
+def _clause(clause: Mapping[str, Any]) -> list[Condition]:
+    """The conditions one of which must hold."""
+    kind, field = clause.get("type"), clause.get("prop_name")
+    values = clause.get("values")
+    if not isinstance(field, str) or clause.get("additional_path") not in (None, "None"):
+        raise _Cannot("the precondition reads a part of a field")
+    if field == "meta_vars.stage" and kind == "constant" and isinstance(values, list):
+        phases = [phase for value in values for phase in _PHASES.get(str(value), ("",))]
+        if not phases or "" in phases:
+            raise _Cannot(f"the stages {shown(values)} have no counterpart")
+        return [Condition("constant", "phase", phase) for phase in phases]
+    name = _field(field)
+    if kind == "constant" and isinstance(values, list) and values:
+        if not all(isinstance(value, bool) for value in values):
+            raise _Cannot(f"the precondition compares {shown(field)} with {shown(values)}")
+        return [Condition("constant", name, value) for value in values]
+    if kind == "consistent":
+        return [Condition("consistent", name)]
+    if kind == "unequal":
+        return [Condition("unequal", name)]
+    if kind == "exist":
+        return [Condition("exist", name)]
+    raise _Cannot(f"the precondition has a clause of the kind {shown(kind)}")
+
+
+def _field(field: str) -> str:
+    """The name here of a field there."""
+    axis = re.fullmatch(r"meta_vars\.(\w+)_RANK", field)
+    if axis is not None:
+        return f"{axis[1].lower()}_rank"
+    attribute = re.fullmatch(r"attributes\.(requires_grad|tensor_model_parallel)", field)
+    if attribute is not None:
+        return f"value.{attribute[1]}"
+    raise _Cannot(f"the precondition reads {shown(field)}, which has no counterpart")

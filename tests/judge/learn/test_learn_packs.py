@@ -1,0 +1,155 @@
+"""Packs are read as they were written; whatever else is in the file is refused with its line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_loops import HEALTHY, run_of
+
+from pytest_trainsafe.judge.learn.conditions import Condition, Precondition
+from pytest_trainsafe.judge.learn.inference.learn import learn
+from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesis
+from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of, pack_text, write_pack
+from pytest_trainsafe.judge.learn.packs.read import PackError, parse_pack, read_pack
+from pytest_trainsafe.judge.learn.packs.update import contradictions, update
+from pytest_trainsafe.judge.learn.relation import Relation
+
+Relations = Mapping[str, Relation]
+
+
+def small() -> Pack:
+    """Two invariants."""
+    support = (Support("mlp", 12),)
+    contain = hypothesis("contain", api="torch.optim.*.step", inner="torch.optim.functional.adam")
+    when = Precondition(((Condition("constant", "class", "Adam"),),))
+    within = (("phase", ("optimizer", None)),)
+    order = hypothesis("sequence", form="order", api="a.first", inner="a.second")
+    invariants = (Invariant(contain, when, support, within), Invariant(order, support=support))
+    return Pack("own", invariants, {"mlp": {"torch": "2.13.0"}})
+
+
+def test_a_pack_is_read_as_it_was_written(
+    pack: Pack, ranks_pack: Pack, relations: Relations, tmp_path: Path
+) -> None:
+    for each in (pack, ranks_pack, small()):
+        path = tmp_path / "x.pack"
+        write_pack(each, path, relations)
+        assert read_pack(path, relations) == each
+
+
+def test_the_text_is_the_same_whatever_the_order_of_runs(pack: Pack, relations: Relations) -> None:
+    runs = [run_of(plan) for plan in reversed(HEALTHY.values())]
+    assert pack_text(pack_of("pytorch", learn(runs)), relations) == pack_text(pack, relations)
+
+
+def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
+    text = pack_text(small(), relations)
+    assert (
+        "says = every call of torch.optim.*.step calls torch.optim.functional.adam\n"
+        "when = class is 'Adam'\n"
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("schema = 1", "schema = 7", 6, "has schema 7, but this release reads schema 1"),
+        ("schema = 1", "hello", 6, "is it a pack?"),
+        ('name = "own"', "name = own", 7, 'must be a text, as in "pytorch"'),
+        ('name = "own"', 'title = "own"', 7, "before the first invariant, allowed are"),
+        ('"torch": "2.13.0"', '"torch": 2', 8, "must be versions"),
+        ('program "mlp"', 'program "lm"', 10, "was seen in 'mlp', which no `program` line names"),
+        ("[contain-", "[contain ", 10, "an invariant begins with its name in brackets"),
+        ("says = every", "says = no", 11, "`says` does not say what `claim` says"),
+        ("when = class", "when = clas", 12, "`when` does not say what `precondition` says"),
+        ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
+        ('"inner": ', '"outer": ', 13, "cannot make a rule of"),
+        ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "a condition begins with constant"),
+        ('[[["constant", "class", "Adam"]]]', "[]", 10, "[[]] is one that always holds"),
+        ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),
+        ('["optimizer", null]', "[]", 10, "`within` has no or too many values"),
+        ('["optimizer", null]', "3", 15, "must be JSON as in"),
+        ('{"mlp": 12}', '{"mlp": -1}', 10, "must be 1 or more"),
+        ("seen = ", "sen = ", 16, "did you mean 'seen'?"),
+        ("\nseen = ", "\n# ", 10, "has no seen"),
+        ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 17, "seen appears twice"),
+    ],
+)
+def test_an_edited_pack_is_refused_with_its_line(
+    old: str, new: str, line: int, says: str, relations: Relations
+) -> None:
+    text = pack_text(small(), relations)
+    assert old in text
+    with pytest.raises(PackError) as raised:
+        parse_pack(text.replace(old, new, 1), "own.pack", relations)
+    assert str(raised.value).startswith(f"own.pack: line {line}: "), raised.value
+    assert says in str(raised.value)
+
+
+def test_a_claim_that_was_edited_with_its_sentence_is_refused(relations: Relations) -> None:
+    text = pack_text(small(), relations).replace("a.first", "a.third")
+    with pytest.raises(PackError, match="an invariant's name follows from its claim"):
+        parse_pack(text, "own.pack", relations)
+
+
+def test_an_invariant_that_appears_twice_is_refused(relations: Relations) -> None:
+    text = pack_text(small(), relations)
+    copy = text[text.index("[sequence-") :]
+    with pytest.raises(PackError, match=r"line 26: sequence-\w+ appears twice"):
+        parse_pack(text + "\n" + copy, "own.pack", relations)
+
+
+def test_deleting_an_invariant_withdraws_it(relations: Relations) -> None:
+    text = pack_text(small(), relations)
+    shorter = text[: text.index("[sequence-")]
+    assert parse_pack(shorter, "own.pack", relations).invariants == small().invariants[:1]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000])
+def test_a_file_that_is_no_pack_is_refused(
+    content: bytes, relations: Relations, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.pack"
+    path.write_bytes(content)
+    with pytest.raises(PackError, match=re.escape(str(path))):
+        read_pack(path, relations)
+
+
+def test_a_missing_file_is_named(relations: Relations, tmp_path: Path) -> None:
+    with pytest.raises(PackError, match="No such file"):
+        read_pack(tmp_path / "missing.pack", relations)
+
+
+def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> None:
+    old = small()
+    kept, gone = old.invariants
+    changed = replace(kept, precondition=Precondition(((Condition("exist", "class"),),)))
+    fresh = Invariant(hypothesis("membership", form="held"), support=(Support("lm", 3),))
+    learned = Pack("new", (changed, fresh), {"lm": {"torch": "2.14"}})
+    found = update(old, learned)
+    assert found.new == (fresh,)
+    assert found.changed == ((kept, changed),)
+    assert found.unsupported == (gone,)
+    assert set(found.pack.invariants) == {changed, fresh, gone}
+    assert found.pack.name == "own"
+    text = pack_text(found.pack, relations)
+    assert {each.id for each in parse_pack(text, "own.pack", relations).invariants} == {
+        each.id for each in found.pack.invariants
+    }
+    assert update(old, old).empty
+
+
+def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> None:
+    support = (Support("mlp", 3),)
+    first = Invariant(hypothesis("sequence", form="order", api="a", inner="b"), support=support)
+    second = Invariant(hypothesis("sequence", form="order", api="b", inner="a"), support=support)
+    [found] = contradictions([Pack("one", (first,)), Pack("two", (second,))], relations)
+    assert str(found) == (
+        f"{first.id} of the pack one contradicts {second.id} of the pack two: delete one of them, "
+        "or use only one of the packs"
+    )
+    assert contradictions([small(), small()], relations) == ()

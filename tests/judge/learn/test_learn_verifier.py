@@ -1,0 +1,101 @@
+"""The online check finds within the step what the offline check finds afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from training_loops import HEALTHY, Loop, Plan, run_of
+
+from pytest_trainsafe.judge.learn.check.offline import check
+from pytest_trainsafe.judge.learn.check.verifier import InvariantViolation, Verifier
+from pytest_trainsafe.judge.learn.inference.learn import learn
+from pytest_trainsafe.judge.learn.inference.select import confidence
+from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
+from pytest_trainsafe.judge.learn.relation import Needs, Relation
+
+PLAN = Plan("other", steps=5)
+
+
+def test_raise_stops_the_loop_in_the_step_that_breaks_a_rule(
+    pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    loop = Loop(replace(PLAN, fault="no_update"), Verifier([pack], relations, on_violation="raise"))
+    with pytest.raises(InvariantViolation) as raised:
+        loop.train()
+    assert loop.step == PLAN.at
+    text = str(raised.value)
+    assert "broken rule: every call of torch.optim." in text
+    assert "updates data of some torch.nn.Parameter" in text
+    assert "broken by: rank 0, step 3, optimizer: torch.optim." in text
+    assert "kept by: rank 0, step 2" in text
+    assert "evidence: kept " in text
+
+
+@pytest.mark.parametrize("fault", ["", "frozen", "no_zero_grad"])
+def test_collect_finds_what_the_offline_check_finds(
+    fault: str, pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    plan = replace(PLAN, fault=fault)
+    verifier = Verifier([pack], relations)
+    Loop(plan, verifier).train()
+    found = check(run_of(plan), [pack], relations).violations
+    online = [(each.invariant.id, each.quoted, each.kept) for each in verifier.violations]
+    assert sorted(online) == sorted((each.invariant.id, each.quoted, each.kept) for each in found)
+    assert bool(online) == bool(fault)
+
+
+def test_an_unknown_context_is_not_judged_but_said(
+    pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    plan = replace(PLAN, autocast="torch.float16", fault="truncated")
+    found = check(run_of(plan), [pack], relations)
+    assert "torch.nn.Linear.forward" not in {
+        each.invariant.claim["api"]
+        for each in found.violations
+        if each.record.meta["phase"] == "forward"
+    }
+    away = {each.id for each in found.not_checked.outside}
+    assert away
+    assert any(
+        "contexts that the packs were not learned in" in text
+        for text in found.not_checked.sentences()
+    )
+
+
+def test_what_was_not_checked_is_listed_once(pack: Pack, relations: Mapping[str, Relation]) -> None:
+    found = check(run_of(replace(PLAN, clip=False)), [pack], relations)
+    listed = found.not_checked
+    every = [*listed.untriggered, *listed.outside, *listed.unsure, *listed.ranks]
+    every += [invariant for invariant, _ in listed.lacking]
+    names = sorted([each.id for each in every] + list(found.triggered))
+    assert names == sorted(each.id for each in pack.invariants)
+    assert any("clip_grad_norm_" in str(each.claim) for each in listed.untriggered)
+
+
+def test_a_program_is_held_to_its_own_pack_by_its_examples(
+    relations: Mapping[str, Relation],
+) -> None:
+    """One program is weak evidence for others, and good evidence for itself."""
+    own = pack_of("own", learn([run_of(HEALTHY["mlp"])]))
+    fault = replace(HEALTHY["mlp"], fault="write_outside")
+    assert check(run_of(fault), [own], relations).violations
+    stranger = replace(fault, program="stranger")
+    assert not check(run_of(stranger), [own], relations).violations
+    rule = next(each for each in own.invariants if each.claim.relation == "within")
+    relation = relations["within"]
+    assert confidence(rule, relation) < 0.75 < confidence(rule, relation, "mlp")
+
+
+def test_needs_name_every_api_and_variable_of_a_claim(
+    pack: Pack, relations: Mapping[str, Relation]
+) -> None:
+    needs = Needs()
+    for each in pack.invariants:
+        needs |= relations[each.claim.relation].needs(each.claim)
+    assert {"torch.optim.*.step", "torch.Tensor.backward"} <= needs.apis
+    assert ("torch.nn.Parameter", "grad") in needs.variables
+    for each in pack.invariants:
+        own = relations[each.claim.relation].needs(each.claim)
+        assert {each.claim.text(name) for name in ("api", "inner")} - {""} <= own.apis

@@ -1,0 +1,90 @@
+"""Observes the programs of the corpus: the tables of one process, or of two ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.record.observe.observation import observe
+from pytest_trainsafe.reference_models import healthy, silent_errors, toolkit
+from pytest_trainsafe.reference_models.healthy import Healthy
+from pytest_trainsafe.reference_models.silent_errors import SilentError
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.runs.specs import spec_of
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.trace.observed.file import FILE, read_table
+from pytest_trainsafe.trace.run_spec import Observe
+
+#: What is observed: PyTorch, and the library that the programs share.
+APIS = ("torch", "pytest_trainsafe.reference_models.toolkit")
+
+
+def load_toolkit() -> None:
+    """Import all of the library, so that all of it is observed."""
+    for module in pkgutil.iter_modules(toolkit.__path__):
+        importlib.import_module(f"{toolkit.__name__}.{module.name}")
+
+
+def observed_healthy(
+    session: Session, each: Healthy, seed: int = 0, variant: Mapping[str, Any] | None = None
+) -> ObservedRun:
+    """A healthy program's run."""
+    train = healthy.program(each)
+    if each.axis:
+        return _of_ranks(session, each.name, train, each.axis, seed, dict(variant or {}))
+    return _of_process(each.name, train, {"seed": seed, **(variant or {})})
+
+
+def observed_error(
+    session: Session, error: SilentError, faulty: bool, seed: int = 0
+) -> ObservedRun:
+    """The run of a silent error's program."""
+    train = silent_errors.program(error)
+    arguments: dict[str, Any] = {"faulty": faulty}
+    if not error.axis:
+        return _of_process(error.name, train, {**arguments, "seed": seed})
+    if error.raises and faulty:
+        arguments["patience"] = 5.0
+    return _of_ranks(session, error.name, train, error.axis, seed, arguments)
+
+
+def _of_process(name: str, train: Callable[..., Any], arguments: Mapping[str, Any]) -> ObservedRun:
+    # What a faulty program does before it raises is observed.
+    with observe(APIS) as observation, contextlib.suppress(KeyError):
+        train(**arguments)
+    return ObservedRun(name, [observation.table])
+
+
+def _of_ranks(
+    session: Session,
+    name: str,
+    train: Callable[..., Any],
+    axis: str,
+    seed: int,
+    arguments: Mapping[str, Any],
+) -> ObservedRun:
+    settings = replace(session.settings, seed=seed)
+    case = Case(Point.of({axis: 2}), resolve(train), settings, {}, dict(arguments))
+    spec = msgspec.structs.replace(
+        spec_of(case, "candidate", "float32"), observe=Observe(apis=APIS), rng=False
+    )
+    before = {*session.root.iterdir()} if session.root.exists() else set()
+    try:
+        trace = session.run(spec).result().trace
+    except GroupFailure:
+        (folder,) = {*session.root.iterdir()} - before
+        path = folder / "trace"
+        files = [path / f"rank{rank}" / FILE for rank in range(2)]
+        tables = [read_table(file, rank, below=path) for rank, file in enumerate(files)]
+        return ObservedRun(name, tables)
+    return ObservedRun(name, [trace.observed(rank) for rank in range(2)])

@@ -9,10 +9,10 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.config.expectation import Expectation, expect_rng
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.trace.rng.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -133,7 +133,7 @@ def assert_rng(
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.rng import rng_message
+    from pytest_trainsafe.report.replay_judge.rng import rng_message
     from pytest_trainsafe.runs.traces import Traces
 
     _require_expectations("assert_rng", expect)
@@ -167,7 +167,7 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.determinism import determinism_message
+    from pytest_trainsafe.report.replay_judge.determinism import determinism_message
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -212,7 +212,7 @@ def assert_invariants(
     too, unless `accept` names "learn:nothing".
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.learn.asserted import judge_given
+    from pytest_trainsafe.judge.learn.use.asserted import judge_given
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.learn import learn_message
 
@@ -261,7 +261,7 @@ def assert_resumable(
     from pytest_trainsafe.judge.replay.resume.arguments import resumption_of
     from pytest_trainsafe.judge.replay.resume.judge import judge_resumable
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.resume import resume_message
+    from pytest_trainsafe.report.replay_judge.resume import resume_message
 
     asked = resumption_of(candidate, at_step, steps, resume_point, save, load)
     try:

@@ -82,15 +82,3 @@ def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # t
         def pytest_trainsafe_launchers(config):
             return {"slurm": "our_tests.slurm:SlurmLauncher"}
     """
-
-
-@pytest.hookspec
-def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
-    """Returns import paths of relations that invariants are learned of, beside the package's own.
-
-    Called when pytest is configured.  Each path names a class that implements
-    `pytest_trainsafe.judge.learn.relation.Relation` and is instantiated without arguments.
-
-        def pytest_trainsafe_relations(config):
-            return ["our_tests.relations:LossFalls"]
-    """

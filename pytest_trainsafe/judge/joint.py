@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, Terms, worst
@@ -14,6 +13,7 @@ from pytest_trainsafe.judge.learn_judge import LearnJudgement
 from pytest_trainsafe.judge.registry import judges
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.trace.rng.expectation import Expectation
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,11 @@ from pytest_trainsafe.judge.contract import Terms, worst
 from pytest_trainsafe.judge.learn.check.cluster import clusters
 from pytest_trainsafe.judge.learn.check.findings import JUDGE, findings_of
 from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.deploy import load_packs, observation_of
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import load_packs, observation_of
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_trainsafe.config.settings import Settings
-    from pytest_trainsafe.judge.learn.from_tests import LearnedPack
     from pytest_trainsafe.judge.learn.invariant import Invariant
+    from pytest_trainsafe.judge.learn.use.from_tests import LearnedPack
     from pytest_trainsafe.judge.learn_judge import LearnJudgement
 
 #: The most invariants of one kind that the terminal lists.
@@ -51,7 +51,7 @@ def write_learned(
 
 def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
     """Learns the pack that the settings name from the tests that passed; what to print of it."""
-    from pytest_trainsafe.judge.learn.from_tests import learn_pack
+    from pytest_trainsafe.judge.learn.use.from_tests import learn_pack
     from pytest_trainsafe.judge.learn_judge import observed_run
     from pytest_trainsafe.trace.reader import Trace
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.axes import (
     AXES,
@@ -22,6 +21,7 @@ from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
+from pytest_trainsafe.trace.rng.expectation import Expectation
 
 #: The name of a program's parameter for the number of optimizer steps.
 STEPS = "steps"

@@ -7,5 +7,6 @@ names       families of APIs and kinds of variables; features: what precondition
 conditions  preconditions; evidence: counts of examples
 inference   invariants from runs
 packs       files of reviewed invariants
+use         packs in a test suite: by name, in assertions, learned from healthy tests
 check       finds violations, after a run or while it trains; watch, quote: one invariant's part
 """

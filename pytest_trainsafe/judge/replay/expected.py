@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
 from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.trace.rng.expectation import Expectation
 
 #: Phases in which a draw is no repetition of another.
 _ONCE = frozenset({"data", "forward", "backward", "optimizer"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.config.expectation import Expectation
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
@@ -19,6 +18,7 @@ from pytest_trainsafe.judge.replay.regions import Regions
 from pytest_trainsafe.judge.replay.workers import shared_generator, workers
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
+from pytest_trainsafe.trace.rng.expectation import Expectation
 
 
 def judge_rng(

@@ -34,7 +34,7 @@ from pytest_trainsafe.record.replay.operations import unrecorded
 from pytest_trainsafe.record.replay.regenerate import KEEP, Calls, Keep, Regenerated
 from pytest_trainsafe.record.replay.run import current_run, unrecorded_draws
 from pytest_trainsafe.record.replay.tree import TreeError, decode, encode
-from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, HeldPart
+from pytest_trainsafe.trace.rng.replay import HeldPart, ReplayCheckpointEvent
 
 _Made = TypeVar("_Made")
 

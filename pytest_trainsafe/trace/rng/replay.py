@@ -29,7 +29,9 @@ class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: Count = 0
 
 
-class ReplayCheckpointEvent(msgspec.Struct, frozen=True, tag="replay_checkpoint", omit_defaults=True):
+class ReplayCheckpointEvent(
+    msgspec.Struct, frozen=True, tag="replay_checkpoint", omit_defaults=True
+):
     """The program saved a ReplayCheckpoint: `step` is the number of the next step.
 
     `folder` is the name of its folder among the Run's checkpoints, "" where the program saved it

@@ -31,18 +31,23 @@ def names_in(given: object, what: str) -> tuple[str, ...] | None:
 class Selection:
     """The APIs that are observed: those named, and all below a named module or class.
 
-    `apis` None takes the whole catalogue.
+    A name with a `*` is a pattern: "torch.optim.*.step" is the step of every optimizer.  `apis`
+    None takes the whole catalogue.
     """
 
     def __init__(self, apis: Sequence[str] | None) -> None:
         self.apis = apis
-        self._exact = frozenset(apis or ())
-        self._prefixes = tuple(f"{name}." for name in apis or ())
+        names = [name for name in apis or () if "*" not in name]
+        self._patterns = tuple(name for name in apis or () if "*" in name)
+        self._exact = frozenset(names)
+        self._prefixes = tuple(f"{name}." for name in names)
         self.takes = functools.cache(self._takes)
 
     def _takes(self, api: str) -> bool:
         """Whether calls of this API are recorded."""
-        return self.apis is None or api in self._exact or api.startswith(self._prefixes)
+        if self.apis is None or api in self._exact or api.startswith(self._prefixes):
+            return True
+        return any(fnmatch.fnmatchcase(api, pattern) for pattern in self._patterns)
 
     def may_take(self, owner: object, method: str, api: str) -> bool:
         """Whether calls of this function may be recorded, also as the method of a subclass."""
@@ -50,6 +55,8 @@ class Selection:
             return True
         if not isinstance(owner, type):
             return False
+        if any(pattern.rpartition(".")[2] == method for pattern in self._patterns):
+            return True  # the call's own name, which has the object's class, decides
         for name in self._exact:
             head, _, last = name.rpartition(".")
             if (

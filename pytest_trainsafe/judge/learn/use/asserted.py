@@ -9,9 +9,9 @@ from typing import Any
 
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError
-from pytest_trainsafe.judge.learn.deploy import load_packs, observation_of
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import load_packs, observation_of
 from pytest_trainsafe.judge.learn_judge import (
     LearnJudgement,
     judge_packs,

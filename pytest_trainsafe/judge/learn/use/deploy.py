@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.judge.learn.names import patterns
 from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack
 from pytest_trainsafe.judge.learn.packs.read import PackError, parse_pack, read_pack
 from pytest_trainsafe.judge.learn.packs.update import contradictions
@@ -77,9 +78,8 @@ def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
 def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Observe:
     """What ranks observe so that the packs can be checked, and nothing else."""
     needs = needs_of(packs, relations)
-    # "torch.optim.*.step" is a method of every class there; all of these are observed.
-    names = {api.partition(".*")[0] for api in needs.apis}
-    apis = {api for api in names if api.partition(".")[0] in LIBRARIES}
+    names = {name for api in needs.apis for name in patterns(api)}
+    apis = {name for name in names if name.partition(".")[0] in LIBRARIES}
     patterns = {pattern for kind in needs.variables for pattern in variable_patterns(*kind)}
     return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(patterns)))
 

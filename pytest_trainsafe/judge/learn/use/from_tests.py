@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trainsafe.judge.learn.deploy import pack_path
 from pytest_trainsafe.judge.learn.inference.learn import Progress, learn
 from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of, write_pack
 from pytest_trainsafe.judge.learn.packs.read import read_pack
 from pytest_trainsafe.judge.learn.packs.update import Update, update
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import pack_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.fuzz.flaky import cause_text
 from pytest_trainsafe.judge.contract import FoundJudgement
 from pytest_trainsafe.launch import GroupFailure
 
+#: Traces that the replaced judge does not read.
+TRACES: Any = None
 JUDGE = "pytest_trainsafe.judge.replay.determinism.judge.judge_determinism"
 
 
@@ -22,7 +26,7 @@ def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
     )
     monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", [finding]))
 
-    text = cause_text(None)
+    text = cause_text(TRACES)
 
     assert text.startswith(f"{finding.where}: differs on rank 0 in Run 2 of 2. a generator has")
     assert text.endswith("(determinism:unseeded)")
@@ -31,7 +35,7 @@ def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
 def test_equal_bits_name_no_cause(monkeypatch):
     monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", []))
 
-    assert cause_text(None) == ""
+    assert cause_text(TRACES) == ""
 
 
 def test_a_run_that_ends_leaves_the_cause_unknown(monkeypatch):
@@ -40,4 +44,4 @@ def test_a_run_that_ends_leaves_the_cause_unknown(monkeypatch):
 
     monkeypatch.setattr(JUDGE, ended)
 
-    assert cause_text(None).startswith("not known, because a Run ended")
+    assert cause_text(TRACES).startswith("not known, because a Run ended")

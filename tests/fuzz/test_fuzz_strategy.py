@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import find, given
@@ -28,10 +29,16 @@ def train_on_mesh(ctx, layers=2):
     raise AssertionError("nothing here is trained")
 
 
+FITTING: dict[str, Any] = dict.fromkeys(
+    (
+        *("tp", "cp", "dp", "pp", "sp", "zero", "recompute", "microbatches"),
+        *("layers", "heads", "seq_len", "batch_size", "vocabulary", "dtype"),
+    ),
+    ...,
+)
 POINTS = parallel_points(
     gpt.train,
-    **dict.fromkeys(("tp", "cp", "dp", "pp", "sp", "zero", "recompute", "microbatches"), ...),
-    **dict.fromkeys(("layers", "heads", "seq_len", "batch_size", "vocabulary", "dtype"), ...),
+    **FITTING,
     args={"hidden": 24},
 )
 

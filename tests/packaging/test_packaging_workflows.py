@@ -26,7 +26,7 @@ each_workflow = pytest.mark.parametrize(
 ACTION = WORKFLOWS.parents[1] / "action.yml"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[Any, Any]:
     content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
 

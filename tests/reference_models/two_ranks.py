@@ -37,7 +37,7 @@ def run_all(jobs: list[tuple[str, dict[str, Any]]]) -> list[tuple[list[float], A
     """For every job, a module and arguments: the losses, the facts, and what it raised."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    outcomes = []
+    outcomes: list[tuple[list[float], Any, str]] = []
     for module, arguments in jobs:
         program, context = importlib.import_module(module), Bare(seed=3)
         try:

@@ -47,7 +47,10 @@ def test_a_rule_that_nothing_tells_apart_is_dropped() -> None:
 
 
 def test_a_forbidden_field_is_not_read() -> None:
-    counts = [({"value": True}, 9, 0), ({"value": False}, 0, 9)]
+    counts: list[tuple[Features, int, int]] = [
+        ({"value": True}, 9, 0),
+        ({"value": False}, 0, 9),
+    ]
     assert deduce(counts, False, nothing) is not None
     assert deduce(counts, False, lambda field: field == "value") is None
 

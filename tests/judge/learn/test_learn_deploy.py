@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.learn.use.deploy import (
     pack_path,
     variable_patterns,
 )
-from pytest_trainsafe.record.observe.selection import Wanted
+from pytest_trainsafe.record.observe.patching.selection import Wanted
 
 RELATIONS = relations()
 

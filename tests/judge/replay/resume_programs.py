@@ -6,6 +6,7 @@ are not resumed.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ class Model(nn.Module):
         super().__init__()
         self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
         self.drop = nn.Dropout(0.5)
+        self.average: torch.Tensor
         self.register_buffer("average", torch.zeros(WIDTH))
         self.calls = 0
 
@@ -183,6 +185,7 @@ def reseeds(ctx: Any) -> None:
             loss.backward()
             ctx.loss(loss)
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 parameter.data -= 0.01 * parameter.grad
                 parameter.grad = None
         with ctx.save() as folder:
@@ -225,7 +228,7 @@ def record_all(jobs: list[dict[str, Any]]) -> None:
         assignment = msgspec.convert(data, Assignment, strict=False)
         spec = assignment.spec
         function = globals()[spec.program.partition(":")[2]]
-        program.record(assignment, lambda ctx, f=function, s=spec: f(ctx, **s.keywords))
+        program.record(assignment, functools.partial(function, **spec.keywords))
         if dist.is_initialized():
             dist.barrier()  # a checkpoint is loaded when all ranks have saved it
     if dist.is_initialized():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import checkpoint_program
 import numpy as np
@@ -94,7 +95,7 @@ def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_no
         random.seed()
         logs_at_random(ctx)
 
-    by_functions = {
+    by_functions: dict[str, Any] = {
         "at_step": 2,
         "save": checkpoint_program.save,
         "load": checkpoint_program.load,
@@ -218,7 +219,7 @@ def test_a_generator_that_the_checkpoint_lacks_is_named():
 
 def test_an_object_without_a_state_is_refused():
     with pytest.raises(ArgumentTypeError, match="as 'loader'; it takes objects with state_dict"):
-        TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})
+        TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})  # type: ignore[dict-item]
 
 
 def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path):

@@ -72,9 +72,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
         prefix = f"{fault} " if fault in ("reseeds", "checkpointed") else ""
         saver = fault if fault.startswith("draws") else f"{prefix}saved"
         resumed = "healthy" if fault.startswith("draws") else fault or "healthy"
-        traces = [Trace.open(folder / name) for name in (f"{prefix}whole", saver, resumed)]
-        steps = (2, 4) if fault == "checkpointed" else (BEFORE, STEPS)
-        return differences(*traces, *steps)
+        whole, saved, again = (
+            Trace.open(folder / name) for name in (f"{prefix}whole", saver, resumed)
+        )
+        before, steps = (2, 4) if fault == "checkpointed" else (BEFORE, STEPS)
+        return differences(whole, saved, again, before, steps)
 
     return judged
 

@@ -42,6 +42,7 @@ def loop(ctx: Any, steps: Any, save: bool = True, load: bool = True, write: bool
             ctx.loss(loss)
             loss.backward()
             for parameter in model.parameters():
+                assert parameter.grad is not None
                 parameter.data -= 0.01 * parameter.grad
                 parameter.grad = None
         if save:
@@ -179,7 +180,7 @@ def test_an_argument_that_is_refused_is_named_with_what_is_allowed(tmp_path, arg
 
 def test_what_cannot_be_interrupted_is_refused():
     with pytest.raises(ArgumentTypeError, match="it takes the fixture candidate_trace"):
-        assert_resumable("a/trace", at_step=2)
+        assert_resumable("a/trace", at_step=2)  # type: ignore[arg-type]
 
 
 SPEC = RunSpec(program="a:train", dtype="float64", resume=Resume(2))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -125,7 +126,7 @@ def test_everything_is_put_back_also_after_an_exception() -> None:
         fails()
     assert all(now is then for now, then in zip(present(), before, strict=True))
     assert "copy_" not in vars(torch.Tensor)
-    step = functools.reduce(getattr, ("step", "__closure__"), torch.optim.SGD)
+    step: Any = functools.reduce(getattr, ("step", "__closure__"), torch.optim.SGD)
     assert step is None or "observe" not in repr([cell.cell_contents for cell in step])
 
 

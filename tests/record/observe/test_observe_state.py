@@ -16,7 +16,9 @@ from pytest_trainsafe import observe
 
 
 def _by(kept: Kept, name: str, attribute: str) -> list[str | None]:
-    return [change.by and change.by.api for change in kept.of_object(name, attribute)]
+    return [
+        None if change.by is None else change.by.api for change in kept.of_object(name, attribute)
+    ]
 
 
 def test_gradients_parameters_and_states_change_by_their_calls() -> None:
@@ -55,7 +57,7 @@ def test_writes_through_data_and_by_the_program_itself_are_found() -> None:
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), 1)
         net.one.bias.data.add_(1)  # leaves the tensor's version as it was
         with torch.no_grad():
-            net.two.bias += 1
+            net.two.bias.add_(1)
         train(net, torch.optim.SGD(net.parameters(), lr=0.0), 1)
         observation.meta(step=5)
     kept = Kept.of(observation.table)
@@ -146,7 +148,7 @@ def test_numbers_in_loaders_samplers_and_schedulers_are_followed() -> None:
         return min(1.0, step / total)
 
     data = TensorDataset(torch.zeros(10, 3))
-    sampler = DistributedSampler(data, num_replicas=2, rank=0)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, num_replicas=2, rank=0)
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scale = 3

@@ -146,7 +146,7 @@ def test_names_of_generators():
     with pytest.raises(ArgumentError, match="'numpy', which is that of a default generator"):
         ReplayCheckpoint("ours", generators={"numpy": torch.Generator()})
     with pytest.raises(ArgumentTypeError, match="under the name 3; names are texts"):
-        ReplayCheckpoint("ours", generators={3: torch.Generator()})
+        ReplayCheckpoint("ours", generators={3: torch.Generator()})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("program", ["", None, 3])
@@ -157,7 +157,7 @@ def test_a_program_without_a_name(program):
 
 def test_a_state_without_the_two_methods():
     with pytest.raises(ArgumentTypeError, match="as the state 'sampler'; it takes an object with"):
-        ReplayCheckpoint("ours", states={"sampler": object()})
+        ReplayCheckpoint("ours", states={"sampler": object()})  # type: ignore[dict-item]
 
 
 def test_a_state_that_is_no_data(tmp_path):
@@ -189,14 +189,14 @@ def test_regenerated_functions():
     with pytest.raises(ArgumentError, match="the name 'order' twice"):
         replay.regenerates("order", lambda: None)
     with pytest.raises(ArgumentError, match=r"keep='first'; it takes 'last' if"):
-        replay.regenerates("other", lambda: None, keep="first")
+        replay.regenerates("other", lambda: None, keep="first")  # type: ignore[arg-type]
 
 
 def test_what_fast_forward_cannot_repeat():
     replay = ReplayCheckpoint("ours")
     drawn = replay.regenerates("drawn", lambda: 3)
     with pytest.raises(ArgumentTypeError, match=r"it takes what ReplayCheckpoint\.regen"):
-        fast_forward(lambda: None)
+        fast_forward(lambda: None)  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="as skip; it takes a number of items from 0"):
         fast_forward(drawn, skip=-1)
     drawn()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -132,7 +133,7 @@ def test_a_state_that_refuses_to_load_leaves_everything_as_it_was(tmp_path):
 
 
 def test_every_value_of_a_state_comes_back_with_its_type():
-    state = {
+    state: Any = {
         "plain": [None, True, -3, 0.1, "text", b"\0bytes", b""],
         3: (2**127 + 1, -math.inf, {"nested": ()}),
         ("a", 1): {"array": np.arange(6, dtype=np.uint64).reshape(2, 3), "half": np.float32(0.5)},
@@ -140,7 +141,7 @@ def test_every_value_of_a_state_comes_back_with_its_type():
     }
     tensors: dict[str, torch.Tensor] = {}
 
-    found = decode(encode(state, "state", tensors), tensors)
+    found: Any = decode(encode(state, "state", tensors), tensors)
 
     assert found["plain"] == state["plain"]
     assert found[3] == state[3]

@@ -22,7 +22,14 @@ AXES = {
     "dtype": ["float64", "bfloat16"],
     "schedule": ["gpipe", "1f1b"],
 }
-START = {"tp": 2, "cp": 2, "dp": 2, "layers": 4, "dtype": "bfloat16", "schedule": "1f1b"}
+START: dict[str, int | str] = {
+    "tp": 2,
+    "cp": 2,
+    "dp": 2,
+    "layers": 4,
+    "dtype": "bfloat16",
+    "schedule": "1f1b",
+}
 
 
 @requires(divides("heads", "tp"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
 import random
@@ -12,9 +13,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.rng import operators
 from pytest_trainsafe.record.rng.states import torch_state
 from pytest_trainsafe.record.rng.workers import _WatchedLoop
@@ -285,7 +288,8 @@ def test_an_error_in_a_random_operator_reaches_the_program_as_it_is(record):
 
 
 def test_every_random_operator_of_this_torch_is_intercepted_or_known_not_to_draw():
-    known = {*operators.OPERATORS, *operators.NOT_DRAWING}
+    composite = {name for names in operators.COMPOSITE.values() for name in names}
+    known = {*operators.OPERATORS, *operators.NOT_DRAWING, *composite}
     missing = []
     for full in torch._C._dispatch_get_all_op_names():
         space, _, name = full.partition("::")
@@ -296,10 +300,43 @@ def test_every_random_operator_of_this_torch_is_intercepted_or_known_not_to_draw
             operator = getattr(getattr(torch.ops.aten, base), overload or "default")
         except AttributeError:
             continue
-        if torch.Tag.nondeterministic_seeded in operator.tags and not any(
-            torch._C._dispatch_has_kernel_for_dispatch_key(full, f"Composite{kind}Autograd")
-            for kind in ("Implicit", "Explicit")
-        ):
+        # Implicit composites are taken apart before any mode is given them.
+        taken_apart = torch._C._dispatch_has_kernel_for_dispatch_key(
+            full, "CompositeImplicitAutograd"
+        )
+        if torch.Tag.nondeterministic_seeded in operator.tags and not taken_apart:
             missing.append(name)
 
     assert missing == []
+    assert {*operators.COMPOSITE} <= {*operators.OPERATORS}
+
+
+class Nothing(TorchDispatchMode):
+    """A mode that calls what it is given."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Nothing, CastWatch])
+def test_draws_are_seen_below_a_mode_of_the_dispatcher(mode):
+    generator = torch.Generator().manual_seed(1)
+    drawn = []
+
+    def drawing(name, call, keys, args, kwargs):
+        drawn.append(name)
+        return call(keys, *args, **kwargs)
+
+    with operators.intercepted(drawing), mode():
+        torch.randn(3, generator=generator)
+        torch.rand_like(torch.ones(3))
+        torch.randperm(3, generator=generator)
+        torch.randint(5, (3,), generator=generator)
+        torch.normal(0.0, 1.0, (3,))
+        torch.nn.functional.dropout(torch.ones(4))
+        torch.empty(3).uniform_()
+
+    assert drawn == [
+        *("normal_", "uniform_", "randperm.generator_out", "random_.from", "normal_"),
+        *("bernoulli_.float", "uniform_"),
+    ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -73,6 +73,53 @@ OPERATORS = (
     "uniform_",
 )
 
+#: Operators that are made of those above, by what they draw with.  They are intercepted while a
+#: mode of torch's dispatcher is active: a mode is given them whole, and what is called below a mode
+#: skips the key.
+COMPOSITE: Mapping[str, tuple[str, ...]] = {
+    "normal_": (
+        *("randn", "randn.generator", "randn.out", "randn.generator_out", "randn_like"),
+        *("randn_like.generator", "randn_like.out", "randn_like.generator_out"),
+        *("normal.float_float", "normal.float_float_out", "normal.out", "normal_functional"),
+    ),
+    "uniform_": (
+        *("rand", "rand.generator", "rand.out", "rand.generator_out", "rand_like"),
+        *("rand_like.generator", "rand_like.out", "rand_like.generator_out"),
+        *("uniform", "uniform.out"),
+    ),
+    "random_.from": (
+        *("randint", "randint.generator", "randint.out", "randint.generator_out", "randint.low"),
+        *("randint.low_generator", "randint.low_out", "randint.low_generator_out"),
+        *("randint_like", "randint_like.generator", "randint_like.out"),
+        *("randint_like.generator_out", "randint_like.Tensor", "randint_like.Tensor_generator"),
+        *("randint_like.Tensor_out", "randint_like.Tensor_generator_out"),
+        *("randint_like.low_dtype", "randint_like.low_generator_dtype"),
+        *("randint_like.low_dtype_out", "randint_like.low_generator_dtype_out"),
+        *("random.from", "random.from_out"),
+    ),
+    "random_": ("random", "random.out"),
+    "random_.to": ("random.to", "random.to_out"),
+    "randperm.generator_out": ("randperm", "randperm.generator", "randperm.out"),
+    "bernoulli_.float": ("bernoulli", "bernoulli.float_out"),
+    "bernoulli_.Tensor": ("bernoulli.Tensor", "bernoulli.Tensor_out"),
+    "cauchy_": ("cauchy", "cauchy.out"),
+    "exponential_": ("exponential", "exponential.out"),
+    "geometric_": ("geometric", "geometric.out"),
+    "log_normal_": ("log_normal", "log_normal.out"),
+    "rrelu_with_noise": ("rrelu_with_noise_functional",),
+    "_cudnn_init_dropout_state": ("_cudnn_init_dropout_state.out",),
+    "_cudnn_rnn": ("_cudnn_rnn.out",),
+    "_fused_dropout": ("_fused_dropout.out",),
+    "_lstm_mps": ("_lstm_mps.out",),
+    "_sample_dirichlet": ("_sample_dirichlet.out",),
+    "_standard_gamma": ("_standard_gamma.out",),
+    "_triton_scaled_dot_attention": ("_triton_scaled_dot_attention.out",),
+    "binomial": ("binomial.out",),
+    "miopen_rnn": ("miopen_rnn.out",),
+    "native_dropout": ("native_dropout.out",),
+    "poisson": ("poisson.out",),
+}
+
 #: Random operators that save and use a state which others drew from, and draw nothing.
 NOT_DRAWING = (
     "_cudnn_attention_backward",
@@ -120,11 +167,13 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
         _fallback.fallback(torch.library.fallthrough_kernel, KEY_NAME)
     kernels = library("aten", "IMPL")
     below = torch._C._dispatch_keyset_full_after(key)
-    for name in OPERATORS:
+    whole = [(name, name, False) for name in OPERATORS]
+    made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
+    for name, drawn, composite in (*whole, *made):
         base, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if operator is not None:
-            kernel = _kernel(name, operator, drawing, key, below)
+            kernel = _kernel(drawn, operator, drawing, key, below, composite)
             kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
@@ -143,11 +192,15 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
         kernels._destroy()
 
 
-def _kernel(name: str, operator: Any, drawing: Drawing, key: Any, below: Any) -> Any:
+def _kernel(
+    name: str, operator: Any, drawing: Drawing, key: Any, below: Any, composite: bool
+) -> Any:
     nested = torch._C.DispatchKeySet(key)
     redispatch = operator.redispatch
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if composite and not torch._C._len_torch_dispatch_stack():
+            return redispatch(keyset & below, *args, **kwargs)  # what it is made of comes here
         for value in args:
             kind = type(value)
             # A subclass runs the operator on tensors that it holds, which calls this again.

@@ -205,7 +205,7 @@ def assert_invariants(
 
     Takes the fixture `candidate_trace` or `reference_trace`, which runs the program once more with
     the packs' APIs and variables observed; a recorded trace that was observed, or its directory;
-    or what `observe()` yielded.  `packs` are names ("pytorch") or paths of .pack files, relative to
+    or what `observe()` yielded.  `packs` are names ("ours") or paths of .pack files, relative to
     the root directory for a fixture and else to the working directory.
     Raises TrainsafeFailure with the report: one finding for each cause, with the record that breaks
     the rule and one that keeps it.  A run to which no invariant applies is inconclusive and fails
@@ -221,7 +221,7 @@ def assert_invariants(
     if wrong or not packs:
         raise ArgumentTypeError(
             "assert_invariants takes the names of packs after the run, such as "
-            'assert_invariants(candidate_trace, "pytorch"), and was given '
+            'assert_invariants(candidate_trace, "ours"), and was given '
             f"{described(wrong[0]) if wrong else 'none'}"
         )
     _require_options("assert_invariants", (), accept)

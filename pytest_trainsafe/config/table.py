@@ -226,7 +226,7 @@ OPTIONS = (
         "packs",
         "packs",
         "PACKS",
-        "Packs of invariants that candidates must keep: names such as pytorch, or .pack files",
+        "Packs of invariants that candidates must keep: names of packs, or .pack files",
         values.parse_packs,
         default="none",
         marker=values.check_packs,

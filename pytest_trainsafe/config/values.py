@@ -245,7 +245,7 @@ def _pack(source: str, word: str) -> str:
     if PACK_NAME.fullmatch(word) or (word.endswith(".pack") and "\0" not in word):
         return word
     raise SettingError(
-        f"{source} takes names of packs, such as pytorch, and paths of .pack files, not "
+        f"{source} takes names of packs, such as ours, and paths of .pack files, not "
         f"{shown(word)}"
     )
 

@@ -139,8 +139,8 @@ def assert_rng(
     _require_expectations("assert_rng", expect)
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            "assert_rng was given a recorded trace and the fixture reference_trace; give it "
-            'reference_trace.at("float64"), in the dtype of the trace'
+            "assert_rng was given a recorded trace and the fixture reference_trace; pass "
+            'reference_trace.at(dtype) with the dtype of the trace, such as "float64"'
         )
     try:
         trace = _first_rung(candidate)
@@ -284,7 +284,7 @@ def _first_rung(given: Traces | Trace | Path | str) -> Trace:
 
 
 def _require_fixture(traces: object, role: str) -> None:
-    """Raises ArgumentTypeError unless `traces` is the fixture of this role."""
+    """Raises ArgumentTypeError unless `traces` is the fixture of `role`, candidate or reference."""
     call = "assert_trainsafe(candidate_trace, reference_trace)"
     if not hasattr(traces, "at"):
         if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):

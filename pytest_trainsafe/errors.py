@@ -55,7 +55,7 @@ class ArgumentError(TrainsafeError, ValueError):
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """A function of this package was given an argument of another type; says what to pass."""
+    """A function was given an argument of a wrong type; the message says what to pass."""
 
 
 class TraceError(TrainsafeError):

@@ -152,8 +152,8 @@ def parse_network(source: str, text: str) -> str:
         why = why_not()
         if why:
             raise SettingError(
-                f"{source} is private, and this machine does not allow private networks ({why}); "
-                "use host, or auto, which falls back to the machine's network"
+                f"{source} is set to 'private', and this machine does not allow private networks "
+                f"({why}); set it to 'host', or to 'auto', which then uses the machine's network"
             )
     return text
 
@@ -245,8 +245,7 @@ def _pack(source: str, word: str) -> str:
     if PACK_NAME.fullmatch(word) or (word.endswith(".pack") and "\0" not in word):
         return word
     raise SettingError(
-        f"{source} takes names of packs, such as ours, and paths of .pack files, not "
-        f"{shown(word)}"
+        f"{source} takes names of packs, such as ours, and paths of .pack files, not {shown(word)}"
     )
 
 

@@ -10,10 +10,10 @@ from pytest_trainsafe.fuzz.source import PointSource
 
 
 class Replay(ExampleDatabase):
-    """The database of failing examples, out of use while the command line narrows the test.
+    """hypothesis' database of failing examples, disabled while an option restricts the test.
 
-    A saved example stands for other Points in a narrowed test: it would pass there, and hypothesis
-    deletes an example that passes.
+    With restricted axes a saved example decodes to another Point.  It may pass there, and
+    hypothesis deletes an example that passes.
     """
 
     def __init__(self, kept: ExampleDatabase, source: PointSource) -> None:

@@ -12,7 +12,10 @@ from pytest_trainsafe.record.adapter import Adapter, GradientHook, Watched
 
 
 class TorchNative(Adapter):
-    """Finds the axes over which wrappers average, and hooks FSDP2's unsharded parameters."""
+    """torch's own wrappers: DDP, `replicate` and FSDP2.
+
+    Finds the axes over which they average gradients, and follows FSDP2's unsharded parameters.
+    """
 
     def find_wrappers(self, watched: Watched) -> None:
         """Finds DistributedDataParallel, `replicate` and FSDP2 in and around the model."""

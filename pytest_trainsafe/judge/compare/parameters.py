@@ -79,7 +79,10 @@ class Parameters(Screening):
         return its.shape == ours.shape and torch.equal(its, ours)
 
     def model_copy(self, order: int, id: TensorId) -> bool:
-        """Judge whether a parameter is its rounded master copy, whose update is judged itself."""
+        """Judge whether a parameter equals its master copy, rounded to the parameter's dtype.
+
+        The update of the master copy is judged separately.
+        """
         if not _rounds(self.reference, id):
             return True  # the reference does not satisfy this relation
         if _rounds(self.candidate, id):

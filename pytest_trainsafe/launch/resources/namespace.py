@@ -34,9 +34,9 @@ class NoNamespace(OSError):
 
 
 def is_private(network: str) -> bool:
-    """Whether ranks get a private network: `network` is "auto", "private" or "host".
+    """Whether ranks get a private network, given the setting "auto", "private" or "host".
 
-    "private" counts even if the kernel refuses: starting the group then fails.
+    True for "private" even if the kernel does not allow private networks: the launch then fails.
     """
     assert network in ("auto", "private", "host"), network
     return network == "private" or (network == "auto" and not why_not())

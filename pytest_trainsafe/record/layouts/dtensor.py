@@ -147,7 +147,8 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
             inner, _ = order[at]
             if factor % mesh.size(inner):
                 raise LayoutError(
-                    f"cannot determine which dimensions split before {placement} in {placements}"
+                    "cannot determine the order in which mesh dimensions shard the tensor: the "
+                    f"split factor of {placement} in {placements} is no product of their sizes"
                 )
             factor //= mesh.size(inner)
             at += 1

@@ -90,7 +90,8 @@ def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
         )
     if type(skip) is not int or skip < 0:
         raise ArgumentTypeError(
-            f"fast_forward was given {shown(skip)} as skip; it takes a number of items from 0"
+            f"fast_forward was given {shown(skip)} as skip; it takes the number of items to skip, "
+            "an integer of 0 or more"
         )
     if not regenerated.calls:
         raise ArgumentError(

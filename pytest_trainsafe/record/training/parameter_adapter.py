@@ -24,9 +24,9 @@ from pytest_trainsafe.record.training.tensors import local_values, name_in_ledge
 class RankTensor:
     """A tensor of this rank that belongs to a parameter.
 
-    Without a `flat_range` it has the parameter's layout.  With a `flat_range` it is a vector: that
-    range of this rank's flattened part of the parameter; or a single number, if the range's shape
-    is ().  A range of length 0 means that this rank has none of it.
+    Without a `flat_range` it has the parameter's layout.  With a `flat_range` it is a vector with
+    that range of the elements of this rank's shard, flattened; or one number that belongs to the
+    whole range (`flat_range.shape` is then ()).  With an empty range this rank has no element.
     """
 
     tensor: torch.Tensor

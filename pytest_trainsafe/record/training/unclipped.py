@@ -102,9 +102,9 @@ class Unclipped:
         return any(id(p.grad) in given for p in self.parameters.values() if p.grad is not None)
 
     def _of_all(self, clip: Clip) -> bool:
-        """Whether all gradients of this rank are clipped together.
+        """Whether one call clips all gradients of this rank.
 
-        Norms of some of them have no name that is the same on every stage of a pipeline.
+        The norm of a part of them is not recorded: it has no name that all pipeline stages share.
         """
         if clip.parameters is None:
             return True

@@ -54,7 +54,10 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
     done = min(_steps_done(trace, rank) for rank in range(len(trace.ranks)))
     last = done if trace.problems else done - 1
     if last < 0:
-        raise TraceError(f"{trace.path} has no step that could be replayed. Record the run again.")
+        raise TraceError(
+            f"{trace.path} has no step to replay: its ranks ended before the first step. Run the "
+            "test again without the option"
+        )
     if step is None:
         step = last if trace.problems else min(_first_not_finite(trace), last)
     elif step > last:

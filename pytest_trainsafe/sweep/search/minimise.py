@@ -61,7 +61,10 @@ class _Search:
             self.smallest = point
 
     def _one_step(self) -> bool:
-        """Makes one axis cheaper if the test still fails; whether it did."""
+        """Tries cheaper values of each axis and keeps the first with which the test still fails.
+
+        Returns whether there is one.
+        """
         for axis, values in self.space.values.items():
             mine = dict(self.smallest)[axis]
             for value in values[: values.index(mine)]:
@@ -96,7 +99,10 @@ class _Search:
         )
 
     def _effect(self, axis: str) -> AxisEffect:
-        """Varies one axis: all cheaper values, and dearer ones until one was run."""
+        """How the test ends with other values of one axis.
+
+        Runs every cheaper value, then more expensive ones until the result of one is known.
+        """
         mine = dict(self.smallest)[axis]
         values = self.space.values[axis]
         here = values.index(mine)
@@ -112,7 +118,10 @@ class _Search:
         )
 
     def _vary(self, axis: str, value: AxisValue, found: dict[Result, list[AxisValue]]) -> bool:
-        """Notes how the test ends with another value of one axis alone; whether that is known."""
+        """Notes how the test ends with another value of one axis alone.
+
+        Returns whether that is known.
+        """
         point = self.space.point({**dict(self.smallest), axis: value})
         if self.space.is_reference(point):
             result: Result | None = self._without_axis(axis, point)

@@ -197,7 +197,7 @@ def test_what_fast_forward_cannot_repeat():
     drawn = replay.regenerates("drawn", lambda: 3)
     with pytest.raises(ArgumentTypeError, match=r"it takes what ReplayCheckpoint\.regen"):
         fast_forward(lambda: None)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="as skip; it takes a number of items from 0"):
+    with pytest.raises(ArgumentTypeError, match="as skip; it takes the number of items to skip"):
         fast_forward(drawn, skip=-1)
     drawn()
     with pytest.raises(ArgumentTypeError, match="which returns 3; have it return an iterator"):

@@ -15,7 +15,10 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
-    """The main gradients that determine which of the suspects' elements have a certain sign."""
+    """The main gradients (`main_grad`) of every step up to those of the suspected parameters.
+
+    Their signs tell which elements of an update rounding may turn around.
+    """
     return {
         msgspec.structs.replace(id, kind="main_grad", step=step)
         for id in suspects

@@ -237,7 +237,7 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
         return [Condition("unequal", name)]
     if kind == "exist":
         return [Condition("exist", name)]
-    raise _Cannot(f"the precondition has a clause of the kind {shown(kind)}")
+    raise _Cannot(f"the precondition has a clause of the unknown kind {shown(kind)}")
 
 
 def _field(field: str) -> str:

@@ -18,8 +18,9 @@ NOTHING = Value("NoneType")
 class Slot:
     """An attribute of a training object.
 
-    `kind` groups attributes whose content calls read exactly: "data", "grad", "buffer", "state",
-    or "plain".  `read` returns a tensor, something plain, or None.
+    `kind` is "data", "grad", "buffer", "state" or "plain": around a call that may write to a kind,
+    all of its attributes are compared by content.  `read` returns a tensor, a plain value such as a
+    number or a text, or None.
     """
 
     __slots__ = ("_key", "attribute", "kind", "moment", "object", "read", "type", "value")

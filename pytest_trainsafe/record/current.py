@@ -73,11 +73,11 @@ class Unrecorded:
             self.clock.end_microbatch()
 
     def save(self, path: Path | None) -> Iterator[Path | None]:
-        """The program's own folder."""
+        """Yields the folder that the program names."""
         yield path
 
     def load(self, path: Path | None) -> Iterator[Path | None]:
-        """The program's own folder."""
+        """Yields the folder that the program names."""
         yield path
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None) -> None:

@@ -63,7 +63,7 @@ class Wrappers:
         self._noted_axes: set[tuple[str, ...]] = set()
 
     def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
-        """Searches the parts now, and around each of them whenever it begins its forward.
+        """Finds wrappers in the parts now, and around each part whenever its forward begins.
 
         A part may be inside a wrapper (`ddp.module`), and may be wrapped after it is watched.
         """

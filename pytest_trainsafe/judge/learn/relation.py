@@ -124,7 +124,7 @@ class RelationBase:
         return False
 
     def prior(self, claim: Hypothesis) -> int:
-        """One program: a rule that few authors break on purpose."""
+        """1: one program is enough evidence for a rule that few authors break on purpose."""
         return 1
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:

@@ -47,7 +47,7 @@ class StateRecorder:
         self._optimizer: Any = None
 
     def found(self) -> contextlib.AbstractContextManager[None]:
-        """Finds schedulers, scalers and samplers that are made until the end."""
+        """Finds the schedulers, scalers and samplers that are made in this context."""
         return self._objects.found() if self._wanted else contextlib.nullcontext()
 
     def watch(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:

@@ -80,8 +80,8 @@ def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> 
     needs = needs_of(packs, relations)
     names = {name for api in needs.apis for name in patterns(api)}
     apis = {name for name in names if name.partition(".")[0] in LIBRARIES}
-    patterns = {pattern for kind in needs.variables for pattern in variable_patterns(*kind)}
-    return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(patterns)))
+    variables = {name for kind in needs.variables for name in variable_patterns(*kind)}
+    return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(variables)))
 
 
 def variable_patterns(kind: str, attribute: str) -> tuple[str, ...]:

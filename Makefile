@@ -17,7 +17,7 @@ NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/re
 QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests/trace tests/report \
 	tests/judge tests/record tests/frameworks
 
-.PHONY: setup demo quick test test-oldest test-newest test-numerics test-third-party lint types bench \
+.PHONY: setup demo quick test test-slow test-oldest test-newest test-numerics test-third-party lint types bench \
 	mutants nightly gpu clean
 
 setup: $(VENV)/.installed
@@ -39,8 +39,12 @@ demo: setup
 quick: setup
 	$(BIN)/pytest $(SPREAD) -m "not processes and not slow" $(QUICK)
 
+# Without the tests marked `slow`: wide sweeps, which `make test-slow` runs, and CI every night.
 test: setup lint types
-	$(BIN)/pytest $(SPREAD)
+	$(BIN)/pytest $(SPREAD) -m "not slow"
+
+test-slow: setup
+	$(BIN)/pytest $(SPREAD) -m slow
 
 # The ends of what pyproject.toml allows, each in an environment of its own: `RANGES`, and the
 # example under both launchers.

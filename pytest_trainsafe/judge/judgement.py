@@ -98,8 +98,11 @@ class LadderJudgement:
         return (*wrong, *(f for rung in self.rungs for f in (*rung.doubts, *rung.hints)))
 
 
-def first_of(lead: Finding) -> FirstSummary:
-    """The finding that leads a failure's report, for the terminal's summary."""
+def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
+    """The finding that leads a failure's report, for the terminal's summary.
+
+    Without its source where declarations are at fault, and not the code.
+    """
     where = lead.where
     return {
         "judge": lead.judge,
@@ -114,7 +117,7 @@ def first_of(lead: Finding) -> FirstSummary:
         "error": lead.error,
         "allowed": lead.allowed,
         "message": lead.message,
-        "source": lead.source,
+        "source": lead.source if with_source else "",
     }
 
 

@@ -430,9 +430,7 @@ def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSumm
     }
     if verdict == "fail":
         lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
-        summary["first"] = first_of(lead)
-        if judged[-1].explained:
-            summary["first"]["source"] = ""  # declarations are at fault, and not the code
+        summary["first"] = first_of(lead, with_source=not judged[-1].explained)
     elif doubts:
         summary["reason"] = doubts[0].message
     return summary

@@ -34,9 +34,10 @@ def warm(warm_server: WarmServer) -> WarmLauncher:
     return WarmLauncher(warm_server.address, grace=2.0)
 
 
-@pytest.fixture(params=["torchrun", "warm"])
+# `make test` has torchrun in the fault matrix, in the tests of equal traces, and in the examples.
+@pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """Each launcher in turn: whatever the ranks do, both must tell the same."""
+    """Each launcher in turn: whatever the ranks do, both must say the same."""
     if request.param == "torchrun":
         return TorchrunLauncher(grace=2.0)
     found: WarmLauncher = request.getfixturevalue("warm")

@@ -199,7 +199,7 @@ def _kernel(
     redispatch = operator.redispatch
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if composite and not torch._C._len_torch_dispatch_stack():
+        if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
             return redispatch(keyset & below, *args, **kwargs)  # what it is made of comes here
         for value in args:
             kind = type(value)
@@ -210,6 +210,11 @@ def _kernel(
             return drawing(name, redispatch, keyset & below, args, kwargs)
 
     return kernel
+
+
+def _traced() -> bool:
+    """Whether operators run on fake tensors, as when a program is compiled: nothing is drawn."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 #: What the arguments of random operators are, but for tensors' subclasses.

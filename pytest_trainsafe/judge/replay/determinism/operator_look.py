@@ -9,12 +9,16 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from pytest_trainsafe.core.code_files import is_installed, is_stdlib, relative
 from pytest_trainsafe.judge.replay.determinism.nondeterministic import base_name
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.record.rng.operators import OPERATORS
+from pytest_trainsafe.record.rng.states import torch_state
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 #: What differs at an operator: its result alone, an argument that is no tensor, a tensor that no
 #: operator before it made differently, or which operator it is.
@@ -105,7 +109,8 @@ def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
     """The first draw up to a step from a generator that another state was left in by nobody.
 
     Of a generator that drew more in one Run than in the other the state differs by that; its
-    later draws do not count.
+    later draws do not count.  Nor does a generator that the program has just seeded: the seed is
+    another, by what it is computed from.
     """
     found: list[Draw] = []
     streams: dict[str, list[list[Draw]]] = {}
@@ -115,10 +120,23 @@ def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
                 streams.setdefault(draw.event.generator, [[], []])[side].append(draw)
     for ones, others in streams.values():
         for one, other in itertools.takewhile(_continues, zip(ones, others, strict=False)):
-            if one.event.before != other.event.before:
+            if one.event.before == other.event.before:
+                continue
+            if not (_is_seeded(one.event) and _is_seeded(other.event)):
                 found.append(one)
-                break
+            break
     return min(found, key=lambda draw: draw.order, default=None)
+
+
+def _is_seeded(draw: DrawEvent) -> bool:
+    """Whether a draw finds its generator in the state of a seed that a program chose.
+
+    A seed that torch draws has 64 bits, and its default seed has 46.
+    """
+    if not draw.seed or int(draw.seed) >= 2**32:
+        return False
+    fresh = torch.Generator().manual_seed(int(draw.seed))
+    return draw.before == torch_state(fresh)
 
 
 def _continues(pair: tuple[Draw, Draw]) -> bool:

@@ -53,26 +53,28 @@ class LearnJudge:
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The observed Run, if the test has packs or is one to learn from."""
-        spec = _spec(case)
+        spec = _spec(case, _packs(case))
         return [] if spec is None else [spec]
 
     def judge(self, case: Case, runs: Runs, terms: Terms) -> LearnJudgement:
         """Check the packs on the observed Run, and keep it where a pack is learned from it."""
-        spec = _spec(case)
+        packs = _packs(case)
+        spec = _spec(case, packs)
         if spec is None:
             return LearnJudgement()
         trace = runs.get(spec).trace
         observed = str(runs.keep(spec)) if _teaches(case) else ""
-        if not case.settings.packs:
+        if not packs:
             return LearnJudgement(observed=observed)
-        found = judge_packs(
-            observed_run(trace),
-            _packs(case),
-            relations(case.settings.relations),
-            accept=terms.accept,
-            unseen=unseen(trace),
-        )
+        found = judge_trace(trace, packs, relations(case.settings.relations), terms.accept)
         return LearnJudgement(found.findings, found.not_compared, observed)
+
+
+def judge_trace(
+    trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
+) -> LearnJudgement:
+    """Check packs on what the ranks of a trace observed, as `judge_packs`."""
+    return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
 
 
 def judge_packs(
@@ -120,16 +122,15 @@ def _packs(case: Case) -> Sequence[Pack]:
     return load_packs(settings.packs, Path(settings.root), relations(settings.relations))
 
 
-def _spec(case: Case) -> RunSpec | None:
+def _spec(case: Case, packs: Sequence[Pack]) -> RunSpec | None:
     if _teaches(case):
         return observed_spec(case, Observe())
-    if case.settings.packs:
-        known = relations(case.settings.relations)
-        return observed_spec(case, observation_of(_packs(case), known))
+    if packs:
+        return observed_spec(case, observation_of(packs, relations(case.settings.relations)))
     return None
 
 
-def unseen(trace: Trace) -> list[str]:
+def _unseen(trace: Trace) -> list[str]:
     """What the ranks were to observe and could not, as sentences."""
     return list(
         dict.fromkeys(each.what for rank in trace.ranks for each in rank.events_of(UnseenCalls))

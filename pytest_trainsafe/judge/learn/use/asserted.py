@@ -15,9 +15,8 @@ from pytest_trainsafe.judge.learn.use.deploy import load_packs, observation_of
 from pytest_trainsafe.judge.learn_judge import (
     LearnJudgement,
     judge_packs,
-    observed_run,
+    judge_trace,
     observed_spec,
-    unseen,
 )
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
@@ -37,16 +36,16 @@ def judge_given(
     packs = load_packs(names, Path.cwd(), known)
     if isinstance(given, (Trace, str, os.PathLike)):
         trace = given if isinstance(given, Trace) else Trace.open(os.fspath(given))
-        run, missed = observed_run(trace), unseen(trace)
         what = f"{trace.manifest.program} at {trace.point}"
-    elif hasattr(given, "table") and hasattr(given, "unseen"):
-        run, missed, what = ObservedRun("", [given.table]), list(given.unseen), "the observed run"
-    else:
-        raise ArgumentTypeError(
-            f"assert_invariants was given {shown(given)}; it takes the fixture candidate_trace, a "
-            "recorded trace or its directory, or what observe() yields"
-        )
-    return what, judge_packs(run, packs, known, accept=accept, unseen=missed)
+        return what, judge_trace(trace, packs, known, accept)
+    if hasattr(given, "table") and hasattr(given, "unseen"):
+        run = ObservedRun("", [given.table])
+        judgement = judge_packs(run, packs, known, accept=accept, unseen=list(given.unseen))
+        return "the observed run", judgement
+    raise ArgumentTypeError(
+        f"assert_invariants was given {shown(given)}; it takes the fixture candidate_trace, a "
+        "recorded trace or its directory, or what observe() yields"
+    )
 
 
 def _judge_fixture(
@@ -58,7 +57,5 @@ def _judge_fixture(
     spec = observed_spec(case, observation_of(packs, known), given.role)
     trace = given.runs.get(spec).trace
     accepted = {*accept, *case.settings.accept}
-    judgement = judge_packs(
-        observed_run(trace), packs, known, accept=accepted, unseen=unseen(trace)
-    )
+    judgement = judge_trace(trace, packs, known, accepted)
     return f"{case.program.path} at {spec.point}", judgement

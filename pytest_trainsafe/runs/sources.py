@@ -2,6 +2,11 @@
 
 `fingerprint` hashes them into the key of a reference.  Imports are followed through the files
 of the project under test, but not into installed distributions and the standard library.
+
+The key must be known before the program runs, and must change when a file appears that will be
+imported instead of another one; the list of files that an earlier Run loaded can tell neither.
+What the scan cannot find, such as an import by a computed name, is in that list: a cache entry
+has it too and is valid only while those files are unchanged.
 """
 
 from __future__ import annotations

@@ -16,6 +16,8 @@ from pytest_trainsafe.reference_models.rules import (
     sizes_of,
     vocabulary_over_tp,
 )
+from pytest_trainsafe.sweep import relations
+from pytest_trainsafe.sweep.relations import Setting
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -39,6 +41,18 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     return None
 
 
+def _balanced_over_micro_batches(setting: Setting) -> str | None:
+    """Which experts are full or chosen too often is counted over a micro-batch."""
+    if setting.arguments["balance"] or setting.arguments["capacity_factor"]:
+        return "the balancing loss and the capacity are those of a micro-batch, whatever its size"
+    return None
+
+
+@relations.hold(
+    relations.Split(unless=_balanced_over_micro_batches),
+    relations.Order(),
+    relations.Recompute("selective"),
+)
 @requires(
     divides("heads", "tp"),
     divides("kv_heads", "tp"),

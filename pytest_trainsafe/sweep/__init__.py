@@ -9,4 +9,14 @@ from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.traits import on_mesh
 from pytest_trainsafe.sweep.validity import Rule, divides, requires
 
-__all__ = ["MESH_AXES", "AxisValue", "Mesh", "Point", "Rule", "divides", "on_mesh", "relations", "requires"]
+__all__ = [
+    "MESH_AXES",
+    "AxisValue",
+    "Mesh",
+    "Point",
+    "Rule",
+    "divides",
+    "on_mesh",
+    "relations",
+    "requires",
+]

@@ -5,4 +5,5 @@ change     applies a relation's change to a RunSpec, and the errors for what it 
 varied     the Traces of the two Runs, as the ladder takes them
 translate  a trace in the terms of the other Run
 kept       the file of relations that were found on healthy Runs
+find       tries relations on healthy Runs, or asserts those that the file keeps
 """

@@ -60,26 +60,28 @@ def judge_relation(
     pair = _Pair(traces, relation)
     base, other, notes = pair.prepared()
     compared = climb(other, base, loosen, accept)
-    compared = replace(compared, rungs=[_unchanged(rung) for rung in compared.rungs])
-    first, second = (Traces.at(each, compared.rungs[0].dtype) for each in (base, other))
+    compared = replace(compared, rungs=[_in_words_of(relation, each) for each in compared.rungs])
+    dtypes = [rung.dtype for rung in compared.rungs]
+    recorded = [(Traces.at(base, dtype), Traces.at(other, dtype)) for dtype in dtypes]
+    findings: list[Finding] = []
+    if compared.verdict != "fail":
+        findings += _without_effect(*recorded[0], relation)
+    if compared.verdict == "pass" and relation.exact:
+        findings += [each for pair_of in recorded for each in _unequal_bits(*pair_of)]
     accepted = (*accept, *traces.case.settings.accept)
-    findings = [
-        each
-        for each in _own(compared, first, second, relation)
-        if each.verdict == "fail" or not is_accepted(each.check, accepted)
-    ]
-    draws = any(
-        step.rng_before != step.rng_after for rank in first.ranks for step in rank.steps
-    )
+    first = recorded[0][0]
     return RelationJudgement(
         JUDGE,
-        [*findings, *compared.findings],
-        [*notes, *_left_out(base.at(first.manifest.dtype), other.at(first.manifest.dtype))],
+        [
+            *(f for f in findings if f.verdict == "fail" or not is_accepted(f.check, accepted)),
+            *compared.findings,
+        ],
+        [*notes, *_left_out(base.at(dtypes[0]), other.at(dtypes[0]))],
         compared,
         relation,
         pair.setting,
-        str(pair.change),
-        draws,
+        _in_place(pair.change, pair.setting),
+        any(step.rng_before != step.rng_after for rank in first.ranks for step in rank.steps),
     )
 
 
@@ -118,8 +120,8 @@ class _Pair:
                 settings = replace(settings, dtypes=("float64",))
                 if left:
                     notes.append(
-                        f"{' and '.join(left)}: the program chooses (top-k) by values that rounding "
-                        "changes, and choices of other micro-batches or shapes cannot be replayed"
+                        f"{' and '.join(left)}: the program chooses (top-k) by values that "
+                        "rounding changes, and choices of other shapes cannot be replayed"
                     )
         case = replace(case, settings=settings)
         base = replace(self.base, case=case)
@@ -170,32 +172,44 @@ def _show(mine: VariedTraces, theirs: VariedTraces, view: View | None, relation:
     mine.show = show
 
 
-def _unchanged(rung: Judged) -> Judged:
-    return replace(rung, reference=UNCHANGED)
+def _in_words_of(relation: Relation, rung: Judged) -> Judged:
+    """A judged rung whose report speaks of the relation, not of a reference on one device."""
+    findings = [
+        each
+        if each.pattern is None
+        else structs.replace(each, pattern=relation.explain(each.pattern))
+        for each in rung.comparison.findings
+    ]
+    comparison = replace(rung.comparison, findings=findings)
+    return replace(rung, reference=UNCHANGED, comparison=comparison)
 
 
-def _own(
-    compared: LadderJudgement, first: Trace, second: Trace, relation: Relation
-) -> list[Finding]:
-    """The findings beside the comparison: a change without effect, or bits that differ.
+def _in_place(change: Change, setting: Setting) -> str:
+    """What the changed Run has, and what the unchanged one had in its place."""
+    axes = {**dict(setting.point), **setting.arguments}
+    before = [f"{name}={axes[name]}" for name in change.values if name in axes]
+    return f"{change} instead of {' '.join(before)}" if before else str(change)
 
-    `first` and `second` are the recorded traces of the two Runs in one dtype.
+
+def _without_effect(first: Trace, second: Trace, relation: Relation) -> list[Finding]:
+    """The finding on a change that the program does not follow.
+
+    `first` and `second` are the two Runs as they were recorded.
     """
-    dtype = first.manifest.dtype
-    if compared.verdict == "fail":
-        return []
     why = unseen(first, second, relation)
-    if why:
-        return [
-            Finding(
-                verdict="inconclusive",
-                judge=JUDGE,
-                check="relation:effect",
-                message=why,
-                dtype=dtype,
-            )
-        ]
-    apart = first_divergence(first, second) if relation.exact else None
+    dtype = first.manifest.dtype
+    if not why:
+        return []
+    return [
+        Finding(
+            verdict="inconclusive", judge=JUDGE, check="relation:effect", message=why, dtype=dtype
+        )
+    ]
+
+
+def _unequal_bits(first: Trace, second: Trace) -> list[Finding]:
+    """The finding on Runs that agree up to rounding, of an exact relation."""
+    apart = first_divergence(first, second)
     if apart is None:
         return []
     return [
@@ -209,7 +223,7 @@ def _own(
             ),
             where=apart.where,
             subject=apart.subject,
-            dtype=dtype,
+            dtype=first.manifest.dtype,
         )
     ]
 

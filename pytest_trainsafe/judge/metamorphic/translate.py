@@ -14,7 +14,8 @@ from msgspec import structs
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.layout import REPLICATED, axes_of
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.errors import RelationError
+from pytest_trainsafe.core.usage import shown
+from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, Relation, View
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -85,7 +86,9 @@ def translated(trace: Trace, view: View | None, like: Shapes, relation: Relation
         adopted = copy.copy(rank)
         adopted.tensors = {}
         for id, parts in _groups(rank, view, left_out).items():
-            if any(fnmatchcase(name, each) for each in relation.ignore for name in (id.module, id.path)):
+            if any(
+                fnmatchcase(name, each) for each in relation.ignore for name in (id.module, id.path)
+            ):
                 left_out.add(id)
                 continue
             event = _event(trace, rank, id, parts, view, like, made)
@@ -163,8 +166,12 @@ def _event(
     if combine is None:
         return None
     if isinstance(combine, str):
-        assert combine == KEEP, combine
-        assert len(parts) == 1, id
+        if combine != KEEP or len(parts) != 1:
+            raise ArgumentError(
+                f"{type(view).__name__}.combine returned {shown(combine)} for {id}, which has "
+                f"{len(parts)} parts; it returns a function of the parts, None, or KEEP for a "
+                "single part"
+            )
         return structs.replace(parts[0], id=id)
     made[rank.rank, id] = _Made(tuple(parts), combine, cut)
     return structs.replace(

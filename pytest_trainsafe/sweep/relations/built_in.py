@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, get_args
 
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
 from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
@@ -44,7 +45,8 @@ class Split(Relation):
         super().__post_init__()
         if self.loss not in get_args(LossOf):
             raise ArgumentError(
-                f"Split was given loss={shown(self.loss)}; it takes one of {listing(get_args(LossOf))}"
+                f"Split was given loss={shown(self.loss)}; it takes one of "
+                f"{listing(get_args(LossOf))}"
             )
         if self.into is not None and (type(self.into) is not int or self.into < 1):
             raise ArgumentError(
@@ -99,8 +101,9 @@ class Order(Relation):
     """The micro-batches of a step in another order, which over dp ranks moves them to other ranks.
 
     Acts through `ctx.microbatches`.  `order` is a permutation of the numbers of a step's
-    micro-batches, by default the reverse.  Holds if the gradient of a step is a sum over
-    micro-batches; it does not hold if buffers or random draws carry over from one to the next.
+    micro-batches; by default odd numbers come first, and number 0 last.
+    Holds if the gradient of a step is a sum over micro-batches; it does not hold if buffers or
+    random draws carry over from one to the next.
     """
 
     name: ClassVar[str] = "order"
@@ -132,13 +135,14 @@ class Order(Relation):
                 f"the relation order does not apply to {setting.program} at {setting.point}: its "
                 f"steps have {total or 'no'} micro-batch{'es' * (total != 1)}; give it two or more"
             )
-        order = tuple(range(total))[::-1] if self.order is None else tuple(self.order)
-        if sorted(order) != list(range(total)):
+        numbers = range(total)
+        order = (*numbers[1::2], *numbers[::2][::-1]) if self.order is None else tuple(self.order)
+        if sorted(order) != list(numbers):
             raise ArgumentError(
                 f"Order({list(order)}) is no permutation of the {total} micro-batches of a step of "
                 f"{setting.program}; give each number from 0 to {total - 1} once"
             )
-        if order == tuple(range(total)):
+        if order == tuple(numbers):
             raise ArgumentError(
                 f"Order({list(order)}) leaves the {total} micro-batches of a step as they are; "
                 "give another order"
@@ -274,6 +278,13 @@ class LossScale(Relation):
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
         return None, Scaled(self.factor)
+
+    def explain(self, pattern: Pattern) -> Pattern:
+        if pattern.name != "scaled":
+            return pattern
+        text = pattern.text.partition(", which is ")[0]
+        cause = "the loss scale is still in it, or was divided out twice"
+        return Pattern(pattern.name, text, cause=cause)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,16 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     return decorate
 
 
+def find_relations(program: Program, given: object, caller: str) -> tuple[Relation, ...]:
+    """The relations of a list of names and objects.  Raises as `find_relation` does."""
+    if not isinstance(given, (list, tuple)):
+        raise ArgumentTypeError(
+            f"{caller} was given {shown(given)} as relations; it takes a list of relations, or of "
+            "names of relations that the program offers"
+        )
+    return tuple(find_relation(program, each, caller) for each in given)
+
+
 def find_relation(program: Program, given: object, caller: str) -> Relation:
     """The relation that a test names, or gives as an object.
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, nearest, shown
@@ -143,5 +144,12 @@ class Relation(ABC):
         """
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
-        """The views of the first and of the changed Run; None where tensors stay as they are."""
+        """The views of the unchanged and of the changed Run; None where tensors stay as they are.
+
+        The tensors of both are then compared by their names, micro-batches and shapes.
+        """
         return None, None
+
+    def explain(self, pattern: Pattern) -> Pattern:
+        """The pattern of a wrong value, in words that fit the relation."""
+        return pattern

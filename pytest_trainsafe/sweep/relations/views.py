@@ -144,7 +144,7 @@ class _Crop:
     def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         [tensor] = parts
         for dim, rows, kept in self.cuts:
-            apart = tensor.unflatten(dim, (rows, tensor.shape[dim] // rows))
+            apart = _in_rows(tensor, dim, rows)
             tensor = apart.narrow(dim + 1, 0, kept).flatten(dim, dim + 1)
         return tensor
 
@@ -166,13 +166,17 @@ class _Fold:
 
     def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         [tensor] = parts
-        copies = tensor.unflatten(self.dim, (self.count, tensor.shape[self.dim] // self.count))
+        copies = _in_rows(tensor, self.dim, self.count)
         if self.add:
             return copies.sum(self.dim)
         # Integers, such as tokens or choices, have no mean.
-        return (
-            copies.mean(self.dim) if copies.is_floating_point() else copies.select(self.dim, 0)
-        )
+        return copies.mean(self.dim) if copies.is_floating_point() else copies.select(self.dim, 0)
+
+
+def _in_rows(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
+    """A tensor with the dimension `dim` divided into `rows` equal rows."""
+    shape = tensor.shape
+    return tensor.reshape(*shape[:dim], rows, shape[dim] // rows, *shape[dim + 1 :])
 
 
 def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:

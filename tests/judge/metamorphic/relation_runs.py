@@ -48,10 +48,11 @@ class RelationRuns:
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
         """The Run of a spec."""
         if spec not in self._made:
+            replayed = "" if spec.replay is None else str(self.get(spec.replay).trace.path)
             folder = self._folder / f"run{len(self._made)}"
             write_manifest(folder / "trace", manifest_of(spec, "cpu"))
             program.record(
-                Assignment(spec=spec, trace=str(folder / "trace")),
+                Assignment(spec=spec, trace=str(folder / "trace"), replayed=replayed),
                 lambda ctx: self._train(ctx, **spec.keywords),
             )
             self._made[spec] = Run(Trace.open(folder / "trace"), {})

@@ -75,6 +75,8 @@ def trainsafe_fuzz(
                 f"@trainsafe_fuzz decorates a test function, not {shown(function)}"
             )
         example, takes = _example_of(function, source)
+        # A relation needs no reference, so it is judged on a single device too.
+        source.alone = bool(source.relations) and "reference_trace" not in takes
         test: Any = hypothesis.given(point=points_of(source))(example)
         if derandomize:
             test = hypothesis.seed(0)(test)

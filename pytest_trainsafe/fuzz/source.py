@@ -32,7 +32,8 @@ class PointSource:
     and `narrowed` says so.
     `examples` runs the Points; None outside of a test.  Once the first failure is explained,
     `settled` replaces drawn Points that fail for the same reason by the smallest one.
-    `relations` are asserted at each Point after the test.
+    `relations` are asserted at each Point after the test, and `alone` says that Points at which the
+    candidate is the reference are drawn too.
     """
 
     def __init__(self, declaration: Declaration, max_world_size: int) -> None:
@@ -40,6 +41,7 @@ class PointSource:
         self.max_world_size = max_world_size
         self.narrowed = False
         self.relations: tuple[Relation, ...] = ()
+        self.alone = False
         self.examples: Examples | None = None
         self.settled: Callable[[Point], Point] | None = None
         self.space = self._space(declaration, Settings(), no_rule)
@@ -62,7 +64,7 @@ class PointSource:
 
     def _space(self, declaration: Declaration, settings: Settings, rule: Rule) -> Space:
         most = min(self.max_world_size, settings.max_world_size)
-        return Space(declaration, replace(settings, max_world_size=most), rule)
+        return Space(declaration, replace(settings, max_world_size=most), rule, self.alone)
 
 
 def point_source(

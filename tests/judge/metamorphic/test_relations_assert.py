@@ -80,7 +80,7 @@ def test_ignored_modules_are_not_compared_and_counted(trained):
 
 
 def test_a_relation_that_the_program_does_not_offer_is_refused(trained):
-    with pytest.raises(ArgumentError, match="offers no relation .odrer.; did you mean .order."):
+    with pytest.raises(ArgumentError, match=r"offers no relation .odrer.; did you mean .order."):
         assert_same_by("odrer", trained)
 
 

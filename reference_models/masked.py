@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
+#: Axes that this program does not have, each with its value that changes nothing.
+ABSENT = {
+    **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), 1),
+    **dict.fromkeys(("zero", "sp", "compile"), 0),
+}
+
+
 def _only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    known = ("dp", "recompute", "microbatches", "dtype")
-    odd = next((axis for axis, value in point if axis not in known and value not in (1, 0)), None)
-    return None if odd is None else f"this program has no {odd}; its axes are {', '.join(known)}"
+    odd = next((axis for axis, off in ABSENT.items() if point.get(axis, off) != off), None)
+    if odd is None:
+        return None
+    return f"this program has no {odd}; its axes are dp, recompute, microbatches and dtype"
 
 
 @relations.hold(

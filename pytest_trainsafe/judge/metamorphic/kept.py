@@ -1,7 +1,8 @@
 """The file of relations that programs keep: found on healthy Runs, and asserted in later ones.
 
-A text file for review, with one line for each program and relation:
+A text file for review, with one line for each program and relation below its format:
 
+    # pytest-trainsafe relations, format 1
     package.module:train | order | holds | dp=2 microbatches=4; a single device
     package.module:train | split | does not hold | loss · loss · step 0 · micro-batch 0
 
@@ -20,7 +21,10 @@ from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError
 
+FORMAT = "# pytest-trainsafe relations, format 1"
+
 HEADER = (
+    f"{FORMAT}\n"
     "# Metamorphic relations that hold for programs, found on healthy Runs by\n"
     "# pytest --trainsafe-learn. Review changes; a line that does not hold is not asserted.\n"
 )
@@ -62,9 +66,15 @@ def read_kept(path: Path) -> list[Kept]:
             f"the file of relations {path} cannot be read ({why}); pytest --trainsafe-learn writes "
             "it, for tests whose marker has healthy=True"
         ) from error
+    lines = text.splitlines()
+    if lines and lines[0] != FORMAT:
+        raise ArgumentError(
+            f"{path} does not begin with {FORMAT!r}, but with {shown(lines[0])}: it is no file of "
+            "relations, or one of another version. Remove it and run pytest --trainsafe-learn"
+        )
     return [
         _parsed(path, number, line)
-        for number, line in enumerate(text.splitlines(), start=1)
+        for number, line in enumerate(lines, start=1)
         if line.strip() and not line.startswith("#")
     ]
 

@@ -11,7 +11,7 @@ from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_kept_relations, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
-from pytest_trainsafe.judge.metamorphic.kept import MAX_BYTES, Kept, add_found, read_kept
+from pytest_trainsafe.judge.metamorphic.kept import FORMAT, MAX_BYTES, Kept, add_found, read_kept
 from pytest_trainsafe.runs.traces import Traces
 
 PROGRAM = "relation_programs:train"
@@ -40,14 +40,14 @@ def test_what_holds_on_a_healthy_run_is_written_and_asserted_later(trained, tmp_
     assert_kept_relations(below(trained, tmp_path, learns=True), "kept.txt", candidates=given)
 
     lines = (tmp_path / "kept.txt").read_text().splitlines()
-    assert lines[2:5] == [
+    assert lines[3:6] == [
         f"{PROGRAM} | order | holds | a single device",
         f"{PROGRAM} | shift | holds | a single device",
         f"{PROGRAM} | split | holds | a single device",
     ]
-    assert lines[5].startswith(f"{PROGRAM} | wrong | does not hold | a single device: ")
+    assert lines[6].startswith(f"{PROGRAM} | wrong | does not hold | a single device: ")
     # The program does not recompute, so that relation was judged inconclusive, and left out.
-    assert len(lines) == 6
+    assert len(lines) == 7
 
     later = below(trained, tmp_path)
     assert_kept_relations(later, "kept.txt", candidates=given)
@@ -55,7 +55,7 @@ def test_what_holds_on_a_healthy_run_is_written_and_asserted_later(trained, tmp_
 
 
 def test_a_program_that_breaks_a_kept_relation_fails(tmp_path):
-    (tmp_path / "kept.txt").write_text(f"{PROGRAM} | order | holds | a single device\n")
+    (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | order | holds | a single device\n")
     noisy = fixture_of(relation_programs.train, tmp_path, {"noise": True})
 
     with pytest.raises(TrainsafeFailure, match=r"the same under the relation\s+order"):
@@ -79,21 +79,21 @@ def test_a_relation_that_did_not_hold_once_is_not_kept(tmp_path):
 
 
 def test_a_file_that_says_nothing_about_the_program_is_refused(trained, tmp_path):
-    (tmp_path / "kept.txt").write_text("# none\nother:train | order | holds | dp=2\n")
+    (tmp_path / "kept.txt").write_text(f"{FORMAT}\nother:train | order | holds | dp=2\n")
 
     with pytest.raises(ArgumentError, match="no relation that holds for relation_programs:train"):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
 def test_a_relation_that_nobody_knows_is_refused(trained, tmp_path):
-    (tmp_path / "kept.txt").write_text(f"{PROGRAM} | padding | holds | dp=2\n")
+    (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | padding | holds | dp=2\n")
 
     with pytest.raises(ArgumentError, match=r"keeps the relation 'padding'.*known are order, reco"):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
 def test_a_file_of_which_nothing_applies_at_the_point_is_refused(tmp_path):
-    (tmp_path / "kept.txt").write_text(f"{PROGRAM} | order | holds | dp=2\n")
+    (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | order | holds | dp=2\n")
     alone = fixture_of(relation_programs.train, tmp_path, {"microbatches": 1})
 
     with pytest.raises(RelationError, match="so nothing could fail: the relation order does not"):
@@ -110,9 +110,16 @@ def test_a_file_of_which_nothing_applies_at_the_point_is_refused(tmp_path):
     ],
 )
 def test_a_damaged_line_is_named(trained, tmp_path, text):
-    (tmp_path / "kept.txt").write_text(f"# header\n{text}\n")
+    (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{text}\n")
 
     with pytest.raises(ArgumentError, match=r"kept\.txt line 2 is damaged"):
+        assert_kept_relations(below(trained, tmp_path), "kept.txt")
+
+
+def test_a_file_of_another_format_is_refused(trained, tmp_path):
+    (tmp_path / "kept.txt").write_text("# pytest-trainsafe relations, format 2\n")
+
+    with pytest.raises(ArgumentError, match=r"kept\.txt does not begin with .* another version"):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 

@@ -8,6 +8,7 @@ Points and in every dtype; any verdict but a pass is a false alarm.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -54,11 +55,18 @@ def main() -> None:
     small = quick(__doc__)
     facts = machine()
     with session(SETTINGS) as opened:
-        faults = [fault_row(opened, fault) for fault in shared.FAULTS[: 3 if small else None]]
-        clean = [row for each in clean_cases(small) for row in clean_rows(opened, *each)]
+        planted = shared.FAULTS[: 3 if small else None]
+        faults = [noted(fault_row(opened, fault)) for fault in planted]
+        clean = [noted(row) for each in clean_cases(small) for row in clean_rows(opened, *each)]
     show_faults(faults)
     show_clean(clean)
     finish("metamorphic", facts, {"faults": faults, "clean": clean})
+
+
+def noted(row: dict[str, Any]) -> dict[str, Any]:
+    """Show that the benchmark goes on: a row takes seconds, and the tables come at the end."""
+    print(" | ".join(map(str, row.values())), file=sys.stderr, flush=True)
+    return row
 
 
 def fault_row(opened: Session, fault: shared.SharedFault) -> dict[str, Any]:

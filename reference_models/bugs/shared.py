@@ -1,7 +1,8 @@
 """Faults that a reference and a candidate share: `masked.train(..., fault=name)` plants one.
 
-A comparison of the two finds none of them.  An entry names the metamorphic relation that does, and
-the first tensor that differs under it.
+What a comparison of the two says depends on how micro-batches are divided: it passes with more than
+half of them.  An entry names the metamorphic relation that finds the fault, and the first tensor
+that differs under it.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def _experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
+def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
     """Ranks that share experts out see different tokens: those of dp and cp do."""
     ranks, ep = point.size("dp") * point.size("cp"), int(point.get("ep", 1))
     return f"ep={ep} does not divide dp*cp={ranks}" if ranks % ep else None
@@ -41,7 +41,7 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     return None
 
 
-def _balanced_over_micro_batches(setting: Setting) -> str | None:
+def balanced_over_micro_batches(setting: Setting) -> str | None:
     """Which experts are full or chosen too often is counted over a micro-batch."""
     if setting.arguments["balance"] or setting.arguments["capacity_factor"]:
         return "the balancing loss and the capacity are those of a micro-batch, whatever its size"
@@ -49,7 +49,7 @@ def _balanced_over_micro_batches(setting: Setting) -> str | None:
 
 
 @relations.hold(
-    relations.Split(unless=_balanced_over_micro_batches),
+    relations.Split(unless=balanced_over_micro_batches),
     relations.Order(),
     relations.Recompute("selective"),
 )
@@ -61,7 +61,7 @@ def _balanced_over_micro_batches(setting: Setting) -> str | None:
     divides("microbatches", "dp"),
     vocabulary_over_tp,
     sequence_in_chunks,
-    _experts_over_dp_and_cp,
+    experts_over_dp_and_cp,
     _whole_layers_at_hand,
     sizes_of(MoEConfig),
 )

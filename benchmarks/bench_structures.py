@@ -1,4 +1,4 @@
-"""Program fuzzing: random structures of `reference_models/mixed.py` at random Points.
+"""Program fuzzing: random structures of `reference_models/mixed` at random Points.
 
 Each is compared with its single-device reference in float64, where every logic bug shows.  The
 clean ones must all pass; then a bug is planted in each structure that can have it, and must be

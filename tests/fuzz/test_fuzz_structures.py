@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from pytest_trainsafe import Point, assert_trainsafe, trainsafe_fuzz
@@ -9,7 +11,7 @@ from pytest_trainsafe.reference_models import mixed
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.sweep.validity import invalid
 
-STRUCTURES = {
+STRUCTURES: dict[str, Any] = {
     "layers": [1, 2],
     "kv_heads": [1, 2, 4],
     "norm": ["rms", "layer"],

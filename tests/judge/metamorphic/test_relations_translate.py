@@ -27,7 +27,7 @@ def fine(microbatches: int = 4) -> list[Record]:
     records = []
     for index in range(microbatches):
         for kind in ("activation", "activation_grad"):
-            id = TensorId(0, index, kind, "fc1", "output")  # type: ignore[arg-type]
+            id = TensorId(0, index, kind, "fc1", "output")
             value = draw(f"{kind} {index}", (ROWS, WIDTH))
             records.append(Record(id, value, (Shard(1, "tp"),)))
         places = TensorId(0, index, "activation_grad", "places", "output")

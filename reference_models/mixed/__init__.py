@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.reference_models.config import MIXTURES, VOCABULARY, MixedConfig
 from pytest_trainsafe.reference_models.moe import (
     balanced_over_micro_batches,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 #: Axes that this program does not have, each with its value that changes nothing.
-ABSENT: dict[str, tuple[object, ...]] = {
+ABSENT: dict[str, tuple[AxisValue, ...]] = {
     **dict.fromkeys(("pp", "vpp"), (1,)),
     "zero": (0,),
     "compile": (False,),
@@ -106,7 +106,7 @@ def train(
     ("embedding", "norms" or "attention"; "nothing"), and with `unused` there is a layer that is
     never called.  The other arguments are those of `moe.train`.
     """
-    from pytest_trainsafe.reference_models.parallel.apply_mixed import parallel_mixed
+    from pytest_trainsafe.reference_models.mixed.apply import parallel_mixed
     from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts
     from pytest_trainsafe.reference_models.parallel.techniques import microbatches_of
     from pytest_trainsafe.reference_models.training.annotations import activation_annotations

@@ -73,7 +73,7 @@ def train(
     coefficient of the squared normaliser of the softmax, a mean over tokens too.  With `fp8` the
     MLP computes in FP8.  `fault` plants one of `bugs.shared.NAMES`.
     """
-    from pytest_trainsafe.reference_models.training.masked import Recipe, train_masked
+    from pytest_trainsafe.reference_models.masked.training import Recipe, train_masked
 
     if fault:
         shared.find(fault)

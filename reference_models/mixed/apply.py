@@ -8,7 +8,7 @@ from torch import nn
 
 from pytest_trainsafe.reference_models.blocks.moe_layer import MoELayer
 from pytest_trainsafe.reference_models.config import MixedConfig
-from pytest_trainsafe.reference_models.networks.mixed import Mixed
+from pytest_trainsafe.reference_models.mixed.network import Mixed
 from pytest_trainsafe.reference_models.parallel.apply import apply_axes, check_sizes, layers_of
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.experts.apply_moe import apply_to_experts

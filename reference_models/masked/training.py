@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.record.per_example.keys import per_example_keys
 from pytest_trainsafe.reference_models.datasets import text
-from pytest_trainsafe.reference_models.networks.masked import Masked
+from pytest_trainsafe.reference_models.masked.network import Masked
 from pytest_trainsafe.reference_models.plain import fp8
 
 if TYPE_CHECKING:

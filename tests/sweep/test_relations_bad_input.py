@@ -139,3 +139,15 @@ def test_a_program_declares_relations_and_no_name_twice():
         relations.hold()
     with pytest.raises(ArgumentError, match="two relations with the name 'order'"):
         relations.hold(relations.Order(), relations.Order([1, 0]))
+
+
+def test_a_relation_without_a_name_is_refused():
+    class Nameless(relations.Relation):
+        what = "nothing"
+        suspects = "nothing"
+
+        def change(self, setting):
+            return relations.Change()
+
+    with pytest.raises(ArgumentTypeError, match="Nameless has no `name`"):
+        relations.hold(Nameless())

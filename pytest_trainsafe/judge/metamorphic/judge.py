@@ -141,6 +141,7 @@ class _Pair:
             role,  # type: ignore[arg-type]
             traces.runs,
             "full",
+            repeat=traces.repeat,
             owner=traces,
             vary=vary,  # type: ignore[arg-type]
         )

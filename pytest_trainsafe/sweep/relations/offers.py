@@ -28,7 +28,7 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
             "hold takes relations, such as @hold(relations.Split(), relations.Order()), not "
             f"{shown(odd) if given else 'nothing'}"
         )
-    names = [relation.name for relation in relations]
+    names = [_complete(relation).name for relation in relations]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ArgumentError(
@@ -59,7 +59,7 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
     not offer; `caller` is the function that was given it.
     """
     if isinstance(given, Relation):
-        return given
+        return _complete(given)
     offered = {relation.name: relation for relation in program.traits.relations}
     if not isinstance(given, str):
         raise ArgumentTypeError(
@@ -74,3 +74,14 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
             "@relations.hold(...), or give one as an object, such as relations.Order()"
         )
     return offered[given]
+
+
+def _complete(relation: Relation) -> Relation:
+    """The relation; raises ArgumentTypeError if its class lacks what a relation has."""
+    for name in ("name", "what", "suspects"):
+        if not isinstance(getattr(relation, name, None), str):
+            raise ArgumentTypeError(
+                f"{type(relation).__name__} has no `{name}`; the class of a relation has the texts "
+                "name, what and suspects (see relations.Relation)"
+            )
+    return relation

@@ -8,6 +8,7 @@ from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_same_by, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
+from pytest_trainsafe.fuzz.flaky import repeated
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,13 @@ def test_draws_that_depend_on_the_order_are_noted(tmp_path):
 
     with pytest.raises(TrainsafeFailure, match="the steps draw from torch's default generators"):
         assert_same_by("order", trained)
+
+
+def test_repeated_runs_are_made_anew(trained):
+    assert_same_by("order", repeated(trained))
+
+    asked = [spec for spec in trained.runs.specs if spec.repeat == 1]
+    assert {bool(spec.order) for spec in asked} == {False, True}
 
 
 def test_ignored_modules_are_not_compared_and_counted(trained):

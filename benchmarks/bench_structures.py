@@ -81,7 +81,8 @@ def drawn(draws: random.Random, count: int) -> Iterator[tuple[dict[str, object],
     while found < count:
         structure = {name: draws.choice(values) for name, values in STRUCTURE.items()}
         axes = {name: draws.choice(values) for name, values in AXES.items()}
-        point = Point.of({name: size for name, size in axes.items() if size not in (1, False)})
+        # sp is a bool, and True equals 1.
+        point = Point.of({n: size for n, size in axes.items() if size is True or size > 1})
         one = case("mixed", point, SETTINGS, structure)
         arguments = one.program.complete(structure)
         if point.world_size > 1 and not invalid(point, arguments, one.program.rules, 4):

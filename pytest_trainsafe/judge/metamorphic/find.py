@@ -55,8 +55,9 @@ def assert_or_find(
 
 def find(traces: Traces, tried: Iterable[Relation]) -> list[Kept]:
     """What is found of each relation at one Point; those that do not apply are left out."""
-    program = traces.case.program.path
-    point = traces.case.point if traces.role == "candidate" else traces.case.reference_point
+    case = traces.case
+    program = case.program.path
+    point = case.point.without("dtype") if traces.role == "candidate" else case.reference_point
     found = []
     for relation in tried:
         try:

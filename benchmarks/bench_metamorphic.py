@@ -48,6 +48,8 @@ CLEAN: tuple[tuple[str, Mapping[str, object], tuple[Mapping[str, int], ...]], ..
     ("lstm", {"hidden": 8, "seq_len": 8}, ({"dp": 2},)),
     ("cnn", {"channels": 4, "size": 8}, ({"dp": 2},)),
     ("masked", {"microbatches": 4}, ({"dp": 2},)),
+    ("masked", {"microbatches": 4, "fp8": True}, ({"dp": 2},)),
+    ("mixed", {"microbatches": 4}, ({"dp": 2}, {"tp": 2, "dp": 2})),
 )
 
 

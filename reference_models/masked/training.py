@@ -101,6 +101,8 @@ def train_masked(ctx: Context, recipe: Recipe) -> None:
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad, group=ctx.group("dp"))
             _update(model, optimizer, recipe)
+            if recipe.fp8 and ctx.point.size("dp") > 1:
+                _share_largest(model, ctx.group("dp"))
             fp8.finish_step(model)
 
 
@@ -178,7 +180,21 @@ def _follow_last(linear: nn.Module) -> None:
 class _OfLast(fp8.Rounding):
     """Scales that follow the last micro-batch of a step."""
 
-    def finish_step(self) -> None:
-        """Take the last value of the step into account."""
+    def __call__(self, tensor: Tensor) -> Tensor:
+        """The values of a tensor after rounding; only its own largest value is remembered."""
+        rounded = fp8.Rounding.__call__(self, tensor)
         self.of_step = self.of_step[-1:]
-        fp8.Rounding.finish_step(self)
+        return rounded
+
+
+def _share_largest(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Let the FP8 scales of all ranks follow the largest value of any."""
+    for module in model.modules():
+        layer = module.forward
+        if not isinstance(layer, fp8.PlainFp8):
+            continue
+        for rounding in (layer.of_input, layer.of_weight, layer.of_gradient):
+            if rounding.of_step:
+                largest = torch.stack(rounding.of_step).max()
+                dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+                rounding.of_step = [largest]

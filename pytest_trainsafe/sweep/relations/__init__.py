@@ -5,7 +5,8 @@ built_in   the relations of this package
 views      how tensors of one Run are put in the terms of the other
 offers     which relations a program offers
 
-Imported as `from pytest_trainsafe import relations`.  Imports no torch.
+Imported as `from pytest_trainsafe import relations`.  Imports no torch and no
+msgspec: programs import it when tests are collected.
 """
 
 from pytest_trainsafe.sweep.relations.built_in import (

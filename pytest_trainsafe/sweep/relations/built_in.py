@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
-from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
 from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
 from pytest_trainsafe.sweep.relations.views import Cropped, Folded, LossOf, Merged, Scaled
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.core.finding import Pattern
 
 
 @dataclass(frozen=True)
@@ -282,6 +284,8 @@ class LossScale(Relation):
     def explain(self, pattern: Pattern) -> Pattern:
         if pattern.name != "scaled":
             return pattern
+        from pytest_trainsafe.core.finding import Pattern  # imports msgspec
+
         text = pattern.text.partition(", which is ")[0]
         cause = "the loss scale is still in it, or was divided out twice"
         return Pattern(pattern.name, text, cause=cause)

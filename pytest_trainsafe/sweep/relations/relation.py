@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 
 if TYPE_CHECKING:
     import torch
 
+    from pytest_trainsafe.core.finding import Pattern
+    from pytest_trainsafe.core.tensor_id import TensorId
     from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Makes a tensor from its parts, which are float64 (or integers) on the CPU.

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from msgspec import structs
-
-from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, View
 
 if TYPE_CHECKING:
     import torch
 
+    from pytest_trainsafe.core.tensor_id import TensorId
     from pytest_trainsafe.trace.schema import TensorEvent
 
 #: How the losses of several micro-batches make the loss of all; "none" leaves them out.
@@ -41,6 +39,8 @@ class Merged(View):
             return id
         if id.kind == "buffer":
             return None
+        from msgspec import structs  # programs import this module when tests are collected
+
         return structs.replace(id, microbatch=id.microbatch // self.count)
 
     def combine(

@@ -9,7 +9,7 @@ import pytest
 
 import pytest_trainsafe.fuzz.examples as fuzz_examples
 from pytest_trainsafe import FuzzFailure, Point, TrainsafeFailure, trainsafe_fuzz
-from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -21,6 +21,7 @@ from pytest_trainsafe.fuzz.source import point_source
 from pytest_trainsafe.reference_models import masked
 from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.search.space import no_rule
+from pytest_trainsafe.sweep.signature import FUZZING
 
 SMALL = {"hidden": 8, "vocabulary": 16, "steps": 1}
 
@@ -99,3 +100,21 @@ def test_relations_that_are_not_offered_are_refused_when_the_test_is_made():
         trainsafe_fuzz(masked.train, dp=..., relations=["sort"])
     with pytest.raises(ArgumentTypeError, match="takes a list of relations"):
         trainsafe_fuzz(masked.train, dp=..., relations="order")
+
+
+def test_single_devices_are_drawn_only_where_no_reference_is_compared():
+    def alone(candidate_trace):
+        pass
+
+    def compared(candidate_trace, reference_trace):
+        pass
+
+    def drawn(test, **words):
+        made = trainsafe_fuzz(masked.train, dp=[1, 2], **words)(test)
+        source = getattr(made, FUZZING).args[0]
+        source.begin(Settings(), no_rule)
+        return [*source.space.bases]
+
+    assert drawn(alone, relations=["order"]) == [(1,), (2,)]
+    assert drawn(compared, relations=["order"]) == [(2,)]
+    assert drawn(alone) == [(2,)]

@@ -46,12 +46,14 @@ class Space:
     """The Points of a declaration's axes that are valid under `settings` and the project's `rule`.
 
     `axes` has the values of each axis, the cheapest first: it is the order in which examples are
-    shrunk.  Points at which the candidate is the reference itself are not in the space.
+    shrunk.  Points at which the candidate is the reference itself are not in the space, unless
+    `alone` is set: relations are judged there too.
     """
 
     declaration: Declaration
     settings: Settings
     rule: Rule = no_rule
+    alone: bool = False
     axes: AxisValues = field(init=False)
     _cells: dict[Point, Cell] = field(init=False, default_factory=dict)
 
@@ -89,7 +91,7 @@ class Space:
         if cell is None:
             rules = (*self.declaration.program.rules, self.rule)
             cell = cell_of(self.declaration, point, self.settings, rules)
-            if cell.invalid is None and self._is_reference(cell):
+            if cell.invalid is None and not self.alone and self._is_reference(cell):
                 cell = replace(cell, invalid=IS_REFERENCE)
             self._cells[point] = cell
         return cell

@@ -12,6 +12,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
 from pytest_trainsafe.record.observe.meta import TIME, checked
 from pytest_trainsafe.record.observe.observer import Observer
+from pytest_trainsafe.record.observe.names import library_of
 from pytest_trainsafe.record.observe.operators import Operators
 from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
 from pytest_trainsafe.record.observe.patching.libraries import named
@@ -38,7 +39,7 @@ class Observation:
     ) -> None:
         self._selection = Selection(apis)
         self._patches = Patches()
-        libraries = {"torch", *(name.partition(".")[0] for name in apis or ())}
+        libraries = {"torch", *(library_of(name) for name in apis or ())}
         self.observer = Observer(
             self._selection,
             Wanted(variables),

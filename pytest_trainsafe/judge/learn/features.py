@@ -32,6 +32,8 @@ _MODES = {
     *("class", "self.training", "arg.training", "distributed", "first_step", "in_step"),
     "self.has_gradients",
 }
+#: Fields that say where in a run a call is.
+PLACES = frozenset({"distributed", "first_step", "in_step"})
 #: Fields that say what tensors a call was given.
 TYPES = (".dtype", ".requires_grad")
 

@@ -81,7 +81,7 @@ class Observer:
         self._types: weakref.WeakSet[type] = weakref.WeakSet()
         self.meta = Meta(fixed)
         self.steps = steps
-        objects = Objects()
+        objects = self._objects = Objects()
         self.describer = Describer(
             objects,
             lambda module: self.variables.name_of(module),
@@ -218,7 +218,10 @@ class Observer:
             args = args[1:]
         put = self.describer.put
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
+        communicates = frame.api.startswith("torch.distributed.")
         for place, value in given.items():
+            if communicates:
+                self._objects.unsettle(value)
             put(place, value, values)
         self.describer.put_together(given, values)
         return call

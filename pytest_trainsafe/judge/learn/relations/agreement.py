@@ -171,18 +171,13 @@ def _counted(
                 last.append(dict(zip(steps.tolist(), rows.tolist(), strict=True)))
                 found, counts = np.unique(steps, return_counts=True)
                 count.append(dict(zip(found.tolist(), counts.tolist(), strict=True)))
-            # The rank that called it more often has the call that the other lacks.
             for at, frame in enumerate(pair):
                 mine, its = count[at], count[1 - at]
-                chosen = [
-                    step
-                    for step in sorted(mine)
-                    if mine[step] > its.get(step, 0) or (at == 0 and mine[step] == its.get(step))
-                ]
+                chosen = [step for step in sorted(mine) if at == 0 or step not in its]
                 if chosen:
                     rows = np.array([last[at][step] for step in chosen], np.int64)
                     codes = np.zeros(len(rows), np.int64)
-                    equal = np.array([mine[step] == its.get(step, 0) for step in chosen], bool)
+                    equal = np.array([mine[step] == its.get(step) for step in chosen], bool)
                     yield api, Records(rows, codes, features, frame=frame), equal
 
 

@@ -31,7 +31,7 @@ from pytest_trainsafe.trace.observed.table import value_at
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
 
 #: APIs that give an object its first values.
-_INITIAL = re.compile(r"(^|[._])init(ialize)?_")
+_INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
 
 #: Arguments that say whether a call is one of training.
 _MODES = ("arg.training", "arg.dropout_p")
@@ -122,6 +122,10 @@ class Argument(RelationBase):
             return OWN
         # A layer that is switched off in one phase is so in every program.
         return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
+
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """Counts agree in every context."""
+        return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""

@@ -95,6 +95,13 @@ class Output(RelationBase):
             return -4
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """What an API copies, counts and limits, it does in every context; a layer may not."""
+        if is_architecture(claim.text("api")):
+            return False
+        name = claim["property"]
+        return claim["form"] in ("equal", "at_most") and name not in ("dtype", "device", "norm")
+
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
         return Needs(frozenset({claim.text("api")}))

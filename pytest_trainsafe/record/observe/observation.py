@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -186,9 +187,12 @@ class Observation:
 
 def _is_of(target: Target, api: str) -> bool:
     """Whether an API that was asked for is this target, or has it below it."""
-    if target.api == api or target.api.startswith(f"{api}."):
-        return True
-    return Selection((api,)).may_take(target.owner, target.method, target.api)
+    return _selection_of(api).may_take(target.owner, target.method, target.api)
+
+
+@functools.lru_cache(maxsize=1024)
+def _selection_of(api: str) -> Selection:
+    return Selection((api,))
 
 
 @contextlib.contextmanager

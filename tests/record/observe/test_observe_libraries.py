@@ -44,7 +44,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def test_a_method_that_a_subclass_replaces_is_recorded_by_the_librarys_name(library: Any) -> None:
-    class Own(library.Saver):  # type: ignore[misc, name-defined]
+    class Own(library.Saver):
         def chosen(self, names: list[str]) -> list[str]:
             return list(super().chosen(names))[:1]
 
@@ -73,7 +73,7 @@ def test_a_module_that_is_imported_later_is_observed(library: Any) -> None:
 
 
 def test_a_program_in_the_package_of_the_library_is_not_part_of_it(library: Any) -> None:
-    class Own(library.Saver):  # type: ignore[misc, name-defined]
+    class Own(library.Saver):
         pass
 
     Own.__module__ = "seen_library_user.program"

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES
-from pytest_trainsafe.core.point import TRIVIAL, AxisValue, Point
+from pytest_trainsafe.core.point import NO_RECOMPUTE, TRIVIAL, AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.marker import Declaration
@@ -285,6 +285,8 @@ def _trivial(point: Point) -> Point:
     """A Point without its dtype and the axes that have their trivial value."""
     ones = {*point.mesh.names, "vpp", "ep"}
     off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
+    if point.get("recompute", False) in NO_RECOMPUTE:
+        off.append("recompute")
     return point.without("dtype", *off)
 
 

@@ -12,6 +12,7 @@ has it too and is valid only while those files are unchanged.
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.machinery
@@ -27,6 +28,7 @@ from pytest_trainsafe.core.code_files import is_project, is_standard
 from pytest_trainsafe.core.untrusted import open_file
 
 _PARSING = threading.Lock()
+_TRIES = 20
 
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
@@ -211,10 +213,11 @@ def _parse(source: bytes) -> ast.AST:
     recursion depth, which raises SystemError (python/cpython#106905).
     """
     with _PARSING:
-        try:
-            return ast.parse(source)
-        except SystemError:  # other code, which does not take the lock, parsed meanwhile
-            return ast.parse(source)
+        for _ in range(_TRIES):
+            # SystemError: other code, which does not take the lock, parsed meanwhile.
+            with contextlib.suppress(SystemError):
+                return ast.parse(source)
+        return ast.parse(source)
 
 
 def _of_tree(tree: ast.AST) -> Iterator[_Import]:

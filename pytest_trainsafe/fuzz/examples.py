@@ -247,10 +247,13 @@ class Examples:
         case, why, cause = self._quick(point), "", ""
         with self._traces(case) as traces:
             candidate = traces.get("candidate_trace")
-            second = {**traces, "candidate_trace": repeated(candidate)} if candidate else traces
-            again = self._tested(case, test, second)
-            if again.kind != outcome.kind:
-                ends = "passes" if again.error is None else "fails in another way"
+            compared = isinstance(outcome.error, TrainsafeFailure)
+            # What ended before a comparison may have been the reference.
+            again = ("candidate_trace",) if compared else tuple(traces)
+            second = {name: repeated(t) if name in again else t for name, t in traces.items()}
+            ended = self._tested(case, test, second)
+            if ended.kind != outcome.kind:
+                ends = "passes" if ended.error is None else "fails in another way"
                 why = f"run again with the same values, the test {ends}"
             elif candidate and isinstance(outcome.error, TrainsafeFailure):
                 why = difference_text(candidate, outcome.error.findings)

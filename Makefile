@@ -18,7 +18,7 @@ QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests
 	tests/judge tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-slow test-oldest test-newest test-numerics test-third-party lint types bench \
-	mutants nightly gpu clean
+	mutants nightly fuzz gpu clean
 
 setup: $(VENV)/.installed
 
@@ -122,6 +122,10 @@ SEED ?= 0
 MINUTES ?= 60
 nightly: setup
 	$(BIN)/python benchmarks/bench_random.py --seed $(SEED) --minutes $(MINUTES) --count 100000 --jobs 2
+
+# Fuzz tests of the same programs and of random structures: each failure is a false alarm.
+fuzz: setup
+	$(BIN)/python benchmarks/bench_fuzz_clean.py --seeds $(SEED) --minutes $(MINUTES) --examples 1000
 
 # On a machine with GPUs: the Points that it has enough of them for.
 gpu: setup

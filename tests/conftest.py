@@ -8,9 +8,12 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from pytest_trainsafe.fixtures.core import get_session
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -90,6 +93,21 @@ def without_hypothesis(pytester, monkeypatch):
     After `pytester`, which clears the variable for its own sake.
     """
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
+@pytest.fixture
+def shared_fork_server(request, monkeypatch):
+    """Have inner runs fork their ranks from the fork server of this run, which has started once.
+
+    For tests whose claim is not about the server.
+    """
+    session = get_session(request)
+    address = getattr(session.launchers.of(script=False, stop=session.stop), "address", "")
+    if address:
+        inner = Path(__file__).parent / "inner"
+        monkeypatch.setenv("PYTHONPATH", str(inner), prepend=os.pathsep)
+        monkeypatch.setenv("PYTEST_PLUGINS", "shared_fork_server")
+        monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)
 
 
 @pytest.fixture

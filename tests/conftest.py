@@ -4,6 +4,7 @@ Before torch is imported: tensors of tests are small, workers are as many as cor
 wait for each other made a training of a second one of a minute.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -53,6 +54,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if STARTS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("processes")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off the modules and the items, which live as long as the process.
+
+    They are half a million objects, and inner runs of pytest collect garbage when they end.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
@@ -105,6 +115,7 @@ def shared_fork_server(request, monkeypatch):
     address = getattr(session.launchers.of(script=False, stop=session.stop), "address", "")
     if address:
         inner = Path(__file__).parent / "inner"
+        monkeypatch.syspath_prepend(inner)
         monkeypatch.setenv("PYTHONPATH", str(inner), prepend=os.pathsep)
         monkeypatch.setenv("PYTEST_PLUGINS", "shared_fork_server")
         monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)

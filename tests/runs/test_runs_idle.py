@@ -55,7 +55,7 @@ def test_exactly_the_tests_that_look_at_nothing_are_warned_of(
     pytester, without_hypothesis, shared_fork_server
 ):
     """In a process of its own: warnings here are errors."""
-    expected = {name: "PASSED" for name in IDLE} | {name: word for name, (_, word) in OTHERS.items()}
+    expected = dict.fromkeys(IDLE, "PASSED") | {name: word for name, (_, word) in OTHERS.items()}
     sources = IDLE | {name: source for name, (source, _) in OTHERS.items()}
     tests = [source.replace("test_it", f"test_{name}") for name, source in sources.items()]
     pytester.makepyfile(program=PROGRAM)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_fork_server")
+
 PROGRAM = """
 import torch
 from torch import nn

@@ -23,8 +23,6 @@ import hypothesis
 import pytest
 from _measure import finish, machine, show
 
-from pytest_trainsafe.reference_models.composed import STRUCTURES
-
 #: Axes of all programs, and sizes that divide by some of them.
 COMMON: dict[str, Any] = {
     **dict.fromkeys(("tp", "cp", "dp", "sp"), ...),
@@ -72,15 +70,6 @@ AXES: dict[str, dict[str, Any]] = {
         "experts": [4, 2, 6, 1],
         "top_k": [1, 2],
     },
-    "composed": {
-        **COMMON,
-        **STRUCTURES,
-        "ep": ...,
-        "recompute": ["none", "selective"],
-        "heads": [4, 2],
-        "hidden": [16, 24],
-        "ffn": [8, 12],
-    },
 }
 
 #: Arguments that are fractions, which no axis has: those of odd seeds.
@@ -88,7 +77,6 @@ ODD: dict[str, dict[str, object]] = {
     "gpt": {"clip": 0.5},
     "llama": {"clip": 0.5},
     "moe": {"clip": 0.5, "capacity_factor": 0.5},
-    "composed": {"clip": 0.5, "capacity_factor": 0.5},
 }
 
 TEST = """

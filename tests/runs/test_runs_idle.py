@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 HEADER = """
 import pytest
 from program import train

@@ -23,6 +23,7 @@ from typing import Any
 import hypothesis
 import pytest
 from _measure import finish, machine, show
+from _recorder import Recorder
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.fuzz.failure import FuzzFailure
@@ -85,16 +86,6 @@ class Found:
     @property
     def right(self) -> bool:
         return self.failure is not None and self.axes == self.true_axes
-
-
-class Recorder:
-    """Keeps the exception of the test, as a pytest plugin."""
-
-    error: BaseException | None = None
-
-    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
-        if call.excinfo is not None:
-            self.error = call.excinfo.value
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import hypothesis
 import pytest
 from _measure import finish, machine, show
+from _recorder import Recorder
 
 #: Axes of all programs, and sizes that divide by some of them.
 COMMON: dict[str, Any] = {
@@ -104,16 +105,6 @@ def test_fuzz(candidate_trace, reference_trace, point):
         with open({rows!r}, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\\n")
 """
-
-
-class Recorder:
-    """Keeps the exception of the test, as a pytest plugin."""
-
-    error: BaseException | None = None
-
-    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
-        if call.excinfo is not None:
-            self.error = call.excinfo.value
 
 
 def main() -> None:

@@ -20,9 +20,10 @@ from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
-from pytest_trainsafe.judge.metamorphic.varied import VariedTraces
+from pytest_trainsafe.judge.metamorphic.varied import VariedTraces, Vary
 from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.specs import Role
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
 from pytest_trainsafe.trace.reader import Trace
@@ -91,7 +92,7 @@ class _Pair:
     def __init__(self, traces: Traces, relation: Relation) -> None:
         self.traces, self.relation = traces, relation
         # All copies of one fixture share its Runs; those of a sketch are recorded again in full.
-        self.base = self._varied("reference", _watching, traces)
+        self.base = self._varied("reference", _watching)
         self.setting = setting_of(traces, self._first(self.base))
         why = None if relation.unless is None else relation.unless(self.setting)
         if why is not None:
@@ -125,7 +126,7 @@ class _Pair:
                     )
         case = replace(case, settings=settings)
         base = replace(self.base, case=case)
-        other = self._varied("candidate", self._change, self.traces)
+        other = self._varied("candidate", self._change)
         other = replace(other, case=case)
         for mine, theirs, view in ((base, other, self.views[0]), (other, base, self.views[1])):
             _show(mine, theirs, view, self.relation)
@@ -134,16 +135,16 @@ class _Pair:
     def _change(self, spec: RunSpec) -> RunSpec:
         return changed(self.traces, spec, self.change, self.relation)
 
-    def _varied(self, role: str, vary: object, traces: Traces) -> VariedTraces:
-        assert role in ("reference", "candidate")
+    def _varied(self, role: Role, vary: Vary) -> VariedTraces:
+        traces = self.traces
         return VariedTraces(
             traces.case,
-            role,  # type: ignore[arg-type]
+            role,
             traces.runs,
             "full",
             repeat=traces.repeat,
             owner=traces,
-            vary=vary,  # type: ignore[arg-type]
+            vary=vary,
         )
 
     def _first(self, base: VariedTraces) -> Trace:

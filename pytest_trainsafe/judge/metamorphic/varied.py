@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.runs.asked import Run
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.run_spec import Rewrite, RunSpec
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 #: From the RunSpec of the test's Run to that of the Run to make.
 Vary = Callable[[RunSpec], RunSpec]
@@ -49,22 +46,6 @@ class VariedTraces(Traces):
     def perturbed(self, dtype: str, sample: int = 0) -> Trace:
         """The same with noise of the size of rounding errors."""
         return self._view(Traces.perturbed(self, dtype, sample), dtype)
-
-    def rewritten(
-        self,
-        dtype: str,
-        rewrite: tuple[tuple[str, Rewrite], ...],
-        *,
-        noise: bool = False,
-        point: Point | None = None,
-    ) -> Future[Run]:
-        """Only called for relations without views, whose Runs have the same tensors."""
-        return Traces.rewritten(self, dtype, rewrite, noise=noise, point=point)
-
-    def specs(self) -> set[RunSpec]:
-        """The Runs at every rung, and all others that the test requested."""
-        rungs: Iterable[str] = self.case.rungs
-        return {self.spec(dtype) for dtype in rungs} | self.runs.specs
 
     def _view(self, trace: Trace, dtype: str) -> Trace:
         key = trace.serial, dtype

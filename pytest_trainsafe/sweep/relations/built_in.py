@@ -202,10 +202,10 @@ class Padding(Relation):
         _require_positive("Padding", "entries", self.entries)
 
     def change(self, setting: Setting) -> Change:
-        return Change({self.argument: _added(setting, self.argument) + self.entries})
+        return Change({self.argument: setting.number(self.argument, least=0) + self.entries})
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
-        length = setting.number(self.length) + _added(setting, self.argument)
+        length = setting.number(self.length) + setting.number(self.argument, least=0)
         return None, Cropped(length, length + self.entries, self.outermost)
 
 
@@ -234,10 +234,10 @@ class Vocabulary(Relation):
         _require_positive("Vocabulary", "ids", self.ids)
 
     def change(self, setting: Setting) -> Change:
-        return Change({self.argument: _added(setting, self.argument) + self.ids})
+        return Change({self.argument: setting.number(self.argument, least=0) + self.ids})
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
-        size = setting.number(self.size) + _added(setting, self.argument)
+        size = setting.number(self.size) + setting.number(self.argument, least=0)
         return None, Cropped(size, size + self.ids)
 
 
@@ -317,17 +317,6 @@ class Repeat(Relation):
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
         return None, Folded(self.times)
-
-
-def _added(setting: Setting, argument: str) -> int:
-    """The number of entries that an argument adds already."""
-    found = setting.value(argument)
-    if type(found) is not int or found < 0:
-        raise RelationError(
-            f"{setting.program} has {argument}={shown(found)}; the relation needs an integer of at "
-            "least 0 there"
-        )
-    return found
 
 
 def _require_positive(relation: str, name: str, given: object, least: int = 1) -> None:

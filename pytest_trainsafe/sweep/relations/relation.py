@@ -57,13 +57,13 @@ class Setting:
             )
         return self.arguments[name]
 
-    def number(self, name: str) -> int:
-        """The value of an axis or an argument that is a positive integer."""
+    def number(self, name: str, least: int = 1) -> int:
+        """The value of an axis or an argument that is an integer of at least `least`."""
         found = self.value(name)
-        if type(found) is not int or found < 1:
+        if type(found) is not int or found < least:
             raise RelationError(
                 f"{self.program} has {name}={shown(found)}; the relation needs an integer of at "
-                "least 1 there"
+                f"least {least} there"
             )
         return found
 

@@ -1,7 +1,7 @@
 """The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
 
 It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
-counterparts at a time, and the bounded caches of `values` and `yardstick`.  Called by the ladder.
+counterparts at a time, and the bounded caches of `values` and `tolerances`.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import gradients_behind
 from pytest_trainsafe.judge.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     Mark,
 )
 from pytest_trainsafe.trace.local_key_paths import is_local
@@ -170,7 +170,7 @@ class _Judge(Parameters):
         elif id.kind in ("param", "master_param"):
             passed = self.parameter(order, id, merged, reference)
         else:
-            mark = self.yardstick.mark(id, self.factor(id), reference)
+            mark = self.tolerances.mark(id, self.factor(id), reference)
             passed = self.judge(order, id, merged, reference, mark)
         pattern = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
@@ -216,7 +216,7 @@ class _Judge(Parameters):
             self.add(order, finding)
         if merged.tensor is None or any(f.check in _NOT_WHOLE for f in merged.findings):
             return
-        others = [values.tensor(scores) for values in self.yardstick.measures]
+        others = [values.tensor(scores) for values in self.tolerances.measures]
         found = judge_decision(
             merged.tensor, expected, by, [o for o in others if o is not None], self.rung.dtype
         )
@@ -292,7 +292,7 @@ class _Judge(Parameters):
         merged = self.buffers.merged(id, owed, due.shape if reference is None else reference.shape)
         if reference is None or merged is None or merged.tensor is None:
             return
-        mark = self.yardstick.mark(id, self.factor(id), reference)
+        mark = self.tolerances.mark(id, self.factor(id), reference)
         allowed = mark.allowed if mark.finite else None
         numbers = merged.tensor.numpy(), reference.numpy()
         judged = judge_allowed(*numbers, allowed, mark.size, self.rung.dtype)
@@ -321,9 +321,9 @@ class _Judge(Parameters):
     def pass_unseen(self, id: TensorId) -> bool:
         """Pass an equal tensor without loading it; False if it must be loaded."""
         if id.kind not in ("param", "master_param"):
-            return self.pass_equal(id, self.yardstick.mark(id, self.factor(id)))
+            return self.pass_equal(id, self.tolerances.mark(id, self.factor(id)))
         if id.step == INITIAL:
-            return self.pass_equal(id, self.yardstick.mark_exact(id), measured=False)
+            return self.pass_equal(id, self.tolerances.mark_exact(id), measured=False)
         both = ends(self.reference.trace, id)
         if (id.kind == "param" and self.has_master(id)) or both is None:
             return False
@@ -333,7 +333,7 @@ class _Judge(Parameters):
         if undetermined is not None and bool(undetermined.mask.all()):
             return False
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined)
+        mark = self.tolerances.mark_update(id, self.factor(judged_as), undetermined)
         if mark is None or not self.pass_equal(judged_as, mark):
             return False
         self.result.moved += mark.moves

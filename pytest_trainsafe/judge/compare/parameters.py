@@ -13,7 +13,7 @@ from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judge.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judge.compare.sketch.screening import Screening
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     Undetermined,
     without,
 )
@@ -30,7 +30,7 @@ class Parameters(Screening):
         """Judge a parameter's initial value or its update.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_number(reference) or merged.tensor.shape != reference.shape:
-            return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
+            return self.judge(order, id, merged, reference, self.tolerances.mark_exact(id))
         if id.step == INITIAL:
             return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
@@ -114,7 +114,7 @@ class Parameters(Screening):
             candidate = without(candidate, undetermined)
             expected = without(expected, undetermined)
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
+        mark = self.tolerances.mark_update(id, self.factor(judged_as), undetermined, expected)
         return self.judge(order, judged_as, Merged(candidate), expected, mark)
 
     def note_flipped(

@@ -21,10 +21,10 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     Mark,
+    ReferenceTolerances,
     Undetermined,
-    Yardstick,
 )
 from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -40,13 +40,13 @@ class Results:
         self.rung = rung
         self.loosen = loosen
         self.result = Comparison(rung.dtype)
-        self.yardstick = Yardstick(rung)
+        self.tolerances = ReferenceTolerances(rung)
         self.failed_step: int | None = None
         self.undetermined: dict[str, Undetermined] = {}
         self.counted: set[TensorId] = set()
-        self.reference = self.yardstick.reference
+        self.reference = self.tolerances.reference
         self.candidate = Values(rung.candidate)
-        measures = [values.trace for values in self.yardstick.measures]
+        measures = [values.trace for values in self.tolerances.measures]
         self.traces = (rung.candidate, rung.reference, *measures)
         self._explained = 0
 
@@ -135,7 +135,7 @@ class Results:
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not is_number(reference) or not self.may_explain():
             return None
-        return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
+        return explain_replicas(self.rung, id, merged, reference, self.tolerances.others(id))
 
     def may_explain(self) -> bool:
         """Count one more explanation.  Returns whether it is within the limit."""

@@ -38,7 +38,7 @@ from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_tensor
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import FEW
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import FEW
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 

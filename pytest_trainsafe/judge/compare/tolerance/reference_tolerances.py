@@ -81,7 +81,7 @@ def _bytes(mark: Mark) -> int:
 _marks = ByteLRU[Mark](KEPT, _bytes)
 
 
-class Yardstick:
+class ReferenceTolerances:
     """A rung's reference and the runs that measure its rounding, in the rung's dtype."""
 
     def __init__(self, rung: Rung) -> None:

@@ -139,7 +139,7 @@ def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
     """The error of a tensor over its allowance, by the worst of the checks."""
     reference = whole(rung.reference, id)
     candidate = whole(rung.candidate, id, reference.shape)
-    allowed = tolerances.mark(id, 1.0).allowed
+    allowed = tolerances.tolerance(id, 1.0).allowed
     return judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
 
 

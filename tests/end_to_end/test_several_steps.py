@@ -73,12 +73,12 @@ def test_what_is_allowed_grows_as_the_reference_itself_responds_to_rounding(refe
     allowed, measured = [], []
     for id in reference.ids():
         if id.kind == "main_grad" and id.path == "decoder.layers.0.mlp.linear_fc1.weight":
-            mark = tolerances.mark(id, 1.0)
+            tolerance = tolerances.tolerance(id, 1.0)
             (other,) = tolerances.others(id)
             own = tolerances.reference.tensor(id)
             assert own is not None
-            assert mark.allowed is not None
-            allowed.append(mark.allowed.norm / mark.size)
+            assert tolerance.allowed is not None
+            allowed.append(tolerance.allowed.norm / tolerance.size)
             measured.append(float((other - own).norm() / own.norm()))
     first, second = allowed
     assert second > 1.5 * first

@@ -29,7 +29,7 @@ from pytest_trainsafe.judge.compare.sketch.again import gradients_behind
 from pytest_trainsafe.judge.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
-    Mark,
+    Tolerance,
 )
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
@@ -170,8 +170,8 @@ class _Judge(Parameters):
         elif id.kind in ("param", "master_param"):
             passed = self.parameter(order, id, merged, reference)
         else:
-            mark = self.tolerances.mark(id, self.factor(id), reference)
-            passed = self.judge(order, id, merged, reference, mark)
+            tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
+            passed = self.judge(order, id, merged, reference, tolerance)
         pattern = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
@@ -292,11 +292,11 @@ class _Judge(Parameters):
         merged = self.buffers.merged(id, owed, due.shape if reference is None else reference.shape)
         if reference is None or merged is None or merged.tensor is None:
             return
-        mark = self.tolerances.mark(id, self.factor(id), reference)
-        allowed = mark.allowed if mark.finite else None
+        tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
+        allowed = tolerance.allowed if tolerance.finite else None
         numbers = merged.tensor.numpy(), reference.numpy()
-        judged = judge_allowed(*numbers, allowed, mark.size, self.rung.dtype)
-        right = judged.passed or (not mark.finite and np.array_equal(*numbers, equal_nan=True))
+        judged = judge_allowed(*numbers, allowed, tolerance.size, self.rung.dtype)
+        right = judged.passed or (not tolerance.finite and np.array_equal(*numbers, equal_nan=True))
         if own and not (right and not merged.findings):
             self.buffers.leave(id, own)
             return
@@ -321,9 +321,9 @@ class _Judge(Parameters):
     def pass_unseen(self, id: TensorId) -> bool:
         """Pass an equal tensor without loading it; False if it must be loaded."""
         if id.kind not in ("param", "master_param"):
-            return self.pass_equal(id, self.tolerances.mark(id, self.factor(id)))
+            return self.pass_equal(id, self.tolerances.tolerance(id, self.factor(id)))
         if id.step == INITIAL:
-            return self.pass_equal(id, self.tolerances.mark_exact(id), measured=False)
+            return self.pass_equal(id, self.tolerances.exact_tolerance(id), measured=False)
         both = ends(self.reference.trace, id)
         if (id.kind == "param" and self.has_master(id)) or both is None:
             return False
@@ -333,18 +333,18 @@ class _Judge(Parameters):
         if undetermined is not None and bool(undetermined.mask.all()):
             return False
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.tolerances.mark_update(id, self.factor(judged_as), undetermined)
-        if mark is None or not self.pass_equal(judged_as, mark):
+        tolerance = self.tolerances.update_tolerance(id, self.factor(judged_as), undetermined)
+        if tolerance is None or not self.pass_equal(judged_as, tolerance):
             return False
-        self.result.moved += mark.moves
+        self.result.moved += tolerance.moves
         return True
 
-    def pass_equal(self, id: TensorId, mark: Mark, measured: bool = True) -> bool:
+    def pass_equal(self, id: TensorId, tolerance: Tolerance, measured: bool = True) -> bool:
         """Record that a tensor equals its reference; False if a doubt requires its values."""
-        if not mark.finite or (measured and mark.unmeasured) or not mark.elements:
+        if not tolerance.finite or (measured and tolerance.unmeasured) or not tolerance.elements:
             return False
         if measured:
-            self.note(id, mark, judge_equal(mark.allowed, mark.size))
+            self.note(id, tolerance, judge_equal(tolerance.allowed, tolerance.size))
         else:
             self.count(id)
         return True

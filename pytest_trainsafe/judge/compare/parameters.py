@@ -30,7 +30,7 @@ class Parameters(Screening):
         """Judge a parameter's initial value or its update.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_number(reference) or merged.tensor.shape != reference.shape:
-            return self.judge(order, id, merged, reference, self.tolerances.mark_exact(id))
+            return self.judge(order, id, merged, reference, self.tolerances.exact_tolerance(id))
         if id.step == INITIAL:
             return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
@@ -114,8 +114,10 @@ class Parameters(Screening):
             candidate = without(candidate, undetermined)
             expected = without(expected, undetermined)
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.tolerances.mark_update(id, self.factor(judged_as), undetermined, expected)
-        return self.judge(order, judged_as, Merged(candidate), expected, mark)
+        tolerance = self.tolerances.update_tolerance(
+            id, self.factor(judged_as), undetermined, expected
+        )
+        return self.judge(order, judged_as, Merged(candidate), expected, tolerance)
 
     def note_flipped(
         self,

@@ -22,8 +22,8 @@ from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
-    Mark,
     ReferenceTolerances,
+    Tolerance,
     Undetermined,
 )
 from pytest_trainsafe.judge.compare.values import Values
@@ -56,32 +56,32 @@ class Results:
         id: TensorId,
         merged: Merged,
         reference: torch.Tensor,
-        mark: Mark,
+        tolerance: Tolerance,
     ) -> bool:
         """Judge values by the measured rounding.  Returns whether they passed."""
         assert merged.tensor is not None
-        if not mark.finite:
+        if not tolerance.finite:
             self.doubt(order, id, "reference-finite", not_finite(reference))
             return False
         if merged.tensor.shape == reference.shape and reference.numel() == 0:
             return True
-        if mark.unmeasured:
+        if tolerance.unmeasured:
             self.unmeasured(order, id)
             return False
         judged = judge_allowed(
             merged.tensor.numpy(),
             reference.numpy(),
-            mark.allowed,
-            mark.size,
+            tolerance.allowed,
+            tolerance.size,
             self.rung.dtype,
             # One flipped element exceeds the allowance of a slice of an update.
             whole=id.kind == "update" and precision(self.rung.dtype).low,
         )
-        self.note(id, mark, judged, merged.tensor)
+        self.note(id, tolerance, judged, merged.tensor)
         if judged.passed:
             self.precision(order, id, merged.tensor, reference)
             return True
-        self.fail_judged(order, id, merged, reference, judged, mark.allowed)
+        self.fail_judged(order, id, merged, reference, judged, tolerance.allowed)
         return False
 
     def precision(
@@ -102,7 +102,7 @@ class Results:
     def note(
         self,
         id: TensorId,
-        mark: Mark,
+        tolerance: Tolerance,
         judged: TensorJudgement,
         candidate: torch.Tensor | None = None,
     ) -> None:
@@ -110,12 +110,14 @@ class Results:
         loosened = self.loosening(id)
         if loosened is not None:
             self.result.loosened.append((id, loosened))
-        if mark.undetermined is not None:
+        if tolerance.undetermined is not None:
             before = self.undetermined.get(id.path)
-            own = mark.rounding_of_zero(candidate) if candidate is not None else None
-            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before, own)
+            own = tolerance.rounding_of_zero(candidate) if candidate is not None else None
+            self.undetermined[id.path] = Undetermined.of(
+                tolerance.undetermined, id.step, before, own
+            )
         self.count(id)
-        self.result.zero[id.kind] += mark.size == 0.0
+        self.result.zero[id.kind] += tolerance.size == 0.0
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
         if judged.passed and judged.allowed >= 1 and id.kind != "update":

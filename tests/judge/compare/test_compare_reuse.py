@@ -42,7 +42,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests' comparisons of the same references are not remembered."""
     monkeypatch.setattr(
         reference_tolerances,
-        "_marks",
+        "_cache",
         ByteLRU(reference_tolerances.KEPT, reference_tolerances._bytes),
     )
 
@@ -63,7 +63,7 @@ def test_a_judgement_is_the_same_whether_the_reference_was_judged_by_before_or_n
 ) -> None:
     rung = bench.rung(POINT, dtype=dtype)
     first, again = compare(rung), compare(rung)
-    monkeypatch.setattr(reference_tolerances, "_marks", ByteLRU(0, reference_tolerances._bytes))
+    monkeypatch.setattr(reference_tolerances, "_cache", ByteLRU(0, reference_tolerances._bytes))
     anew = compare(rung)
     assert facts(first) == facts(again) == facts(anew)
     assert first.worst > 0

@@ -170,14 +170,14 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
 
 def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
     """The next wrong tensors in dataflow order, each once; one sentence for a common factor."""
-    told = {None, lead.where}
+    shown = {None, lead.where}
     lines: list[str] = []
     reduced = lead.where is not None and lead.where.kind == "main_grad"
     if factor is not None and reduced and not _is_factor(lead):
         lines += row("scaled", factor_text(factor))
     if factor is not None and factor.clips:
-        told |= {*factor.scaled}
-    later = {f.where: f for f in reversed(failing) if f.where not in told}
+        shown |= {*factor.scaled}
+    later = {f.where: f for f in reversed(failing) if f.where not in shown}
     for where, finding in list(reversed(later.items()))[:MAX_THEN]:
         lines += row("then", str(where))
         if finding.pattern is not None:
@@ -256,6 +256,6 @@ def _context(judged: Sequence[Judged]) -> list[str]:
 def _compared(judged: Sequence[Judged]) -> str:
     """`142 tensors in float64, 58 in float32, with a single device`."""
     counts = [sum(entry.comparison.compared.values()) for entry in judged]
-    told = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
-    told += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
-    return f"{', '.join(told)}, with {judged[-1].reference}"
+    parts = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
+    parts += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
+    return f"{', '.join(parts)}, with {judged[-1].reference}"

@@ -55,7 +55,7 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
 def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
     """The rows on annotations that contradict the recorded tensors."""
     rows: list[Row] = [
-        ("" if number else "declared", text, True) for number, text in enumerate(wrong.told)
+        ("" if number else "declared", text, True) for number, text in enumerate(wrong.sentences)
     ]
     if wrong.left is None:
         then = "either the declaration is wrong or the code that cuts; nothing else is"

@@ -124,9 +124,9 @@ def _as_known(known: Known) -> Located:
     """The result for another failure of the same family; nothing runs for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
-    told = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    note = f"not again: {test} starts at the same tensor, and was localised: {text}"
     what = f"{known.located.what}; as in that test" if known.located.source else ""
-    return Located((("localised", told),), known.located.source, what)
+    return Located((("localised", note),), known.located.source, what)
 
 
 def _all_spent(budget: Budget, most: float) -> str:

@@ -41,7 +41,7 @@ def located(
     rows = []
     agrees = words.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
-        text = words.told(group)
+        text = words.describe(group)
         rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
@@ -88,14 +88,14 @@ class _Words:
                 return "every gradient that the optimizer is given agrees; "
         return ""
 
-    def told(self, group: Sequence[Fault]) -> str:
+    def describe(self, group: Sequence[Fault]) -> str:
         """The sentence on a group of faults."""
         fault = group[0]
         if fault.phase in ("forward", "backward"):
-            return self.module_told(group)
+            return self.describe_module(group)
         names = [fault.target for fault in group]
         total = self.compared.parameters
-        parameters = told_names(names, "parameter")
+        parameters = name_list(names, "parameter")
         if len(names) == total > MAX_NAMES:
             parameters = f"all {total} parameters"
         match fault.phase:
@@ -104,12 +104,12 @@ class _Words:
                     f"what {self.program} gives its model is wrong, outside of the model: its data"
                 )
             case "buffer":
-                modules = told_names([f.target or "the root module" for f in group], "module")
+                modules = name_list([f.target or "the root module" for f in group], "module")
                 return f"what the forward of {modules} leaves in its buffers is wrong"
             case "loss":
                 return f"the loss that {self.program} reports is wrong, outside of the model"
             case "norm":
-                return self.norm_told()
+                return self.describe_norm()
             case "weights":
                 return f"the gradients are wrong of {parameters}{self.unsummed(group)}"
             case "reduction":
@@ -131,7 +131,7 @@ class _Words:
         else:
             text = "each micro-batch's gradient agrees, what the optimizer is given does not"
             if uncompared:
-                text += f" (not compared: the micro-batches' of {told_names(uncompared, 'one')})"
+                text += f" (not compared: the micro-batches' of {name_list(uncompared, 'one')})"
         factor = self.comparison.factor
         if factor is not None and factor.clips and factor.apart:
             text += (
@@ -141,7 +141,7 @@ class _Words:
             text += ", by the same factor for all"
         return text
 
-    def norm_told(self) -> str:
+    def describe_norm(self) -> str:
         """The sentence on a wrong gradient norm or a wrong clip."""
         factor = self.comparison.factor
         reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
@@ -161,7 +161,7 @@ class _Words:
         of = ", of gradients that are right" if self.compared.has("main_grad") else ""
         return f"the gradient norm is wrong{of}"
 
-    def module_told(self, group: Sequence[Fault]) -> str:
+    def describe_module(self, group: Sequence[Fault]) -> str:
         """The sentence on faults in the forward or backward of modules."""
         fault = group[0]
         if fault.handed is not None:
@@ -178,7 +178,7 @@ class _Words:
                 "the gradient that reaches the model's output differs"
             )
         names = [f.target or "the root module" for f in group]
-        of = told_names(names, "module")
+        of = name_list(names, "module")
         if fault.condition:
             return f"the forward of {of}: {_condition(fault.condition, len(group) == 1)}"
         cls = module_code(self.modules, fault.target)[0]
@@ -231,9 +231,9 @@ class _Words:
         if phase not in ("reduction", "weights", "norm"):
             return []
         listed = self.places.listed(phase, [fault.target for fault in group])
-        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
-        more = [f"and {len(told) - MAX_MADE} more"] if len(told) > MAX_MADE else []
-        return told[:MAX_MADE] + more
+        found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
+        more = [f"and {len(found) - MAX_MADE} more"] if len(found) > MAX_MADE else []
+        return found[:MAX_MADE] + more
 
     def both(self) -> tuple[Trace, Trace]:
         """The candidate's and the reference's trace."""
@@ -299,7 +299,7 @@ def _condition(condition: Condition, one: bool) -> str:
     )
 
 
-def told_names(names: Sequence[str], noun: str) -> str:
+def name_list(names: Sequence[str], noun: str) -> str:
     """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
     if len(names) == 1:
         return names[0]

@@ -235,10 +235,10 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         raise ProgramError(f"{file} is damaged: {excerpt(error)}. {again}") from error
     if found.spec.identity() == spec.identity() and found.steps == steps:
         return
-    wanted = dict(zip(_WHAT, _told(spec, steps), strict=True))
+    wanted = dict(zip(_WHAT, _values(spec, steps), strict=True))
     differ = [
         f"{name} {excerpt(was, 100)} and not {wanted[name]}"
-        for name, was in zip(_WHAT, _told(found.spec, found.steps), strict=True)
+        for name, was in zip(_WHAT, _values(found.spec, found.steps), strict=True)
         if was != wanted[name]
     ]
     raise ProgramError(
@@ -250,7 +250,7 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
 _WHAT = ("program", "arguments", "Point", "dtype", "seed", "steps")
 
 
-def _told(spec: RunSpec, steps: int) -> tuple[str, ...]:
+def _values(spec: RunSpec, steps: int) -> tuple[str, ...]:
     name = spec.script or spec.program
     return name, spec.arguments, _at(spec.point), spec.dtype, str(spec.seed), str(steps)
 

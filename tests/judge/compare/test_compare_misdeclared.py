@@ -64,10 +64,10 @@ def test_the_layout_that_fits_is_told(
     wrong = found(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
     assert wrong is not None
     does = f"{source} says dimension 0 cut over tp, which the parts of {path} do not fit"
-    assert wrong.told == [f"{does}; they fit {fits}"]
+    assert wrong.sentences == [f"{does}; they fit {fits}"]
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)
-    assert first == ("declared", wrong.told[0], True)
+    assert first == ("declared", wrong.sentences[0], True)
     assert "nothing else is" in last[1]
 
 

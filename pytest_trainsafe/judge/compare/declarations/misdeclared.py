@@ -39,7 +39,7 @@ _UNFIT = LAYOUT_CHECKS - {"replicas"}
 _BY_HAND = ("parameters", "modules", "attribute")
 
 #: Limits: wrong declarations reported, and tensors examined.
-MAX_TOLD = 3
+MAX_LISTED = 3
 MAX_NAMES = 100
 
 
@@ -47,7 +47,7 @@ MAX_NAMES = 100
 class Misdeclared:
     """The wrong declarations, a sentence each; `left` is the first finding not explained."""
 
-    told: list[str]
+    sentences: list[str]
     left: Finding | None
 
 
@@ -59,7 +59,7 @@ def misfits(rung: Rung, comparison: Comparison) -> bool:
 def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
     """The wrong declarations and the layouts that fit; None if no layout fits."""
     needs: list[MissingLayout] = []
-    told: dict[tuple[str, str, str], str] = {}
+    wrong: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
         order: Permutation = ()
@@ -71,14 +71,14 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
             continue
         how = f", with permuted: {{{order_at(rung.candidate)}: {list(order)}}}" if order else ""
         key = event.layout_source, describe(event.layout), describe(fits) + how
-        told.setdefault(key, id.path)
+        wrong.setdefault(key, id.path)
         if id.kind == "param":
             shaped.add(id)
         else:
             source, ndim = event.layout_source, len(event.shape)
             need = MissingLayout("modules", id.module, place_of(id), (), fits, source, ndim, order)
             needs.append(need)
-    if not told:
+    if not wrong:
         return None
     left = _first_left(comparison, shaped)
     if needs:
@@ -87,7 +87,7 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
     return Misdeclared(
         [
             f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
-            for (source, said, fits), path in list(told.items())[:MAX_TOLD]
+            for (source, said, fits), path in list(wrong.items())[:MAX_LISTED]
         ],
         left,
     )

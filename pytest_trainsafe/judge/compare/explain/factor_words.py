@@ -33,7 +33,7 @@ class Factor:
     clips: Clips
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The factor in words: `1.02973 times their reference`."""
         values = list(dict.fromkeys(f"{value:.6g}" for value in self.factors.values()))
         if len(values) == 1:
@@ -47,9 +47,9 @@ def factor_text(factor: Factor) -> str:
     """The row of a report on the common factor."""
     count = len(factor.scaled)
     if not factor.apart:
-        return f"all {count} main gradients of step {factor.step} are {factor.told}{_ratio(factor)}"
+        return f"all {count} main gradients of step {factor.step} are {factor.description}{_ratio(factor)}"
     text = (
-        f"the other {count} main gradients of step {factor.step} are {factor.told}"
+        f"the other {count} main gradients of step {factor.step} are {factor.description}"
         f"{_ratio(factor)}, and nothing else is wrong with them"
     )
     if not factor.clips:

@@ -47,7 +47,10 @@ def factor_text(factor: Factor) -> str:
     """The row of a report on the common factor."""
     count = len(factor.scaled)
     if not factor.apart:
-        return f"all {count} main gradients of step {factor.step} are {factor.description}{_ratio(factor)}"
+        return (
+            f"all {count} main gradients of step {factor.step} are {factor.description}"
+            f"{_ratio(factor)}"
+        )
     text = (
         f"the other {count} main gradients of step {factor.step} are {factor.description}"
         f"{_ratio(factor)}, and nothing else is wrong with them"

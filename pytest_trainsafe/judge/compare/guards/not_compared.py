@@ -75,9 +75,9 @@ def _clipped(rung: Rung) -> list[str]:
     )
     if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
         return []
-    notes = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    by = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
     text = (
-        f"the candidate clips its gradients by {notes[0]}, the reference by {notes[1]}: gradients "
+        f"the candidate clips its gradients by {by[0]}, the reference by {by[1]}: gradients "
         "before clipping, and the norm, are compared only where both have them"
     )
     return [text]

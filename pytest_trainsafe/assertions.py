@@ -263,13 +263,13 @@ def assert_resumable(
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.replay_judge.resume import resume_message
 
-    asked = resumption_of(candidate, at_step, steps, resume_point, save, load)
+    resumption = resumption_of(candidate, at_step, steps, resume_point, save, load)
     try:
-        judgement = judge_resumable(candidate, asked)
+        judgement = judge_resumable(candidate, resumption)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        report = resume_message(judgement, candidate.case.program.path, asked)
+        report = resume_message(judgement, candidate.case.program.path, resumption)
         raise TrainsafeFailure(report, judgement.findings)
 
 

@@ -52,12 +52,12 @@ def judge_case(
     Raises GroupFailure if the ranks of a Run did not finish.
     """
     case = candidate.case
-    asked = judges(case.settings.judges)
+    available = judges(case.settings.judges)
     runs = Runs(candidate, reference)
-    for judge in asked:
+    for judge in available:
         runs.start(judge.required_runs(case))
     terms = Terms(loosen, frozenset((*accept, *case.settings.accept)), expect)
-    joint = JointJudgement([judge.judge(case, runs, terms) for judge in asked])
+    joint = JointJudgement([judge.judge(case, runs, terms) for judge in available])
     if candidate.runs.publish is not None:
         candidate.runs.publish(_summary(joint))
     return joint

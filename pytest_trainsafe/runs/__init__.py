@@ -3,7 +3,7 @@
 session      launches Runs, and shares them between the tests of a process
 specs        the RunSpecs of a test, and where their code is
 traces       the Traces of one test in one role, recorded on request
-asked        the Runs that a test requested in one role
+requested    the Runs that a test requested in one role
 rounding     the dtype whose rounding error limits the comparison of a Run
 ahead, idle  launches the next test's Runs; warns of a test that requests none
 cache        references of earlier pytest runs, by the keys of `fingerprint` and `sources`

@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.message import message_of
-from pytest_trainsafe.runs.asked import AskedRuns
+from pytest_trainsafe.runs.requested import RequestedRuns
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -265,7 +265,7 @@ def test_a_run_fails_again_if_it_raises_the_same(second: GroupFailure | None, ag
 
     session: Any = SimpleNamespace(run=run)
     case = Case(POINT, Program("model:train"), Settings())
-    traces = Traces(case, "candidate", AskedRuns(session), "full")
+    traces = Traces(case, "candidate", RequestedRuns(session), "full")
 
     assert traces.fails_again("float64", failure("no kernel")) is again
     assert asked == [1]

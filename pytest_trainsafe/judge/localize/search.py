@@ -35,7 +35,7 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
-    from pytest_trainsafe.runs.asked import Run
+    from pytest_trainsafe.runs.requested import Run
     from pytest_trainsafe.runs.traces import Traces
 
 

@@ -238,8 +238,8 @@ class RngLedger:
     def _stream(self) -> str:
         if self._streams is None:
             plain = Adapter.rng_stream
-            asked = [adapter for adapter in adapters() if type(adapter).rng_stream is not plain]
-            self._streams = [adapter.rng_stream for adapter in asked]
+            named = [adapter for adapter in adapters() if type(adapter).rng_stream is not plain]
+            self._streams = [adapter.rng_stream for adapter in named]
         return next((name for stream in self._streams if (name := stream())), "")
 
     def _place(self, skip: int) -> frames.Place:

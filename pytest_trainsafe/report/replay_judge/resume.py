@@ -12,7 +12,7 @@ from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.report.rows import head, row
 
 
-def resume_message(judgement: ResumedJudgement, program: str, asked: Resumption) -> str:
+def resume_message(judgement: ResumedJudgement, program: str, resumption: Resumption) -> str:
     """The report of a judgement that is no pass."""
     wrong = judgement.verdict == "fail"
     what = (
@@ -20,8 +20,8 @@ def resume_message(judgement: ResumedJudgement, program: str, asked: Resumption)
         if wrong
         else "is inconclusive, so not a pass"
     )
-    interrupted = f"interrupted after step {asked.at_step - 1} and resumed"
-    lines = head(f"trainsafe: {program} at {asked.point}, {interrupted}, {what}")
+    interrupted = f"interrupted after step {resumption.at_step - 1} and resumed"
+    lines = head(f"trainsafe: {program} at {resumption.point}, {interrupted}, {what}")
     shown = [each for each in judgement.findings if each.judge == "replay"]
     for finding in shown:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]

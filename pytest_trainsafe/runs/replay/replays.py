@@ -27,8 +27,8 @@ class Replays:
     `notes` says what was replayed, and how far it is the original.
     """
 
-    def __init__(self, asked: tuple[str, int | None] | None) -> None:
-        self._asked = asked
+    def __init__(self, requested: tuple[str, int | None] | None) -> None:
+        self._requested = requested
         self._request: ReplayRequest | None = None
         self._lock = threading.Lock()
         self.notes: list[str] = []
@@ -38,11 +38,11 @@ class Replays:
 
         Raises TraceError and ArgumentError as `read_request` does.
         """
-        if self._asked is None:
+        if self._requested is None:
             return None
         with self._lock:
             if self._request is None:
-                self._request = read_request(*self._asked)
+                self._request = read_request(*self._requested)
         request = self._request
         if not request.is_of(spec):
             return None

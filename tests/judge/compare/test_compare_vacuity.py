@@ -239,7 +239,7 @@ def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> Rung
         for r in training()
     ]
     return pair(
-        bench, records, Point.of(dp=2, zero=1), edit=cut, notes=[NoteEvent("asked", "zero")]
+        bench, records, Point.of(dp=2, zero=1), edit=cut, notes=[NoteEvent("read_axis", "zero")]
     )
 
 
@@ -269,7 +269,7 @@ def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:
 
 def test_a_candidate_that_compiled_nothing(bench: Bench) -> None:
     point = Point.of(tp=2, compile=True)
-    asked = [NoteEvent("asked", "compile")]
+    asked = [NoteEvent("read_axis", "compile")]
     said = "compile=True had no effect: torch.compile compiled nothing on any rank"
     assert doubts(bench.rung(point, notes=asked)) == {"in-effect": said}
     assert doubts(bench.rung(point, notes=[*asked, NoteEvent("ran", "compile")])) == {}

@@ -118,17 +118,17 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
 
 def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
     """The one layout with which the parts match the reference, and their permutation."""
-    asked = [
+    evidence = [
         dataclasses.replace(
             sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]
         )
         for sample in samples(rung, id)
     ]
-    if not asked:
+    if not evidence:
         return None, ()
-    found = infer_all(asked, rung.candidate.sizes, AXES)
+    found = infer_all(evidence, rung.candidate.sizes, AXES)
     order: Permutation = ()
     if not found.explained and id.kind == "activation":
-        found, order = infer_permuted(asked, rung.candidate.sizes, AXES)
+        found, order = infer_permuted(evidence, rung.candidate.sizes, AXES)
     fits = found.telling()
     return (fits[0], order) if len(fits) == 1 else (None, ())

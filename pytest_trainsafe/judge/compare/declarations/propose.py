@@ -215,11 +215,11 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str
             continue  # the output's layout may determine its gradient's
         tp_only = id.kind in ("param", "param_grad")
         axes = ("tp",) if tp_only else _axes(rung.candidate, id)
-        asked = list(samples(rung, id))
-        inferred = infer_all(asked, rung.candidate.sizes, axes)
+        evidence = list(samples(rung, id))
+        inferred = infer_all(evidence, rung.candidate.sizes, axes)
         order: Permutation = ()
         if not inferred.explained and id.kind == "activation":
-            permuted, order = infer_permuted(asked, rung.candidate.sizes, axes)
+            permuted, order = infer_permuted(evidence, rung.candidate.sizes, axes)
             inferred = permuted if order else inferred
         need = _need(rung, id, inferred, order)
         if need is not None:

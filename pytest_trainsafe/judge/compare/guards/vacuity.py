@@ -261,9 +261,9 @@ def _in_effect(candidate: Trace) -> Guard:
                 "level='step'"
             )
         yield "in-effect", text
-    asked = {axis for rank in candidate.ranks for axis in rank.note("asked")}
+    read = {axis for rank in candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in candidate.point:
-        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and asked and axis not in asked:
+        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and read and axis not in read:
             text = (
                 f"{axis}={value} had no effect: the program neither takes an argument of that name "
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
@@ -277,9 +277,9 @@ def _in_effect(candidate: Trace) -> Guard:
 
 def _consequences(rung: Rung) -> Guard:
     """An axis that the program reads must have its effect."""
-    asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
+    read = {axis for rank in rung.candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in rung.candidate.point:
-        if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
+        if value in _TRIVIAL.get(axis, (value,)) or (read and axis not in read):
             continue
         why = idle(rung, axis)
         if why is not None:

@@ -40,13 +40,13 @@ class ResumedJudgement(FoundJudgement):
     compared: LadderJudgement | None = None
 
 
-def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
-    """Judge the Run of the first rung, saved and resumed as `asked`.
+def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
+    """Judge the Run of the first rung, saved and resumed as `resumption` says.
 
     Raises GroupFailure where the ranks of a Run did not finish, and ArgumentError where the
     program does not take the steps that were asked for.
     """
-    at_step, steps, resume_point = asked.at_step, asked.steps, asked.resume_point
+    at_step, steps, resume_point = resumption.at_step, resumption.steps, resumption.resume_point
     spec = structs.replace(
         traces.spec(traces.case.rungs[0]),
         steps=steps,
@@ -54,13 +54,13 @@ def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
     )
     # While casts are watched, the RNG ledger does not see all of torch's functions.
     interrupted = structs.replace(spec, watch_casts=False)
-    saving = structs.replace(interrupted, resume=Resume(at_step, None, *asked.save))
+    saving = structs.replace(interrupted, resume=Resume(at_step, None, *resumption.save))
     for each in (spec, saving):
         traces.runs.start(each)
     whole = traces.runs.get(spec).trace
     last = _require_steps(whole, at_step, steps)
     saved = traces.runs.get(saving).trace
-    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *asked.load))
+    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *resumption.load))
     resumed = traces.runs.get(resuming).trace
     _require_rest(resumed, at_step, last)
     found = differences(whole, saved, resumed, at_step, last)
@@ -219,7 +219,7 @@ def _is_excused(finding: Finding, accept: Sequence[str]) -> bool:
 
 
 def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
-    """The number of steps of the uninterrupted Run; ArgumentError if it is not what was asked."""
+    """The number of steps of the uninterrupted Run; ArgumentError if it is not what was resumption."""
     taken = len(step_numbers(whole))
     name = whole.manifest.program
     if steps is not None and taken != steps:

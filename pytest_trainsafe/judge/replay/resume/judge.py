@@ -219,7 +219,7 @@ def _is_excused(finding: Finding, accept: Sequence[str]) -> bool:
 
 
 def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
-    """The number of steps of the uninterrupted Run; ArgumentError if there are fewer than requested."""
+    """The number of steps of the uninterrupted Run; ArgumentError if it is not `steps`."""
     taken = len(step_numbers(whole))
     name = whole.manifest.program
     if steps is not None and taken != steps:

@@ -32,7 +32,13 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.again import to_keep
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, first_of, lead_of
+from pytest_trainsafe.judge.judgement import (
+    Advice,
+    LadderJudgement,
+    RungJudgement,
+    first_of,
+    lead_of,
+)
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
@@ -103,7 +109,7 @@ class _Ladder:
         self.reference = reference
         self.loosen = loosen
         self.accepted = accepted
-        self.judged: list[Judged] = []
+        self.judged: list[RungJudgement] = []
         self.located: Located | None = None
         self.seconds = {"compare": 0.0}
         self._rung: Rung | None = None
@@ -150,7 +156,7 @@ class _Ladder:
         if self.located is None:
             self.located = _look_at(self.candidate, rung, failed.comparison)
 
-    def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
+    def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
@@ -395,12 +401,12 @@ def _compare(
         return compare(rung, loosen, screened)
 
 
-def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> Judged:
+def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> RungJudgement:
     # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = guard(rung, comparison)
     doubts = [] if comparison.failed else found
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
-    return Judged(
+    return RungJudgement(
         dtype=dtype,
         rounding=rung.dtype,
         comparison=comparison,

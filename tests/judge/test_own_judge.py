@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.finding import StepSubject
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.runs.specs import spec_of
 
 LIMIT = 10.0
@@ -26,7 +26,7 @@ class LossIsBounded:
     def required_runs(self, case):
         return [replace(spec_of(case, "candidate", case.rungs[0]), repeat=1)]
 
-    def judge(self, case, runs, terms):
+    def judge(self, case, runs, options):
         [spec] = self.required_runs(case)
         trace = runs.get(spec).trace
         assert trace.path != runs.candidate.at(spec.dtype).path
@@ -40,7 +40,7 @@ class LossIsBounded:
                         subject=StepSubject(id.step), evidence=(("loss", loss),),
                     )
                 )
-        return FoundJudgement(self.name, found, ["gradients are not bounded"])
+        return FindingsJudgement(self.name, found, ["gradients are not bounded"])
 '''
 
 TEST = """

@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.judgement import Judged
+from pytest_trainsafe.judge.judgement import RungJudgement
 from pytest_trainsafe.report.message import failure_message
 
 NODE = "tests/test_gpt.py::test_gpt[tp2-sp]"
@@ -57,11 +57,11 @@ def judged(
     accepted: tuple[Finding, ...] = (),
     loosened: tuple[tuple[TensorId, Loosen], ...] = (),
     **fields: Any,
-) -> Judged:
+) -> RungJudgement:
     comparison = Comparison(
         dtype, list(findings), compared=Counter(COUNTS), loosened=list(loosened)
     )
-    return Judged(
+    return RungJudgement(
         dtype=dtype,
         rounding=fields.pop("rounding", dtype),
         comparison=comparison,
@@ -71,7 +71,7 @@ def judged(
     )
 
 
-def report(*entries: Judged, point: str = "tp=2 sp=True", node: str = NODE) -> str:
+def report(*entries: RungJudgement, point: str = "tp=2 sp=True", node: str = NODE) -> str:
     text = failure_message("gpt.train", point, entries, node)
     for line in text.splitlines():
         assert len(line) <= 100, line

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.judge.replay.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judge.replay.expected import expected, unused
@@ -23,7 +23,7 @@ from pytest_trainsafe.trace.rng.expectation import Expectation
 
 def judge_rng(
     candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
-) -> FoundJudgement:
+) -> FindingsJudgement:
     """Judge how a candidate drew its random numbers.
 
     The reference, of the same dtype, is not judged: its draws say which tensors of the candidate
@@ -58,7 +58,7 @@ def judge_rng(
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += [f"no draw matches expect_rng({where!r})" for where in unused(draws, rules)]
-    return FoundJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+    return FindingsJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
 
 
 def _unseen(draws: Draws) -> list[Finding]:

@@ -6,11 +6,11 @@ Plain text within 100 columns, as the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import head, row
 
 
-def determinism_message(judgement: FoundJudgement, program: str, point: str) -> str:
+def determinism_message(judgement: FindingsJudgement, program: str, point: str) -> str:
     """The report of a judgement that is no pass."""
     wrong = judgement.verdict == "fail"
     what = "is not deterministic" if wrong else "is inconclusive, so not a pass"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Pattern
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.replay.determinism.cause import Cause, cause_of_draws, find_cause
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.determinism.variation import not_varied, variables
@@ -30,7 +30,7 @@ _HOW = {
 }
 
 
-def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
+def judge_determinism(traces: Traces, repeats: int) -> FindingsJudgement:
     """Judge the Run of the first rung against `repeats` - 1 repetitions of it.
 
     Raises GroupFailure where the ranks of a Run did not finish.
@@ -46,16 +46,16 @@ def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
     first = traces.runs.get(spec).trace
     notes = [*not_varied(first.manifest.device), *_unrecorded(first)]
     if not any(rank.tensors for rank in first.ranks):
-        return FoundJudgement("replay", [_nothing(first)], notes)
+        return FindingsJudgement("replay", [_nothing(first)], notes)
     for each in again:
         second = traces.runs.get(each).trace
         found = first_divergence(first, second)
         if found is not None:
             cause = _cause(traces, spec, found, (first, second))
-            return FoundJudgement(
+            return FindingsJudgement(
                 "replay", [finding(first, found, cause, each.repeat, repeats)], notes
             )
-    return FoundJudgement("replay", [], notes)
+    return FindingsJudgement("replay", [], notes)
 
 
 def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, Trace]) -> Cause:

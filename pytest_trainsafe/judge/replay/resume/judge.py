@@ -15,7 +15,7 @@ from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, StepSubject
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.draws import Draws, described
@@ -34,7 +34,7 @@ from pytest_trainsafe.trace.run_spec import Resume
 
 
 @dataclass(frozen=True, slots=True)
-class ResumedJudgement(FoundJudgement):
+class ResumedJudgement(FindingsJudgement):
     """The Judgement on a resumed Run; `compared` has that of the comparison at another Point."""
 
     compared: LadderJudgement | None = None

@@ -29,7 +29,7 @@ from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.sketch.again import to_keep
+from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.judge.judgement import (
@@ -126,7 +126,7 @@ class _Ladder:
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)
         if comparison.suspects:
-            candidate = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            candidate = candidate.keeping(tensors_to_record(comparison.suspects, rung.candidate))
             reference, screened = reference.in_full(), comparison
             rung = make_rung(dtype, candidate, reference, shadowed)
             comparison = self._compare(rung, screened)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
+from pytest_trainsafe.judge.compare.explain.factor_text import Factor, factor_text
 from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement, lead_of
 from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows

@@ -34,7 +34,7 @@ OWN_DATA = "each rank keeps the state of the data that it has seen itself"
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class ComparedRanks:
     """The ranks on which a buffer is compared with the reference.
 
     `otherwise` is empty where the values must agree.  Otherwise it says why they may differ; then
@@ -63,7 +63,7 @@ class Buffers:
         self._seen = _history(rung.reference.ranks[0])
         self._histories = {rank.rank: _history(rank) for rank in rung.candidate.ranks}
 
-    def owed(self, id: TensorId) -> Owed | None:
+    def compared_ranks(self, id: TensorId) -> ComparedRanks | None:
         """The ranks whose copy of a reference buffer must agree; None if none must."""
         name = id.module, id.name
         initial = TensorId(INITIAL, None, "buffer", *name)
@@ -73,25 +73,25 @@ class Buffers:
             return None
         ranks = tuple(rank for rank, _ in holders)
         if any(_declared(event) for _, event in holders):
-            return Owed(ranks, "" if name not in self._running else self._otherwise(id))
+            return ComparedRanks(ranks, "" if name not in self._running else self._otherwise(id))
         if name not in self._starts:
             self._starts[name] = self._start(initial, holders)
         if self._starts[name]:
             self.leave(id, self._starts[name])
             return None
         if name not in self._running or id.step == INITIAL:
-            return Owed(ranks)
+            return ComparedRanks(ranks)
         alike = tuple(rank for rank in ranks if self._same_history(rank, id))
         if not alike:
             self.leave(id, OWN_DATA)
             return None
-        return Owed(alike, self._otherwise(id))
+        return ComparedRanks(alike, self._otherwise(id))
 
     def leave(self, id: TensorId, why: str) -> None:
         """Record that a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
-    def merged(self, id: TensorId, owed: Owed, shape: Sequence[int]) -> Merged | None:
+    def merged(self, id: TensorId, owed: ComparedRanks, shape: Sequence[int]) -> Merged | None:
         """The logical tensor of the ranks in `owed`; None if one of them did not record it."""
         own = {rank.rank for rank in owed.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
@@ -100,7 +100,7 @@ class Buffers:
         free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
         return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
 
-    def unchanged(self, id: TensorId, owed: Owed) -> bool:
+    def unchanged(self, id: TensorId, owed: ComparedRanks) -> bool:
         """Whether a running state is the same before and after a step, on the ranks in `owed`."""
         after = msgspec.structs.replace(id, microbatch=None, call=0)
         before = msgspec.structs.replace(after, step=id.step - 1)

@@ -22,10 +22,10 @@ from pytest_trainsafe.judge.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.decisions import judge_decision
 from pytest_trainsafe.judge.compare.explain.numbering import misnumbered
-from pytest_trainsafe.judge.compare.model_inputs import Given, ModelInputs
+from pytest_trainsafe.judge.compare.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judge.compare.parameters import Parameters
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.sketch.again import gradients_behind
+from pytest_trainsafe.judge.compare.sketch.rerecord import gradients_behind
 from pytest_trainsafe.judge.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
@@ -230,7 +230,7 @@ class _Judge(Parameters):
 
     def given(self, order: int, id: TensorId) -> None:
         """Compare a model input.  A difference is a finding only if the forward is wrong too."""
-        found = Given("agrees") if self.equal(id) else self.inputs.judge(id)
+        found = InputJudgement("agrees") if self.equal(id) else self.inputs.judge(id)
         if found.verdict == "unclear":
             self.result.unclear.append(id)
             return
@@ -265,7 +265,7 @@ class _Judge(Parameters):
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
-        owed = self.buffers.owed(id)
+        owed = self.buffers.compared_ranks(id)
         if owed is None:
             return
         events = [rank.tensors.get(id) for rank in owed.ranks]

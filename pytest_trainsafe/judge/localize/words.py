@@ -11,7 +11,7 @@ from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
-from pytest_trainsafe.judge.compare.explain.factor_words import factor_cause
+from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase

@@ -20,7 +20,7 @@ from compare_faults import (
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 
@@ -410,7 +410,7 @@ def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
 def test_a_factor_of_an_optimizers_step_is_not_blamed_on_a_reduction(kind: str) -> None:
     """A beta of 0.8 in place of 0.9 doubles the first moment, whatever there are two of."""
     reference = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64)
-    wrong = Wrong(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
+    wrong = WrongTensor(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
     found = scaled(wrong)
     assert found is not None
     assert "its learning rate or a beta" in found.cause

@@ -130,5 +130,5 @@ def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
     order: Permutation = ()
     if not found.explained and id.kind == "activation":
         found, order = infer_permuted(evidence, rung.candidate.sizes, AXES)
-    fits = found.telling()
+    fits = found.confirmed()
     return (fits[0], order) if len(fits) == 1 else (None, ())

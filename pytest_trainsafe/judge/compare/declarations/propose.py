@@ -324,7 +324,7 @@ def _need(
     rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
 ) -> MissingLayout | None:
     """The missing layout of a tensor if exactly one explains it and its values confirm it."""
-    layouts = inferred.telling()
+    layouts = inferred.confirmed()
     event = rung.candidate.holders(id)[0][1]
     if len(layouts) != 1:
         return None
@@ -357,7 +357,7 @@ def order_at(candidate: Trace) -> str:
 def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
     """The message for a tensor that no layout explains."""
     if inferred.explained:
-        layouts = [describe(layout) for layout in inferred.telling()]
+        layouts = [describe(layout) for layout in inferred.confirmed()]
         if layouts == [describe(())]:
             return ""  # replicated and correct: the layout is not at fault
         if layouts:

@@ -16,7 +16,7 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 
-def idle(rung: Rung, axis: str) -> str | None:
+def why_without_effect(rung: Rung, axis: str) -> str | None:
     """Why an axis had no effect on the candidate; None if it had one, or this is unknown."""
     judge = _JUDGES.get(axis)
     return judge(rung) if judge is not None else None

@@ -19,7 +19,7 @@ from pytest_trainsafe.core.layout import axes_of
 from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.guards.in_effect import idle
+from pytest_trainsafe.judge.compare.guards.in_effect import why_without_effect
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -281,7 +281,7 @@ def _consequences(rung: Rung) -> Guard:
     for axis, value in rung.candidate.point:
         if value in _TRIVIAL.get(axis, (value,)) or (read and axis not in read):
             continue
-        why = idle(rung, axis)
+        why = why_without_effect(rung, axis)
         if why is not None:
             yield "in-effect", f"{axis}={value} had no effect: {why}"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 
-def other_mask(wrong: Wrong) -> Pattern | None:
+def other_mask(wrong: WrongTensor) -> Pattern | None:
     """Some values are zero only here, others only in the reference; most are shared and correct.
 
     The majority is required because a tensor of mostly zeros would match any other.  If whole rows

@@ -17,7 +17,7 @@ from pytest_trainsafe.align.logical import free_axes, parts_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.patterns.sum import names_axis
+from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judge.compare.rung import Rung
 
 #: The names of the first moment in optimizers.

@@ -6,10 +6,10 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.regions import name_region, region_of
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 
-def zero(wrong: Wrong) -> Pattern | None:
+def zero(wrong: WrongTensor) -> Pattern | None:
     """Every value is zero."""
     if bool(wrong.value.any()) or not bool(wrong.reference.any()):
         return None
@@ -20,7 +20,7 @@ def zero(wrong: Wrong) -> Pattern | None:
     return Pattern("zero", "every value is zero", cause=cause)
 
 
-def zero_in_part(wrong: Wrong) -> Pattern | None:
+def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     """Some values are zero, and the others are correct."""
     cleared = (wrong.value == 0) & (wrong.reference != 0)
     if not bool(cleared.any()):

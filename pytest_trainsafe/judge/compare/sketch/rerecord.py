@@ -27,7 +27,7 @@ def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
     }
 
 
-def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
+def tensors_to_record(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
     """The tensors, sorted, whose values a candidate must record to judge its suspects."""
     wanted = {*suspects, *gradients_behind(suspects)}
     for id in suspects:

@@ -41,7 +41,7 @@ def without(case: Case, axis: str) -> Point | None:
     return point if reason is None else None
 
 
-def needed(
+def necessary_axis(
     case: Case, axes: list[str], persists: Callable[[Point], bool | None]
 ) -> tuple[str, str]:
     """The axis that the fault needs ("" if no single one), and a sentence on what was tried.

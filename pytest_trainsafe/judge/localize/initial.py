@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.localize.words import name_list
+from pytest_trainsafe.judge.localize.description import name_list
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds that an optimizer's step produces, named after parameters.

@@ -1,6 +1,6 @@
 """Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder stored.  Called by `judge.localize.words`, and by the ladder if
+Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the ladder if
 localisation found nothing.
 """
 

@@ -21,14 +21,14 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.axes import needed, parallel
+from pytest_trainsafe.judge.localize.axes import necessary_axis, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
-from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, Known
+from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
+from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.judge.localize.initial import has_whole_steps_only, initial, whole_steps
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
-from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -120,7 +120,7 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     )
 
 
-def _as_known(known: Known) -> Located:
+def _as_known(known: LocatedBefore) -> Located:
     """The result for another failure of the same family; nothing runs for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
@@ -229,7 +229,7 @@ class Search:
         axes = parallel(case.point, parallel_axes(case.point.mesh))
         if len(axes) == 1 and case.arguments == case.candidate_arguments:
             return f"{axes[0]}, the only one of this Point"
-        text = needed(case, axes, persists)[1]
+        text = necessary_axis(case, axes, persists)[1]
         if late:
             stopped = f"stopped for want of time after {self.seconds:.0f} s (--trainsafe-localize)"
             text = f"{text}; {stopped}" if text else stopped

@@ -100,7 +100,7 @@ def _of_rank(rank: RankTrace) -> Iterator[Draw]:
             counts[key] += 1
 
 
-def described(draw: Draw) -> str:
+def describe_draw(draw: Draw) -> str:
     """What a draw was, in words: the operator, the shape, the module and the line."""
     event = draw.event
     shape = "x".join(map(str, event.shape)) or "one number"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng.events import MASKS, NUMPY, PYTHON
 
@@ -25,7 +25,7 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 continue
             message = (
                 f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
-                f"{event.step}: {described(draw)} draws from {stream_of(draw)}"
+                f"{event.step}: {describe_draw(draw)} draws from {stream_of(draw)}"
             )
             cause = (
                 "the module is in training mode: call model.eval() before the evaluation, and "
@@ -34,7 +34,7 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 else "the module is in evaluation mode and drops all the same: give the function "
                 "training=self.training"
             )
-            yield broken(check, message, cause, draw)
+            yield violation(check, message, cause, draw)
             return
 
 
@@ -93,14 +93,14 @@ class _Window:
 def _shifted(began: Draw, draw: Draw) -> Finding:
     message = (
         f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
-        f"before step {began.event.step}: {described(began)} draws from {stream_of(began)}; the "
-        f"training goes on behind it, with {described(draw)}"
+        f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; the "
+        f"training goes on behind it, with {describe_draw(draw)}"
     )
     cause = (
         "what the training draws depends on whether and how much it evaluates: draw for the "
         "evaluation from a generator of its own, or inside torch.random.fork_rng()"
     )
-    return broken("rng:evaluation_shift", message, cause, began)
+    return violation("rng:evaluation_shift", message, cause, began)
 
 
 def is_loader_seed(draw: Draw) -> bool:

@@ -6,7 +6,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.judge.replay.draws import Draw
 
 
-def broken(
+def violation(
     check: str, message: str, cause: str, draw: Draw | None = None, axis: str = ""
 ) -> Finding:
     """A rule is broken, first at `draw`; `cause` completes "so ..." in a report."""

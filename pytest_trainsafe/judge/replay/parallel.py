@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
 
 #: Whether a default rule does not apply to a draw, because a test expects something else there.
@@ -50,7 +50,7 @@ def cut_axes(
 
 def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
     ranks = name_ranks([left.rank.rank, right.rank.rank])
-    place = f"in {when(left)}, {described(left)}"
+    place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
         message = (
             f"{ranks} of {axis} draw the same dropout for different parts of a tensor that is cut "
@@ -70,7 +70,7 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
             "before: copies of an activation need the same mask"
         )
-    return broken(check, message, cause, left, axis)
+    return violation(check, message, cause, left, axis)
 
 
 def data_parallel(
@@ -104,14 +104,14 @@ def data_parallel(
         ranks = name_ranks([left.rank.rank, right.rank.rank])
         message = (
             f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
-            f"{when(left)}, {described(left)}; rank {right.rank.rank} in {when(right)}, "
-            f"{described(right)}; both from {stream_of(left)}"
+            f"{when(left)}, {describe_draw(left)}; rank {right.rank.rank} in {when(right)}, "
+            f"{describe_draw(right)}; both from {stream_of(left)}"
         )
         cause = (
             "all ranks of dp seed the generator with the same number: add the rank on dp to the "
             "seed from which dropout is drawn"
         )
-        yield broken(check, message, cause, left, "dp")
+        yield violation(check, message, cause, left, "dp")
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:

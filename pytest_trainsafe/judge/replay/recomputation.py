@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng.events import MASKS
 
@@ -39,12 +39,12 @@ def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
             same = [d for d in originals if d.event.microbatch == event.microbatch] or originals
             message = (
                 f"rank {draw.rank.rank} recomputes a forward with other random numbers: in "
-                f"{when(draw)}, {described(draw)} draws from {stream_of(draw)}, and its forward "
+                f"{when(draw)}, {describe_draw(draw)} draws from {stream_of(draw)}, and its forward "
                 f"drew from state {same[0].event.before}"
             )
             cause = (
                 "the checkpoint does not put the random state of the forward back: use "
                 "preserve_rng_state=True, or save and restore the state of the framework's tracker"
             )
-            yield broken(check, message, cause, draw)
+            yield violation(check, message, cause, draw)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.localize.axes import needed, parallel
+from pytest_trainsafe.judge.localize.axes import necessary_axis, parallel
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -14,7 +14,7 @@ from pytest_trainsafe.sweep.program import resolve
 def axis_of(fault, **axes):
     """What is said of a fault that is there where `fault(point)` is true."""
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
-    return needed(case, parallel(case.point, PARALLEL_AXES), fault)
+    return necessary_axis(case, parallel(case.point, PARALLEL_AXES), fault)
 
 
 def test_one_axis_is_named_with_what_does_not_matter():

@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.replay.determinism.operator_look import (
     unseeded,
 )
 from pytest_trainsafe.judge.replay.determinism.variation import Environ, variables
-from pytest_trainsafe.judge.replay.draws import described
+from pytest_trainsafe.judge.replay.draws import describe_draw
 from pytest_trainsafe.trace.operators import OutsideRead
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -55,7 +55,7 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
     draw = unseeded(first, second, found.rank, found.step)
     if draw is None:
         return None
-    what = f"{described(draw)}, from {draw.event.generator}"
+    what = f"{describe_draw(draw)}, from {draw.event.generator}"
     text = f"a generator is not in the same state in every Run when it draws: {what}"
     return Cause(
         "unseeded",

@@ -33,7 +33,7 @@ def step_numbers(trace: Trace) -> list[int]:
     return min(([step.step for step in rank.steps] for rank in trace.ranks), key=len)
 
 
-def words(found: Divergence) -> str:
+def describe_difference(found: Divergence) -> str:
     """Where the Runs first differ, in words."""
     on = f"on rank {found.rank}"
     if found.how == "inputs":

@@ -18,9 +18,13 @@ from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
-from pytest_trainsafe.judge.replay.draws import Draws, described
+from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.resume.arguments import Resumption
-from pytest_trainsafe.judge.replay.resume.continued import first_difference, step_numbers, words
+from pytest_trainsafe.judge.replay.resume.continued import (
+    describe_difference,
+    first_difference,
+    step_numbers,
+)
 from pytest_trainsafe.judge.replay.resume.data import data_difference
 from pytest_trainsafe.judge.replay.resume.difference import ORDER, Difference
 from pytest_trainsafe.judge.replay.resume.layout import judge_layout
@@ -81,7 +85,7 @@ def differences(
     dtype = whole.manifest.dtype
     apart = first_divergence(whole, saved)
     if apart is not None:
-        return [_of_saving(apart, saved, at_step).finding(dtype, words(apart))]
+        return [_of_saving(apart, saved, at_step).finding(dtype, describe_difference(apart))]
     found = first_difference(whole, resumed, at_step)
     data = data_difference(whole, resumed)
     if found is None:
@@ -99,7 +103,7 @@ def differences(
         ]
     if not causes:
         causes = [_unknown(found)]
-    return [each.finding(dtype, words(found)) for each in _in_order(causes)]
+    return [each.finding(dtype, describe_difference(found)) for each in _in_order(causes)]
 
 
 def not_compared(resumed: Trace) -> list[str]:
@@ -187,7 +191,7 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
         draw for rank in Draws.of(saved).by_rank for draw in rank if draw.event.phase == "save"
     )
     draw = next(draws, None)
-    drew = "" if draw is None else f"; while it saves it draws {described(draw)}"
+    drew = "" if draw is None else f"; while it saves it draws {describe_draw(draw)}"
     return Difference(
         "save",
         f"a training that saves a checkpoint goes on otherwise than one that does not{drew}",

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.finding import StreamSubject
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, when
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, when
 from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.state import state_after
@@ -216,7 +216,7 @@ def _draws(count: int, start: str, end: str) -> str:
 def _calls(draws: Sequence[Draw]) -> str:
     """The first of some draws, and how many follow it."""
     others = _count(draws) - 1
-    return f"{described(draws[0])}{f' and {others} more' if others else ''}"
+    return f"{describe_draw(draws[0])}{f' and {others} more' if others else ''}"
 
 
 def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:

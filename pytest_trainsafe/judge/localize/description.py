@@ -26,35 +26,35 @@ MAX_NAMES = 3
 MAX_GROUPS = 3
 
 #: The largest number of the program's reductions that are listed.
-MAX_MADE = 4
+MAX_REDUCTIONS = 4
 
 
 def located(
     faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
 ) -> Located:
     """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
-    words = _Words(comparison, rung, program)
+    description = _Description(comparison, rung, program)
     groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:
-        key = fault.phase, words.group(fault), fault.between, fault.uncalled, fault.condition
+        key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
         groups.setdefault(key, []).append(fault)
     rows = []
-    agrees = words.agrees(faults[0])
+    agrees = description.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
-        text = words.describe(group)
+        text = description.describe(group)
         rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
     first = next(iter(groups.values()))
-    for number, text in enumerate(words.reductions(first)):
+    for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
     if axis:
         rows.append(("axis", axis))
     named = tuple((fault.phase, fault.target) for fault in faults)
-    return Located(tuple(rows), *words.place(first), named)
+    return Located(tuple(rows), *description.place(first), named)
 
 
-class _Words:
+class _Description:
     def __init__(self, comparison: Comparison, rung: Rung, program: Program) -> None:
         self.comparison = comparison
         self.rung = rung
@@ -232,8 +232,8 @@ class _Words:
             return []
         listed = self.places.listed(phase, [fault.target for fault in group])
         found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
-        more = [f"and {len(found) - MAX_MADE} more"] if len(found) > MAX_MADE else []
-        return found[:MAX_MADE] + more
+        more = [f"and {len(found) - MAX_REDUCTIONS} more"] if len(found) > MAX_REDUCTIONS else []
+        return found[:MAX_REDUCTIONS] + more
 
     def both(self) -> tuple[Trace, Trace]:
         """The candidate's and the reference's trace."""

@@ -5,7 +5,8 @@ specs        the RunSpecs of a test, and where their code is
 traces       the Traces of one test in one role, recorded on request
 requested    the Runs that a test requested in one role
 rounding     the dtype whose rounding error limits the comparison of a Run
-ahead, idle  launches the next test's Runs; warns of a test that requests none
+ahead        launches the next test's Runs
+unused_traces  warns of a test that requests no Run
 cache        references of earlier pytest runs, by the keys of `fingerprint` and `sources`
 group        the fixture `torchrun_group`
 """

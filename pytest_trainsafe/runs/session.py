@@ -29,7 +29,7 @@ from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.replay.run import CHECKPOINTS
-from pytest_trainsafe.runs.ahead import Next
+from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
@@ -106,7 +106,7 @@ class Session:
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.board = Board()
-        self.next: Next | None = None
+        self.next: NextTest | None = None
         self._scheduled: dict[RunSpec, _ScheduledRun] = {}
         #: Runs that no test has requested yet, and Runs that the current test has requested.
         self._ahead: set[RunSpec] = set()

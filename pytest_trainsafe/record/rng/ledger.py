@@ -110,7 +110,7 @@ class RngLedger:
     def copied(self, sink: EventSink) -> Iterator[None]:
         """Hand the events that happen until the end to `sink` as well."""
         self.boundary()
-        writer, self._writer = self._writer, _Both(self._writer, sink)
+        writer, self._writer = self._writer, _TeeSink(self._writer, sink)
         try:
             yield
         finally:
@@ -121,7 +121,7 @@ class RngLedger:
     def paused(self) -> Iterator[None]:
         """Record nothing until the end: generators are set to other states on purpose."""
         self.boundary()
-        writer, self._writer = self._writer, _Nowhere()
+        writer, self._writer = self._writer, _NullSink()
         try:
             yield
         finally:
@@ -386,13 +386,13 @@ class RngLedger:
         return self._clock.step is None and any(not root.training for root in self._roots)
 
 
-class _Nowhere:
+class _NullSink:
     """Takes events and keeps none."""
 
     def add(self, event: msgspec.Struct) -> None: ...
 
 
-class _Both(NamedTuple):
+class _TeeSink(NamedTuple):
     """Two sinks that take the same events."""
 
     first: EventSink

@@ -29,7 +29,7 @@ MAX_TEXT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class First:
+class FirstDifference:
     """The first wrong thing of a failing Point; a text is "" and a number None if unknown.
 
     `where` names the tensor with its step and micro-batch, `tensor` without them.  `source` is the
@@ -75,7 +75,7 @@ class Outcome:
     worst_name: str = ""
     seconds: float = 0.0
     reason: str = ""
-    first: First = First()
+    first: FirstDifference = FirstDifference()
     location: str = ""
 
     @property
@@ -160,7 +160,7 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
         seconds=test.seconds,
         location=test.location,
     )
-    first = First(check="error", message=test.message)
+    first = FirstDifference(check="error", message=test.message)
     return replace(judged or plain, verdict="error", reason=test.message, first=first)
 
 
@@ -203,10 +203,10 @@ def _worst_name(rung: dict[str, object]) -> str:
     return f"{name} ({_text(rung, 'dtype')})" if name else ""
 
 
-def _first(summary: dict[str, object]) -> First:
+def _first(summary: dict[str, object]) -> FirstDifference:
     found, place = summary.get("first"), summary.get("look_at")
     if not isinstance(found, dict):
-        return First(check="inconclusive", message=_text(summary, "reason"))
+        return FirstDifference(check="inconclusive", message=_text(summary, "reason"))
     texts = {
         name: _text(found, name)
         for name in (
@@ -218,7 +218,7 @@ def _first(summary: dict[str, object]) -> First:
     if located:
         assert isinstance(place, dict)
         texts |= {"source": _text(place, "source"), "what": _text(place, "what")}
-    return First(
+    return FirstDifference(
         **texts,
         error=_number(found, "error"),
         allowed=_number(found, "allowed"),

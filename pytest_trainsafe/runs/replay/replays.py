@@ -10,10 +10,10 @@ import pytest
 from msgspec import structs
 
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.runs.idle import given_traces
 from pytest_trainsafe.runs.replay.replayed import did_restart, verify
 from pytest_trainsafe.runs.replay.request import ReplayRequest, read_request
 from pytest_trainsafe.runs.replay.spliced import spliced
+from pytest_trainsafe.runs.unused_traces import given_traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 

@@ -91,20 +91,22 @@ class Buffers:
         """Record that a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
-    def merged(self, id: TensorId, owed: ComparedRanks, shape: Sequence[int]) -> Merged | None:
-        """The logical tensor of the ranks in `owed`; None if one of them did not record it."""
-        own = {rank.rank for rank in owed.ranks}
+    def merged(
+        self, id: TensorId, compared_on: ComparedRanks, shape: Sequence[int]
+    ) -> Merged | None:
+        """The logical tensor of these ranks; None if one of them did not record it."""
+        own = {rank.rank for rank in compared_on.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
         if len(parts) < len(own):
             return None
         free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
         return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
 
-    def unchanged(self, id: TensorId, owed: ComparedRanks) -> bool:
-        """Whether a running state is the same before and after a step, on the ranks in `owed`."""
+    def unchanged(self, id: TensorId, compared_on: ComparedRanks) -> bool:
+        """Whether a running state is the same before and after a step, on these ranks."""
         after = msgspec.structs.replace(id, microbatch=None, call=0)
         before = msgspec.structs.replace(after, step=id.step - 1)
-        both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in owed.ranks]
+        both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in compared_on.ranks]
         return all(old and new and old.hash == new.hash for old, new in both)
 
     def reduced(self, id: TensorId) -> bool:

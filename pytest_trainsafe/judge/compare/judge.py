@@ -265,13 +265,13 @@ class _Judge(Parameters):
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
-        owed = self.buffers.compared_ranks(id)
-        if owed is None:
+        compared_on = self.buffers.compared_ranks(id)
+        if compared_on is None:
             return
-        events = [rank.tensors.get(id) for rank in owed.ranks]
+        events = [rank.tensors.get(id) for rank in compared_on.ranks]
         due = self.rung.reference.holders(id)[0][1]
         if not all(events):
-            if not owed.otherwise and self.buffers.unchanged(id, owed):
+            if not compared_on.otherwise and self.buffers.unchanged(id, compared_on):
                 message = (
                     "the forward of the reference changes this buffer, the candidate's does not"
                 )
@@ -281,7 +281,7 @@ class _Judge(Parameters):
         if all(event and not event.layout and event.hash == due.hash for event in events):
             self.count(id)
             return
-        own = owed.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
+        own = compared_on.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
         if not all(is_whole(trace, id) for trace in self.traces):
             if own:
                 self.buffers.leave(id, own)
@@ -289,7 +289,9 @@ class _Judge(Parameters):
                 self.result.suspects.append(id)
             return
         reference = self.reference.tensor(id)
-        merged = self.buffers.merged(id, owed, due.shape if reference is None else reference.shape)
+        merged = self.buffers.merged(
+            id, compared_on, due.shape if reference is None else reference.shape
+        )
         if reference is None or merged is None or merged.tensor is None:
             return
         tolerance = self.tolerances.tolerance(id, self.factor(id), reference)

@@ -1,7 +1,7 @@
 """Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the ladder if
-localisation found nothing.
+Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the
+ladder if localisation found nothing.
 """
 
 from __future__ import annotations

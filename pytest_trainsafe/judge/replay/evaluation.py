@@ -93,8 +93,8 @@ class _Window:
 def _shifted(began: Draw, draw: Draw) -> Finding:
     message = (
         f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
-        f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; the "
-        f"training goes on behind it, with {describe_draw(draw)}"
+        f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; "
+        f"the training goes on behind it, with {describe_draw(draw)}"
     )
     cause = (
         "what the training draws depends on whether and how much it evaluates: draw for the "

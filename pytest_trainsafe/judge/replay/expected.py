@@ -70,8 +70,8 @@ def _finding(axis: str, where: str, left: Draw, right: Draw, number: int, drew: 
     message = (
         f"expected {wanted} draws over {axis} at {where!r}, and "
         f"{name_ranks([left.rank.rank, right.rank.rank])} draw {drew} numbers, first at draw "
-        f"{number} there: in {when(left)}, {describe_draw(left)} draws from {stream_of(left)} on rank "
-        f"{left.rank.rank} and from {stream_of(right)} on rank {right.rank.rank}"
+        f"{number} there: in {when(left)}, {describe_draw(left)} draws from {stream_of(left)} on "
+        f"rank {left.rank.rank} and from {stream_of(right)} on rank {right.rank.rank}"
     )
     cause = f"the ranks of {axis} are seeded {'alike' if drew == 'the same' else 'differently'}"
     return violation("rng:expected", message, cause, left, axis)

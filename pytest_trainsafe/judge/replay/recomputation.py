@@ -39,8 +39,8 @@ def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
             same = [d for d in originals if d.event.microbatch == event.microbatch] or originals
             message = (
                 f"rank {draw.rank.rank} recomputes a forward with other random numbers: in "
-                f"{when(draw)}, {describe_draw(draw)} draws from {stream_of(draw)}, and its forward "
-                f"drew from state {same[0].event.before}"
+                f"{when(draw)}, {describe_draw(draw)} draws from {stream_of(draw)}, and its "
+                f"forward drew from state {same[0].event.before}"
             )
             cause = (
                 "the checkpoint does not put the random state of the forward back: use "

@@ -1,4 +1,4 @@
-"""Planted faults of one tensor: what each rank holds, as a WrongTensor tensor to be explained."""
+"""Planted faults of one tensor: what each rank holds, as a WrongTensor to be explained."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def micro_batches() -> dict[int, torch.Tensor]:
 
 
 def planted(name: str, dtype: str) -> WrongTensor:
-    """The WrongTensor tensor of a fault by name."""
+    """The WrongTensor of a fault by name."""
     fault = FAULTS[name]
     reference = reference_tensor()
     return wrong_tensor(

@@ -53,8 +53,9 @@ class Sample:
 class FittingLayout:
     """A layout with which the parts merge into the reference.
 
-    `confirmed` is true if the values confirm the layout: the parts do not merge into the reference if
-    the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm nothing.
+    `confirmed` is true if the values rule out other layouts: the parts do not merge into the
+    reference if the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm
+    nothing.
     """
 
     layout: Layout

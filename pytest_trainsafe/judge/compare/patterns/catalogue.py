@@ -1,6 +1,6 @@
 """Finds the relation of a wrong value to the correct one.
 
-Each pattern is a function of a WrongTensor tensor that returns a Pattern or None.  A pattern must explain
+Each pattern is a function of a WrongTensor that returns a Pattern or None.  A pattern must explain
 the error: what remains of the error after undoing it is rounding, or at most 1 %. Called by the
 judge for the first tensors of a report.
 """

@@ -154,7 +154,9 @@ class _Ladder:
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
         if self.located is None:
-            self.located = _look_at(self.candidate, rung, failed.comparison)
+            from pytest_trainsafe.judge.localize.search import wrong_line
+
+            self.located = wrong_line(self.candidate, rung, failed.comparison)
 
     def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""
@@ -305,12 +307,6 @@ def _localize(
 
     with _one_thread():
         return localize(candidate, reference, rung, failed, budget_of(candidate.runs.session))
-
-
-def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
-    from pytest_trainsafe.judge.localize.search import look_at
-
-    return look_at(candidate, rung, failed)
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.judge.registry import judges
 
 JUDGE = '''
@@ -132,5 +132,5 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
     ],
 )
 def test_a_class_that_is_no_judge_is_named(path: str, words: str) -> None:
-    with pytest.raises(SweepError, match=words):
+    with pytest.raises(DeclarationError, match=words):
         judges([path])

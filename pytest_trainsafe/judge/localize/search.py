@@ -61,7 +61,7 @@ def localize(
         return _as_known(known)
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
-        return _looking_at(candidate, rung, failed, _all_spent(budget, most))
+        return _unlocated(candidate, rung, failed, _all_spent(budget, most))
     began = time.perf_counter()
     why = ""
     try:
@@ -78,21 +78,21 @@ def localize(
     spent = time.perf_counter() - began
     budget.take(spent)
     if why:
-        return _looking_at(candidate, rung, failed, why)
+        return _unlocated(candidate, rung, failed, why)
     if not found.faults:
-        return _looking_at(candidate, rung, failed, *(text for _, text in found.rows))
+        return _unlocated(candidate, rung, failed, *(text for _, text in found.rows))
     found = replace(found, rows=(*found.rows, ("localised", f"in {spent:.1f} s")))
     budget.keep(family, case.nodeid, found)
     return found
 
 
-def look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+def wrong_line(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
     """The line that produces the first wrong tensor, if no module does; without a search."""
-    found = _looking_at(candidate, rung, failed)
+    found = _unlocated(candidate, rung, failed)
     return found if found.source else None
 
 
-def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
+def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
     """The reasons why nothing was localised, and the line that produces the first wrong tensor."""
     first = next(f for f in failed.findings if f.verdict == "fail")
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))

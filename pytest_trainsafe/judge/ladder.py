@@ -417,8 +417,7 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
 
 
 def _named(reference: Trace) -> str:
-    alone = reference.manifest.world_size == 1
-    return "a single device" if alone else str(reference.point)
+    return "a single device" if reference.manifest.world_size == 1 else str(reference.point)
 
 
 def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:

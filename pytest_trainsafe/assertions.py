@@ -172,8 +172,9 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             f"assert_deterministic was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats. Compare two recorded "
-            "traces with assert_equivalent, which without a measure of rounding wants equal bits"
+            "candidate_trace or reference_trace, whose Run it repeats. To compare two recorded "
+            "traces, call assert_equivalent; it requires equal bits if no trace that measures "
+            "rounding is given"
         )
     if type(repeats) is not int:
         raise ArgumentTypeError(
@@ -182,8 +183,8 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
         )
     if repeats < 2:
         raise ArgumentError(
-            f"assert_deterministic was given repeats={repeats}; a Run is compared with another "
-            "one, so it takes 2 or more"
+            f"assert_deterministic was given repeats={repeats}; it compares Runs with each other, "
+            "so it takes 2 or more"
         )
     try:
         judgement = judge_determinism(candidate, repeats)

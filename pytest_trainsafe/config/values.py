@@ -116,8 +116,8 @@ def parse_replay(source: str, text: str) -> tuple[str, int | None]:
             return os.path.abspath(folder), int(step) if step else None
     raise SettingError(
         f"{source} takes the folder of a trace, such as traces/trainsafe/0001-dp2-float64-run or "
-        f"the same with @3 for step 3, and {shown(path)} is none: it has no manifest.json. Record "
-        "traces with --trainsafe-keep-traces"
+        f"the same with @3 for step 3, and {shown(path)} is not one: it has no manifest.json. "
+        "Record traces with --trainsafe-keep-traces"
     )
 
 

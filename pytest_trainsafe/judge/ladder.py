@@ -81,7 +81,7 @@ def climb(
                 raise
             broken = failure
             left_out.append(
-                f"{dtype} was left out: the candidate cannot run in it ({reason(failure.result)})"
+                f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
             )
             continue
         if failed:
@@ -326,7 +326,7 @@ def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]
         why = reason(failure.result)
         lost = "the rounding that float64 would measure" if alone else rungs[0]
         it = "float64" if alone else "it"
-        note = f"{lost} was left out: the reference cannot run in {it} ({why})"
+        note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
         return rungs if alone else rungs[1:], False, [note]
     return rungs, alone or "float64" in rungs, []
 

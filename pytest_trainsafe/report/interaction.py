@@ -75,7 +75,7 @@ def fuzz_message(
     for effect in interaction.effects:
         if effect.differs:
             values = ", ".join(map(str, effect.differs))
-            lines += row("", f"with {effect.axis}={values} the test fails in another way")
+            lines += row("", f"with {effect.axis}={values} the test fails differently")
     searched = f"{interaction.tried} points run by the search, after {examples} examples"
     if not interaction.complete:
         searched += "; it stopped at its limit, so a smaller point may fail too"
@@ -88,7 +88,10 @@ def fuzz_message(
 
 def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:
     """The report of a program whose Runs are not reproducible, so that no bug can be reported."""
-    lines = [*head(f"trainsafe: {program} is flaky at {point}, so its failure is no finding"), ""]
+    lines = [
+        *head(f"trainsafe: {program} is flaky at {point}, so its failure is not a finding"),
+        "",
+    ]
     lines += row("flaky", why)
     lines += row("cause", cause)
     lines += row(

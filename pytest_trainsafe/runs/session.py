@@ -86,7 +86,7 @@ class Session:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
         self.notes = dict.fromkeys(
-            f"trainsafe_cache_inputs: {pattern} matches no file, so no reference depends on it"
+            f"trainsafe_cache_inputs: {pattern} matches no file, so it has no effect"
             for pattern in settings.cache_inputs
             if not pattern.startswith("$")
             and not any(glob.iglob(pattern, recursive=True, include_hidden=True))

@@ -42,7 +42,7 @@ def warn_if_unused(item: pytest.Item) -> None:
         return
     item.warn(
         TrainsafeWarning(
-            f"{item.name} is marked trainsafe and looked at no Run, so it could not fail; "
-            "call assert_trainsafe(candidate_trace, reference_trace)"
+            f"{item.name} has the trainsafe marker, but used no Run, so it could not fail; call "
+            "assert_trainsafe(candidate_trace, reference_trace)"
         )
     )

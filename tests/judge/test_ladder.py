@@ -217,7 +217,7 @@ def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) 
     assert report == ""
     summary = candidate.summary
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32", "bfloat16"]
-    note = "float64 was left out: the candidate cannot run in it"
+    note = "float64 was skipped: the candidate cannot run in it"
     assert summary["notes"] == [f"{note} (rank 0 of 2 raised TypeError: no kernel)"]
     assert candidate.repeated == ["float64"]
 
@@ -226,7 +226,7 @@ def test_a_failure_below_a_rung_that_is_left_out_is_reported_with_it(bench: Benc
     report, candidate = climb_breaking(bench, {"float64": failure("no kernel")}, edit=twice)
 
     assert "norm.weight · main_grad · step 0 · float32" in report
-    assert "float64 was left out" in " ".join(report.split())
+    assert "float64 was skipped" in " ".join(report.split())
     assert candidate.repeated == []  # it has failed in any case
 
 

@@ -78,9 +78,9 @@ def test_a_test_of_another_plugin_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no JUnit file"),
-        (b"<testsuites>", "is no JUnit file"),
-        (b'<?xml version="1.0" encoding="nothing"?><a/>', "is no JUnit file"),
+        (b"", "is not a JUnit file"),
+        (b"<testsuites>", "is not a JUnit file"),
+        (b'<?xml version="1.0" encoding="nothing"?><a/>', "is not a JUnit file"),
         (b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "has a declaration"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"), "has a declaration"),
     ],

@@ -28,7 +28,7 @@ def test_it({names}):
 DYNAMIC = "candidate_trace = request.getfixturevalue('candidate_trace')"
 
 WARNING = (
-    "*test_it?tp1? is marked trainsafe and looked at no Run, so it could not fail; call assert*"
+    "*test_it?tp1? has the trainsafe marker, but used no Run, so it could not fail; call assert*"
 )
 
 
@@ -75,7 +75,7 @@ def test_a_test_that_looks_at_nothing_is_warned_of(outcome, source):
 )
 def test_no_other_test_is_warned_of(outcome, source, expected):
     result = outcome(source, warnings=0, **expected)
-    result.stdout.no_fnmatch_line("*looked at no Run*")
+    result.stdout.no_fnmatch_line("*used no Run*")
 
 
 def test_the_warning_is_filtered_by_its_category(pytester):

@@ -148,7 +148,7 @@ class Buffers:
             )
         if all(self._close(id, rank, event) for rank, event in odd):
             return ""
-        return f"its values on rank {odd[0][0].rank} are others from the start"
+        return f"its values on rank {odd[0][0].rank} are different from the start"
 
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
         """Whether a buffer's values differ only by rounding, as those of a computed table may."""

@@ -90,7 +90,7 @@ def _different_steps(rung: Rung) -> Finding | None:
         dtype=rung.dtype,
         message=(
             f"the candidate recorded {len(odd.steps)} steps and the reference {wanted} (on rank "
-            f"{odd.rank}); a program must take as many steps at every Point, to be compared"
+            f"{odd.rank}); a program must take the same number of steps at every Point"
         ),
     )
 
@@ -156,7 +156,7 @@ class _Judge(Parameters):
             return
         expected = self.reference.merged(id)
         if expected.tensor is None or expected.findings:
-            message = f"the reference does not fit together: {expected.findings[0].message}"
+            message = f"the parts of the reference do not merge: {expected.findings[0].message}"
             self.doubt(order, id, "reference", message)
             return
         reference = expected.tensor
@@ -196,8 +196,8 @@ class _Judge(Parameters):
         if called:
             why = "the module is never called"
             if id.module in self.called:
-                why = "the module is called less often, or returns something else"
-        message = f"the reference has this tensor and no rank of the candidate recorded it: {why}"
+                why = "the module is called less often, or returns different values"
+        message = f"the reference has this tensor, but no rank of the candidate recorded it: {why}"
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:
@@ -208,7 +208,7 @@ class _Judge(Parameters):
         scores = msgspec.structs.replace(id, name=f"scores.{number}" if number else "scores")
         expected, by = self.reference.tensor(id), self.reference.tensor(scores)
         if expected is None or by is None:
-            self.doubt(order, id, "reference", "the reference's own parts do not fit together")
+            self.doubt(order, id, "reference", "the parts of the reference do not merge")
             return
         self.count(id)
         merged = self.candidate.merged(id, tuple(expected.shape))
@@ -273,7 +273,7 @@ class _Judge(Parameters):
         if not all(events):
             if not compared_on.otherwise and self.buffers.unchanged(id, compared_on):
                 message = (
-                    "the forward of the reference changes this buffer, the candidate's does not"
+                    "the reference's forward changes this buffer, but the candidate's does not"
                 )
                 self.count(id)
                 self.fail(order, id, "missing", message)

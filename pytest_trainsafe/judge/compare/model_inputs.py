@@ -32,8 +32,8 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: The cause that reports give for a wrong input.
 CAUSE = (
-    "the program gives its model other data: look at the batches, the sampler, or how a batch is "
-    "cut for the ranks, not at the model"
+    "the program passes different data to its model: check the batches, the sampler and how a "
+    "batch is divided among the ranks, not the model"
 )
 
 
@@ -98,7 +98,10 @@ class ModelInputs:
         right = [self._fits(id, [part], expected, alone=True) for part in parts]
         if any(right):
             odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
-            text = f"rank {odd} is given other values than the reference, unlike other ranks"
+            text = (
+                f"rank {odd} receives other values than the reference; the other ranks receive the "
+                "same"
+            )
             return _differs(text)
         if not all(equal):
             return InputJudgement("unclear")
@@ -125,14 +128,14 @@ class ModelInputs:
             if other is None or torch.equal(other, expected):
                 continue
             if self._fits(id, parts, other, alone=len(parts) == 1):
-                text = f"it is what the reference is given in {_when(there, id)}"
+                text = f"it is the reference's input of {_when(there, id)}"
                 return _differs(text)
         value = parts[0].tensor
         if value.shape != expected.shape:
-            text = "the ranks' parts together hold other values than the reference is given"
+            text = "the ranks' parts together hold different values than the reference's input"
         else:
             wrong = int((value != expected).sum())
-            text = f"{wrong} of {expected.numel()} values are others than the reference is given"
+            text = f"{wrong} of {expected.numel()} values differ from the reference's input"
         return _differs(text)
 
     def _fits(

@@ -52,8 +52,8 @@ class Parameters(Screening):
         differ = f"{wrong} of {reference.numel()} values differ"
         if id.kind == "master_param" and self.starts_alike(id):
             message = (
-                f"the master copy starts other than the parameter that it is a copy of: {differ} "
-                "from the reference's, and the parameters do not. What made the optimizer moved it"
+                f"the initial master copy is wrong: {differ} from the reference's, but the "
+                "parameter that it copies agrees. Check the code that creates the optimizer"
             )
         else:
             message = (
@@ -88,8 +88,8 @@ class Parameters(Screening):
         if _rounds(self.candidate, id):
             return True
         message = (
-            "the parameter is not its master copy, rounded, as it is in the reference: the copy "
-            "back into the model is missing, early, or of another part"
+            "the parameter is not the rounded master copy, as in the reference: the copy back into "
+            "the model is missing, too early, or of another part"
         )
         self.fail(order, id, "master-copy", message)
         return False

@@ -93,9 +93,9 @@ class Results:
             event = self.event(id)
             assert event is not None, id
             message = (
-                f"every value fits {dtype} exactly, though the tensor is stored as {event.dtype} "
-                f"and the reference's values need that: it is accumulated, reduced or copied in "
-                f"{dtype}, with an error that the rounding of {self.rung.dtype} hides"
+                f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
+                "and the reference's values need this precision: it is accumulated, reduced or "
+                f"copied in {dtype}, with an error that the rounding of {self.rung.dtype} hides"
             )
             self.doubt(order, id, "narrowed", message)
 

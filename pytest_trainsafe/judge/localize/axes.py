@@ -66,7 +66,7 @@ def necessary_axis(
 
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
-        return "", f"no single axis: the fault is there {tried} too" if tried else ""
+        return "", f"no single axis: the fault also occurs {tried}" if tried else ""
     if len(gone) == 1:
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"

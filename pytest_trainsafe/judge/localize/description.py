@@ -81,7 +81,7 @@ class _Description:
             case "loss" if forward:
                 return f"the forward of {forward} agrees; "
             case "weights" if both:
-                return "what flows between modules agrees, forward and backward; "
+                return "the tensors between modules agree, forward and backward; "
             case "reduction" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad"):
@@ -101,21 +101,22 @@ class _Description:
         match fault.phase:
             case "data":
                 return (
-                    f"what {self.program} gives its model is wrong, outside of the model: its data"
+                    f"the data that {self.program} passes to its model is wrong; the model is not "
+                    "at fault"
                 )
             case "buffer":
                 modules = name_list([f.target or "the root module" for f in group], "module")
-                return f"what the forward of {modules} leaves in its buffers is wrong"
+                return f"the buffers are wrong after the forward of {modules}"
             case "loss":
-                return f"the loss that {self.program} reports is wrong, outside of the model"
+                return f"the loss that {self.program} reports is wrong; the model is not at fault"
             case "norm":
                 return self.describe_norm()
             case "weights":
-                return f"the gradients are wrong of {parameters}{self.unsummed(group)}"
+                return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "reduction":
-                return f"the gradient reduction is wrong of {parameters}: {self.reduced(names)}"
+                return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case _:
-                return f"the optimizer's step is wrong of {parameters}"
+                return f"the optimizer's step of {parameters} is wrong"
 
     def reduced(self, names: Sequence[str]) -> str:
         """The evidence that the reduction of some parameters' gradients is wrong."""
@@ -125,11 +126,13 @@ class _Description:
         uncompared = [name for name in names if not self.compared.gradient(name)]
         if len(uncompared) == len(names):
             text = (
-                "what the optimizer is given differs, and no micro-batch's gradient of "
+                "the gradient after the reduction differs, and no micro-batch's gradient of "
                 f"{'it' if len(names) == 1 else 'them'} was compared"
             )
         else:
-            text = "each micro-batch's gradient agrees, what the optimizer is given does not"
+            text = (
+                "each micro-batch's gradient agrees, but the gradient after the reduction does not"
+            )
             if uncompared:
                 text += f" (not compared: the micro-batches' of {name_list(uncompared, 'one')})"
         factor = self.comparison.factor
@@ -158,7 +161,7 @@ class _Description:
                 "the gradient norm is wrong, or all gradients are scaled before it is computed: "
                 "gradients are compared after clipping, which hides such a factor"
             )
-        of = ", of gradients that are right" if self.compared.has("main_grad") else ""
+        of = ", although the gradients are right" if self.compared.has("main_grad") else ""
         return f"the gradient norm is wrong{of}"
 
     def describe_module(self, group: Sequence[Fault]) -> str:
@@ -167,11 +170,14 @@ class _Description:
         if fault.handed is not None:
             what = "what" if fault.phase == "forward" else "the gradient that"
             return (
-                f"{what} {self.program} hands on to rank {fault.handed} of pp is wrong, outside "
-                "of the model: the stage that it comes from agrees, what arrives does not"
+                f"{what} {self.program} sends to rank {fault.handed} of pp is wrong, outside of "
+                "the model: it agrees in the stage that sends it, but not where it arrives"
             )
         if fault.target == PROGRAM and fault.phase == "forward":
-            return f"what {self.program} gives its model is wrong, outside of the model"
+            return (
+                f"the input that {self.program} passes to its model is wrong; the model is not at "
+                "fault"
+            )
         if fault.target == PROGRAM:
             return (
                 f"the loss that {self.program} differentiates is wrong, outside of the model: "
@@ -193,8 +199,8 @@ class _Description:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
             return (
-                f"the {fault.phase} of the code in {named} between the modules that it runs: "
-                "what these compute agrees, what it makes of it does not"
+                f"the {fault.phase} of the code in {named} between the modules that it calls: the "
+                "outputs of these modules agree, but what it computes from them does not"
             )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
@@ -211,7 +217,7 @@ class _Description:
     def unsummed(self, group: Sequence[Fault]) -> str:
         """A clause if every gradient of a group is a partial sum that is never reduced; else ""."""
         axis = self.unsummed_axis(group)
-        return f": nothing sums them over {axis}, on which each rank has a term" if axis else ""
+        return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
         """The axis over which these parameters' gradients are never reduced; "" for none."""

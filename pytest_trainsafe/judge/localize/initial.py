@@ -31,9 +31,9 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     wrong = list(dict.fromkeys(id for id, _ in findings))
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
-        f"the initial parameters, before the first step: those of {name_list(names, 'parameter')}"
-        f"{_on_stages(wrong, candidate)} are others than the reference's, so what fills the model "
-        "(an initialization, a checkpoint) or cuts it into shards is wrong"
+        "the initial parameters, before the first step: those of "
+        f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
+        "reference's, so the code that initializes, loads or shards the model is wrong"
     )
     return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
 
@@ -113,8 +113,8 @@ def whole_steps(failed: Comparison) -> Located:
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(_parameter(id) for id in wrong))
         text = (
-            "every gradient that the optimizer is given agrees; the optimizer's step is wrong of "
-            f"{name_list(names, 'parameter')}"
+            "every gradient that the optimizer is given agrees; the optimizer's step of "
+            f"{name_list(names, 'parameter')} is wrong"
         )
         return Located((("faulty", text),), faults=tuple(("optimizer", name) for name in names))
     if kinds == {"loss"} and failed.compared["main_grad"]:
@@ -122,8 +122,8 @@ def whole_steps(failed: Comparison) -> Located:
         return Located((("faulty", text),), faults=(("loss", "<program>"),))
     why = (
         "only whole steps were compared, so the fault may be in the data, the forward, the "
-        "backward or the reduction of gradients; marking micro-batches (ctx.microbatch) lets them "
-        "be told apart"
+        "backward or the reduction of gradients; mark micro-batches with ctx.microbatch to "
+        "distinguish these"
     )
     return Located((("not localised", why),))
 

@@ -172,7 +172,7 @@ class Places:
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
             return (
                 wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here, and reduces the gradients{_through(wrapper)}",
+                f"{wrapper.name} is applied here and reduces the gradients{_through(wrapper)}",
             )
         if ranked:
             return self._of(ranked)

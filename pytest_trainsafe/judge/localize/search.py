@@ -69,7 +69,7 @@ def localize(
     except TimeoutError:
         spent = time.perf_counter() - began
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
-        why = f"stopped for want of time after {spent:.1f} s ({limit})"
+        why = f"stopped at the time limit after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
         reason = str(failure).partition("\n")[0]
         why = f"the program does not run with rewritten values ({reason})"
@@ -131,7 +131,7 @@ def _as_known(known: LocatedBefore) -> Located:
 
 def _all_spent(budget: Budget, most: float) -> str:
     return (
-        f"localisations took {budget.spent:.0f} s in this process, and may take {TESTS} times "
+        f"localisation took {budget.spent:.0f} s in this process, and the limit is {TESTS} times "
         f"the {most:g} s of one test (--trainsafe-localize)"
     )
 
@@ -168,8 +168,8 @@ class Search:
         comparison, faults = self.judge(rung)
         if not faults:
             return _not_located(
-                "with what flows between modules rewritten nothing differs: the fault needs values "
-                "that only training has, or a state that modules share"
+                "nothing differs once the tensors between modules are rewritten: the fault needs "
+                "the values of the training, or state that modules share"
             )
         program = self.candidate.case.program
         return located(faults, comparison, rung, program, self.axis(faults, rung))
@@ -231,7 +231,7 @@ class Search:
             return f"{axes[0]}, the only one of this Point"
         text = necessary_axis(case, axes, persists)[1]
         if late:
-            stopped = f"stopped for want of time after {self.seconds:.0f} s (--trainsafe-localize)"
+            stopped = f"stopped at the time limit after {self.seconds:.0f} s (--trainsafe-localize)"
             text = f"{text}; {stopped}" if text else stopped
         return text
 

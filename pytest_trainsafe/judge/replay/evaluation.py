@@ -31,8 +31,8 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 "the module is in training mode: call model.eval() before the evaluation, and "
                 "model.train() after it"
                 if event.training
-                else "the module is in evaluation mode and drops all the same: give the function "
-                "training=self.training"
+                else "the module is in evaluation mode, but its dropout is active: pass "
+                "training=self.training to the function"
             )
             yield violation(check, message, cause, draw)
             return
@@ -94,11 +94,11 @@ def _shifted(began: Draw, draw: Draw) -> Finding:
     message = (
         f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
         f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; "
-        f"the training goes on behind it, with {describe_draw(draw)}"
+        f"the training continues in the same stream, with {describe_draw(draw)}"
     )
     cause = (
-        "what the training draws depends on whether and how much it evaluates: draw for the "
-        "evaluation from a generator of its own, or inside torch.random.fork_rng()"
+        "the random numbers of the training depend on whether and how often it evaluates: use a "
+        "separate generator for the evaluation, or torch.random.fork_rng()"
     )
     return violation("rng:evaluation_shift", message, cause, began)
 

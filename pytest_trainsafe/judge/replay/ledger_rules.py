@@ -66,8 +66,8 @@ def _unseen(draws: Draws) -> list[Finding]:
     for rank in draws.trace.ranks:
         if SWITCHED_OFF in rank.rng:
             message = (
-                f"rank {rank.rank} kept no RNG ledger, so nothing is known of what it drew; "
-                "record it with --trainsafe-rng on"
+                f"rank {rank.rank} has no RNG ledger, so its draws are unknown; record it with "
+                "--trainsafe-rng on"
             )
             return [_doubt(message)]
         rates = rank.note("dropout")
@@ -101,8 +101,8 @@ def _notes(
     for axis, modules in unknown.items():
         if modules:
             notes.append(
-                f"dropout over {axis} in {_named(modules)}: it is not known whether what is "
-                f"dropped is cut over {axis}"
+                f"dropout over {axis} in {_named(modules)}: it is not known whether its input is "
+                f"sharded over {axis}"
             )
     if repeated:
         notes.append(

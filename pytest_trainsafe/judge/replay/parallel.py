@@ -53,18 +53,18 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
     place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
         message = (
-            f"{ranks} of {axis} draw the same dropout for different parts of a tensor that is cut "
-            f"over {axis}: {place}, both from {stream_of(left)}"
+            f"{ranks} of {axis} draw the same dropout for different shards of a tensor over "
+            f"{axis}: {place}, both from {stream_of(left)}"
         )
         cause = (
-            f"the ranks of {axis} use one random stream where each needs its own: seed a second "
-            f"generator with the rank on {axis}, and draw from it where activations are sharded"
+            f"the ranks of {axis} use the same random stream, but each needs its own: seed a "
+            f"second generator from the rank on {axis}, and use it where activations are sharded"
         )
     else:
         message = (
-            f"{ranks} of {axis} draw different dropout for a tensor of which both hold a copy: "
-            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank "
-            f"{right.rank.rank} from {stream_of(right)}"
+            f"{ranks} of {axis} draw different dropout for a tensor that both hold as replicas: "
+            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank {right.rank.rank} "
+            f"from {stream_of(right)}"
         )
         cause = (
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "

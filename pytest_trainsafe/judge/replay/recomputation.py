@@ -38,13 +38,14 @@ def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 continue
             same = [d for d in originals if d.event.microbatch == event.microbatch] or originals
             message = (
-                f"rank {draw.rank.rank} recomputes a forward with other random numbers: in "
+                f"rank {draw.rank.rank} recomputes a forward with different random numbers: in "
                 f"{when(draw)}, {describe_draw(draw)} draws from {stream_of(draw)}, and its "
                 f"forward drew from state {same[0].event.before}"
             )
             cause = (
-                "the checkpoint does not put the random state of the forward back: use "
-                "preserve_rng_state=True, or save and restore the state of the framework's tracker"
+                "activation checkpointing does not restore the random state of the forward: use "
+                "preserve_rng_state=True, or save and restore the state of the framework's RNG "
+                "tracker"
             )
             yield violation(check, message, cause, draw)
             return

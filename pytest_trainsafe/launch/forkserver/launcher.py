@@ -110,7 +110,7 @@ class WarmLauncher:
                 break
         if why not in self._warned:
             self._warned.add(why)
-            self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
+            self._warn(f"ranks are started by {self.fallback.name} instead of forked: {why}")
         return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
 
     def begin(

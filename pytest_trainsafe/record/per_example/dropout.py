@@ -53,7 +53,7 @@ def per_example_dropout(
     Without `training`, or with p = 0, `x` itself.
     """
     if not 0 <= p <= 1:
-        raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+        raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
     _check(x, examples, batch_dim)
     if not training or p == 0:
         return x
@@ -74,7 +74,7 @@ class PerExampleDropout(nn.Module):
     def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+            raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
         self.p, self.stream, self.batch_dim = p, stream, batch_dim
 
     def forward(
@@ -158,7 +158,8 @@ def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
     for dim, along in positions.items():
         if not -x.ndim <= dim < x.ndim:
             raise ArgumentError(
-                f"positions has dimension {dim}, and x has the shape {list(x.shape)}"
+                f"positions has the key {dim}, which is not a dimension of x; x has the shape "
+                f"{list(x.shape)}"
             )
         if along.shape != (x.shape[dim],) or along.dtype.is_floating_point:
             raise ArgumentError(

@@ -79,7 +79,7 @@ def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
 
 def _base(epoch: int, seed: int, stream: str) -> int:
     if not isinstance(stream, str):
-        raise ArgumentTypeError(f"stream is a name, such as 'augmentation', not {shown(stream)}")
+        raise ArgumentTypeError(f"stream takes a name, such as 'augmentation', not {shown(stream)}")
     whole = _whole("epoch", epoch), _whole("seed", seed)
     return xxhash.xxh3_64_intdigest(f"{whole[1]}/{whole[0]}/{stream}".encode())
 
@@ -94,7 +94,7 @@ def _key(base: int, index: int) -> int:
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{name} is a whole number from 0 on, not {shown(value)}")
+        raise ArgumentTypeError(f"{name} takes an integer of at least 0, not {shown(value)}")
     number: int = value.__index__()
     if number < 0:
         raise ArgumentError(f"{name}={number} is below 0; count epochs, examples and seeds from 0")

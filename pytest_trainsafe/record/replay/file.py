@@ -109,8 +109,8 @@ def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
         data = read_file(path, max_bytes=MAX_BYTES)
     except OSError as error:
         raise ReplayError(
-            f"{path} cannot be read ({error.strerror}): this is no folder that "
-            "ReplayCheckpoint.save wrote to on this rank. Give the folder of a checkpoint"
+            f"{path} cannot be read ({error.strerror}): ReplayCheckpoint.save wrote no file into "
+            "this folder on this rank. Give the folder of a checkpoint"
         ) from error
     header = _header(path, data)
     try:

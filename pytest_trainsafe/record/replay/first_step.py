@@ -116,8 +116,8 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
     if difference is not None:
         raise ReplayMismatchError(
             f"the first step after loading {folder} is not the step that followed the checkpoint: "
-            f"{difference}. Something that decides this draw is not in the checkpoint, or is "
-            "restored before something else draws"
+            f"{difference}. State that determines this draw is missing from the checkpoint, or was "
+            "restored before other code drew numbers"
         )
     for name, after in original.after.items() if both else ():
         if replayed.after.get(name) != after:

@@ -67,10 +67,10 @@ class ReplayPlan:
         ]
         count = len(self.missing)
         end = (
-            "complete, as far as tensors and generators show; state that Python and NumPy hold is "
-            "not traced"
+            "complete for tensors and generators; state in Python objects and NumPy arrays is not "
+            "traced"
             if not count
-            else f"{count} missing: a restart would not continue as the original does"
+            else f"{count} missing: a restarted training would differ from the original"
         )
         return "\n".join([head, "", *(f"  {line}" for line in lines), "", end])
 
@@ -194,7 +194,7 @@ def _tensor_row(
         }
     )
     if not slice_:
-        reason = "made by NumPy or Python, which are not traced: make it in the same way"
+        reason = "created by NumPy or Python, which are not traced: create it in the same way"
         return PlanRow("recompute", what, variable.bytes, reason)
     if not late:
         seeds = f", with {' and '.join(drawn)} seeded as before" if drawn else ""

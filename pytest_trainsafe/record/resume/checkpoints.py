@@ -75,8 +75,8 @@ class Checkpoints:
         """Implements `ctx.save`: the folder to save into, None where this Run does not save now."""
         if self._clock.step is not None:
             raise ProgramError(
-                f"ctx.save was entered inside step {self._clock.step}; enter it between two steps, "
-                "after the `with ctx.step():` block"
+                f"ctx.save was entered inside step {self._clock.step}; enter it after the `with "
+                "ctx.step():` block, before the next step"
             )
         steps = self._clock.steps_done
         self._entered.append(steps)

@@ -89,9 +89,10 @@ class TrainingCheckpoint:
         own = self._of_rank(path)
         if own is None and self._per_rank:
             raise ArgumentError(
-                f"{path} was saved by another number of ranks than the {_rank()[1]} here, and "
-                f"{listing(self._per_rank)} belong to single ranks; divide their state by a rule "
-                "of the program's own, and leave them out of per_rank"
+                f"{path} was saved by a different number of ranks than the {_rank()[1]} that load "
+                f"it, and the state of {listing(self._per_rank)} was saved per rank; leave these "
+                "out of per_rank, and save their state in a form that does not depend on the "
+                "number of ranks"
             )
         held = self._tensors()
         with _alone_or_together():

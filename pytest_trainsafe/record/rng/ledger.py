@@ -325,7 +325,7 @@ class RngLedger:
             self._writer.add(event)
         elif self._draws == MAX_DRAWS + 1:
             what = f"the draws of step {event.step} after the first {MAX_DRAWS}"
-            self._writer.add(LedgerGap(what, "one step draws more often than is recorded"))
+            self._writer.add(LedgerGap(what, "the ledger records at most this many draws per step"))
 
     def _read(self, generator: object) -> str:
         if isinstance(generator, torch.Generator):

@@ -149,7 +149,7 @@ def why_not() -> str:
     except (AttributeError, RuntimeError) as error:
         return str(error)
     if _fallback is None and torch._C._dispatch_has_backend_fallback(key):
-        return f"something else in this process uses the dispatch key {KEY_NAME}"
+        return f"other code in this process uses the dispatch key {KEY_NAME}"
     return ""
 
 

@@ -16,7 +16,7 @@ def resume_message(judgement: ResumedJudgement, program: str, resumption: Resump
     """The report of a judgement that is no pass."""
     wrong = judgement.verdict == "fail"
     what = (
-        "does not go on as if it was never interrupted"
+        "does not continue as if it were never interrupted"
         if wrong
         else "is inconclusive, so not a pass"
     )

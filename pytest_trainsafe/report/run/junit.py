@@ -60,7 +60,7 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
         if isinstance(error, SettingError):
             raise
         reason = excerpt(str(error), 200)
-        raise SettingError(f"{shown(str(path))} is no JUnit file: {reason}") from None
+        raise SettingError(f"{shown(str(path))} is not a JUnit file: {reason}") from None
     return list(_tests(tree, root))
 
 

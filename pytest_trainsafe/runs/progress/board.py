@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 #: The stages of a Run, in order.
-QUEUED, WAITING, TRAINING = "looks for a kept reference", "waits for free ranks", "trains"
+QUEUED, WAITING, TRAINING = "looks for a cached reference", "waits for free ranks", "trains"
 
 
 @dataclass(slots=True)

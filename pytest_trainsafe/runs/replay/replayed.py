@@ -46,7 +46,7 @@ def verify(request: ReplayRequest, later: Trace) -> str:
             raise ReplayMismatchError(
                 f"step {first}, replayed from {request.folder}, is not the step that "
                 f"{earlier.path} recorded: on rank {before.rank} {difference}. Either the program "
-                "was changed, or something that decides this draw is not in the checkpoint"
+                "was changed, or state that determines this draw is missing from the checkpoint"
             )
         draws += len(original)
     unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)

@@ -65,7 +65,7 @@ class Replays:
         except GroupFailure:
             later = Trace.open(trace, allow_incomplete=True)
             if did_restart(later):
-                self._note(request, f"{verify(request, later)}; it then failed, as shown")
+                self._note(request, f"{verify(request, later)}; the Run then failed, as shown")
             raise
         later = Trace.open(trace)
         if not did_restart(later):

@@ -76,7 +76,7 @@ def test_ep_is_in_effect_where_a_parameter_is_absent_from_some_rank(
 
     found = why_without_effect(rung(trace(point, *ranks)), "ep")
 
-    said = "every rank holds every parameter of its stage, so no expert is shared out"
+    said = "every rank holds every parameter of its stage, so no experts are distributed"
     assert found == (None if shared_out else said)
 
 

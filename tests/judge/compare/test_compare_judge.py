@@ -531,7 +531,7 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
     ours = stepped(("a", "b"), ("b", "b"))
     for states, flaw in [
         ((("x", "b"), ("b", "y")), ""),  # seeded again within the step; nothing drawn after it
-        ((("a", "y"), ("y", "y")), "draws other random numbers"),
+        ((("a", "y"), ("y", "y")), "draws different random numbers"),
     ]:
         judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
         assert judged.shadow_flaw() == flaw

@@ -63,7 +63,9 @@ def test_the_layout_that_fits_is_told(
 ) -> None:
     wrong = found(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
     assert wrong is not None
-    does = f"{source} says dimension 0 cut over tp, which the parts of {path} do not fit"
+    does = (
+        f"{source} declares dimension 0 cut over tp, but the parts of {path} do not fit this layout"
+    )
     assert wrong.sentences == [f"{does}; they fit {fits}"]
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)

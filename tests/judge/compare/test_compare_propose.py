@@ -258,7 +258,9 @@ def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench:
     # The others hold their own parts, and are offered as such.
     assert found.wanted["parameters"] == ALL["parameters"]
     rows = proposal_rows(found)
-    assert rows[0][1].startswith("by its shape 1 parameter is cut, and was filled as if every rank")
+    assert rows[0][1].startswith(
+        "by its shape 1 parameter is cut, and was initialized as if every rank"
+    )
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
 
 

@@ -340,7 +340,9 @@ def test_rounding_that_was_not_measured(bench: Bench) -> None:
     reference = write(bench.path(), training())
     candidate = write(bench.path(), training(), POINT)
     found = doubts(Rung("float64", candidate, reference))
-    assert found == {"measured": "no rounding was measured, so only equal bits could pass"}
+    assert found == {
+        "measured": "no rounding was measured, so only tensors with equal bits could pass"
+    }
 
 
 def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:

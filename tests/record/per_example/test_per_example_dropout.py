@@ -155,7 +155,7 @@ def test_the_module_drops_in_training_alone():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"p": 1.5}, ArgumentError, "p=1.5 is no probability"),
+        ({"p": 1.5}, ArgumentError, "p=1.5 is not a probability"),
         ({"examples": KEYS[:2]}, ArgumentError, "so it takes 4 keys, one for each entry"),
         ({"examples": KEYS.int()}, ArgumentTypeError, "int64 keys .*, not torch.int32"),
         ({"examples": [1, 2, 3, 4]}, ArgumentTypeError, "int64 keys"),

@@ -86,7 +86,8 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
         left = _first_left(compare(dataclasses.replace(rung, candidate=trace), loosen), shaped)
     return Misdeclared(
         [
-            f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
+            f"{source} declares {said}, but the parts of {path} do not fit this layout; they fit "
+            f"{fits}"
             for (source, said, fits), path in list(wrong.items())[:MAX_LISTED]
         ],
         left,

@@ -361,11 +361,11 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         if layouts == [describe(())]:
             return ""  # replicated and correct: the layout is not at fault
         if layouts:
-            return f"{id.path}: several layouts explain it alike: {'; '.join(layouts)}"
+            return f"{id.path}: several layouts explain it equally well: {'; '.join(layouts)}"
         shape = describe(inferred.explained[0].layout)
         return (
-            f"{id.path} may be {shape} by its shape, but its values confirm no layout: they are "
-            "all equal, or zeros"
+            f"{id.path} may be {shape} by its shape, but its values cannot confirm a layout: all "
+            "of them are equal or zero"
         )
     parts = parts_of(rung.candidate, id)
     if inferred.nearest is None:

@@ -59,7 +59,7 @@ def factor_text(factor: Factor) -> str:
         return text
     return (
         f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all. "
-        "The factor is taken out of the gradients that are explained above"
+        "The gradients above are explained after division by this factor"
     )
 
 
@@ -80,8 +80,8 @@ def factor_cause(factor: Factor) -> str:
             )
         case "reference":
             return (
-                "the factor by which gradients are clipped is wrong, or the norm it is made of; no "
-                "norm is reported (ctx.grad_norm), which would tell the two apart"
+                "the factor by which gradients are clipped is wrong, or the norm from which it is "
+                "computed is; report the norm with ctx.grad_norm to distinguish the two"
             )
     return "every gradient is scaled by the same factor"
 

@@ -101,12 +101,13 @@ def _message(step: int, missing: list[int], twice: list[int], owners: _Owners) -
         parts.append(f"no rank computed {_numbered(missing)}{of}, which the reference has")
     advice = (
         "Number micro-batches over all dp ranks, as ctx.microbatches(total) does; its argument "
-        "`order` says which rank computes which"
+        "`order` determines which rank computes which"
     )
     if len(twice) == len(owners):
         advice += (
-            ", and order='split' that each computes a slice of every one. Where they have no "
-            "counterpart in the reference, compare whole steps: ctx.watch(..., level='step')"
+            "; with order='split' each rank computes a slice of every micro-batch. If the "
+            "micro-batches have no counterpart in the reference, compare whole steps: "
+            "ctx.watch(..., level='step')"
         )
     return f"{', and '.join(parts)}. {advice}"
 

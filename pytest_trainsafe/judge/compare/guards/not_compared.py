@@ -30,8 +30,8 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     notes += _noted([rung.candidate], "unused_annotation", "")
     patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
     notes += [
-        f"not compared: the activations of {pattern!r}, for --trainsafe-record-modules matches no "
-        "module by it"
+        f"not compared: the activations of {pattern!r}, because this pattern of "
+        "--trainsafe-record-modules matches no module"
         for pattern in sorted(set.intersection(*patterns))
     ]
     if rung.shadow_flaw() == OTHER_DRAWS:
@@ -41,8 +41,8 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
         )
     if comparison.flipped:
         notes.append(
-            f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} are others than "
-            "the reference's, all within rounding; the reference's were used in their place"
+            f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} differ from the "
+            "reference's, all within rounding; the candidate used the reference's choices instead"
         )
     notes += _clipped(rung)
     notes += _buffers(comparison)
@@ -61,7 +61,9 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     }
     notes += _one_sided(lacking, "reference", "candidate", last)
     if count := comparison.local.total():
-        notes.append(f"not compared: {count} of the reference's tensors, which are local here")
+        notes.append(
+            f"not compared: {count} of the reference's tensors, which are local at this Point"
+        )
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     notes += _one_sided(extra, "candidate", "reference", last)
     return notes
@@ -77,8 +79,8 @@ def _clipped(rung: Rung) -> list[str]:
         return []
     by = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
     text = (
-        f"the candidate clips its gradients by {by[0]}, the reference by {by[1]}: gradients "
-        "before clipping, and the norm, are compared only where both have them"
+        f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
+        "before clipping and the norm are compared only if both record them"
     )
     return [text]
 
@@ -106,8 +108,8 @@ def _inputs(comparison: Comparison) -> list[str]:
         return []
     paths = list(dict.fromkeys(id.path for id in left))
     text = (
-        f"not compared: what the program gives its model as {_listed(paths)}, of which no layout "
-        "makes what the reference is given"
+        f"not compared: the model's inputs {_listed(paths)}, since no layout maps them to the "
+        "reference's inputs"
     )
     return [text]
 

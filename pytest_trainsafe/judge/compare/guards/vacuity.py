@@ -91,7 +91,8 @@ def _compared(comparison: Comparison) -> Guard:
     if not comparison.compared:
         yield "compared", "no tensor was compared: reference and candidate have none in common"
     elif not comparison.compared["main_grad"] and not comparison.compared["param_grad"]:
-        yield "gradients-compared", "no gradient was compared; a one-step loss shows few bugs"
+        text = "no gradient was compared, and a loss alone shows few bugs; record gradients "
+        yield "gradients-compared", f"{text}(--trainsafe-record-kinds)"
 
 
 def _coverage(comparison: Comparison) -> Guard:
@@ -200,11 +201,11 @@ def _moved(comparison: Comparison) -> Guard:
         if not comparison.moved and (compared["main_grad"] or compared["param_grad"]):
             yield "moved", "no parameter of the reference moved in any step"
     elif compared["main_grad"]:
-        yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
+        yield "moved", "no update of a parameter was compared, so the optimizer was not checked"
     elif compared["param_grad"]:
         text = (
-            "no update was compared, and no gradient as the optimizer is given it, so a reduction "
-            "that is missing would not show: no optimizer was watched, or these are not recorded"
+            "no update was compared, and no gradient after its reduction, so a missing reduction "
+            "would not show: give ctx.watch the optimizer, and record these kinds"
         )
         yield "moved", text
 
@@ -375,7 +376,7 @@ def _dropout(candidate: Trace) -> Guard:
     for rank in candidate.ranks:
         rates = rank.note("dropout")
         if rates and rank.steps and all(s.rng_before == s.rng_after for s in rank.steps):
-            yield "dropout", f"dropout {rates[0]} is on and drew no numbers on rank {rank.rank}"
+            yield "dropout", f"dropout {rates[0]} is on, but drew no numbers on rank {rank.rank}"
             return
 
 
@@ -402,7 +403,7 @@ def _zeros(comparison: Comparison) -> Guard:
 
 def _measured(rung: Rung) -> Guard:
     if rung.perturbed is None and rung.shadow is None:
-        yield "measured", "no rounding was measured, so only equal bits could pass"
+        yield "measured", "no rounding was measured, so only tensors with equal bits could pass"
 
 
 def _decided(comparison: Comparison) -> Guard:

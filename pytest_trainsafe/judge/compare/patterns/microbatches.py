@@ -46,7 +46,7 @@ def other_weights(wrong: WrongTensor) -> Pattern | None:
     if missing:
         batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
         text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} not in it"
-        cause = "gradients are cleared, reduced or stepped before every micro-batch is in them"
+        cause = "gradients are cleared, reduced or used before all micro-batches are added"
     elif right and len(right) < count:
         listed = ", ".join(f"{i}: {r:.3g}" for i, r in named.items() if i not in right)
         text = f"micro-batches count with other weights than in the reference ({listed} times)"

@@ -30,7 +30,7 @@ def narrower(wrong: WrongTensor) -> Pattern | None:
         return Pattern(
             "narrower dtype",
             f"every value fits {name} exactly, and the error is that of rounding to it",
-            cause=f"the value passes through {name} on its way",
+            cause=f"the value is converted to {name} in between",
         )
     return None
 

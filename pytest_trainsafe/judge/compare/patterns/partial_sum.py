@@ -60,7 +60,7 @@ def _with_bias(wrong: WrongTensor, axes: tuple[str, ...]) -> Pattern:
     along = " and ".join(axes)
     text = (
         f"the ranks of {along} hold partial sums: {_terms(wrong.parts, axes)} equals the reference "
-        "plus a row that is the same everywhere, as a bias is that every rank has added"
+        "plus the same row everywhere, such as a bias that every rank adds"
     )
     cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
     return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause)

@@ -30,7 +30,7 @@ def shifted(wrong: WrongTensor) -> Pattern | None:
                     where = "on" if by > 0 else "back"
                     text = (
                         f"the rows of dimension {dim} are shifted {where} by {rows}: row "
-                        f"{max(by, 0)} holds what belongs to row {max(-by, 0)}"
+                        f"{max(by, 0)} holds the values of row {max(-by, 0)}"
                     )
                     cause = f"an index or an offset along dimension {dim} is off by {size}"
                     return Pattern("shifted", text, cause=cause)
@@ -68,7 +68,7 @@ def permuted(wrong: WrongTensor) -> Pattern | None:
         length = wrong.reference.shape[dim]
         first, source = int(rows[0]), int(sources[0])
         what = f"{len(rows)} of {length} rows of dimension {dim}"
-        where = f"row {first} holds what belongs to row {source}"
+        where = f"row {first} holds the values of row {source}"
         if sorted(sources.tolist()) == rows.tolist():
             cause = f"parts are gathered or reordered wrongly along dimension {dim}"
             return Pattern("permuted rows", f"{what} are in another order: {where}", cause=cause)

@@ -15,6 +15,6 @@ def stale(wrong: WrongTensor) -> Pattern | None:
             return Pattern(
                 "stale",
                 f"the value is the reference's {when}",
-                cause="a buffer, a copy or an input is not refreshed in time",
+                cause="a buffer, a copy or an input is not updated in time",
             )
     return None

@@ -67,9 +67,9 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
                 f"{moment} on rank {place} is that of rank 0 {more} {abs(share):.3g} times it"
             )
             cause = (
-                "between its reduction and the optimizer's step this gradient is made smaller on "
-                f"{axis} rank {scaled} only: clipping acts there, and leaves out what other ranks "
-                f"of {axis} hold as replicas"
+                "between its reduction and the optimizer's step, this gradient is scaled down on "
+                f"{axis} rank {scaled} only: clipping acts on this rank, but not on the replicas "
+                f"of the other ranks of {axis}"
             )
             return Pattern("uneven", text, axis, cause)
     return None

@@ -16,7 +16,7 @@ def zero(wrong: WrongTensor) -> Pattern | None:
     if wrong.kind == "update":
         cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
         return Pattern("zero", "the parameter did not move", cause=cause)
-    cause = "nothing reaches this tensor: it is cut off, masked, or cleared before it is used"
+    cause = "no value reaches this tensor: it is detached, masked, or cleared before it is used"
     return Pattern("zero", "every value is zero", cause=cause)
 
 
@@ -32,11 +32,11 @@ def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     words, axis = name_region(region, wrong)
     if words and not bool(_within(wrong.value, region).any()):
         text = f"{words}: zero there, and right elsewhere"
-        cause = "nothing reaches this part: it is not gathered, not copied, or masked"
+        cause = "no value reaches this part: it is masked, not gathered or not copied"
     else:
         count = int(cleared.sum())
         text = f"{count} of {cleared.numel()} values are zero, and the others are right"
-        axis, cause = "", "a mask, or dropout, is applied here and not in the reference"
+        axis, cause = "", "a mask or dropout is applied here, but not in the reference"
     return Pattern("zero in part", text, axis, cause)
 
 

@@ -56,7 +56,7 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
     if draw is None:
         return None
     what = f"{describe_draw(draw)}, from {draw.event.generator}"
-    text = f"a generator is not in the same state in every Run when it draws: {what}"
+    text = f"the state of a generator differs between Runs when it draws: {what}"
     return Cause(
         "unseeded",
         f"{text}. Seed it from ctx.seed before its first draw",
@@ -110,8 +110,8 @@ def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
 
 def _uninitialised(operator: FirstOperator | None) -> Cause:
     text = (
-        "it changes with what is in memory that nothing has written: torch.empty and the like "
-        "are read before they are filled. Use torch.zeros, or fill all of it"
+        "it depends on uninitialised memory: a tensor of torch.empty or a similar function is read "
+        "before it is filled. Use torch.zeros, or fill the whole tensor"
     )
     return Cause("uninitialised", text, _line(operator), operator)
 
@@ -136,17 +136,20 @@ def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
     if operator is None:
         missed = left_out(one)
         why = f"{missed} operators were not recorded" if missed else "all operators are alike"
-        return Cause("unknown", f"no operator of the step that was recorded differs ({why})")
+        return Cause("unknown", f"no recorded operator of the step differs ({why})")
     if operator.is_random:
-        text = "it draws from a generator that is not seeded alike in every Run; seed it"
+        text = (
+            "it draws from a generator that has a different seed in every Run; seed it from "
+            "ctx.seed"
+        )
         return Cause("unseeded", text, source, operator)
     if itself:
         text = (
-            "the operator is not deterministic and is not on torch's list of those that are not; "
-            "a custom kernel, or several threads that write to one place"
+            "the operator is nondeterministic, but torch does not document it so; check custom "
+            "kernels, and threads that write to the same memory"
         )
         return Cause("unknown", text, source, operator)
-    text = "what it is given is computed outside of torch's operators, from what is not known"
+    text = "its input is computed outside of torch's operators, from an unknown source"
     return Cause("unknown", text, source, operator)
 
 
@@ -160,12 +163,12 @@ def _read_before(
 def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
     """Runs agree once the clock, the process id and the system's random numbers do."""
     where = f"{read.what} is called before it, at {relative(read.at)}"
-    agree = "two Runs agree in which such calls return the same"
+    agree = "Runs in which these calls return the same agree"
     if read.what == "os.urandom":
         advice = "it draws numbers that cannot be seeded. Draw from a seeded generator"
         return Cause("unseeded", f"{where}, and {agree}: {advice}", read.at, operator)
     if read.what == "os.getpid":
-        advice = "its result is another in every process. Use ctx.rank to tell ranks apart"
+        advice = "its result differs in every process. Use ctx.rank to distinguish ranks"
         return Cause("process", f"{where}, and {agree}: {advice}", read.at, operator)
     advice = "the result depends on the time. Count steps instead of seconds"
     return Cause("time", f"{where}, and {agree}: {advice}", read.at, operator)

@@ -23,10 +23,10 @@ _HOW = {
     "values": "differs",
     "shape": "has another dtype or shape",
     "missing": "is missing",
-    "added": "is there and was not before",
+    "added": "exists only in this Run",
     "order": "is recorded in another order, with the same values",
-    "inputs": "the model is given other inputs",
-    "steps": "the optimizer steps in one of the Runs alone",
+    "inputs": "the model receives different inputs",
+    "steps": "the optimizer steps in only one of the Runs",
 }
 
 

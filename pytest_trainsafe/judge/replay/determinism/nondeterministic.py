@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-_ATOMIC = "it adds to one place from several threads, in the order in which they come"
+_ATOMIC = "several threads add to the same element, in any order"
 _CHOICE = "the library that computes it chooses among algorithms when it runs"
 _RACE = "several of its elements may be written to one place, in any order"
 
@@ -32,7 +32,7 @@ _LISTED: dict[str, tuple[str, str]] = {
     "histc": ("torch.histc", _ATOMIC),
     "bincount": ("torch.bincount", _ATOMIC),
     "cumsum": ("torch.cumsum", "its partial sums are added in an order that may change"),
-    "median*": ("torch.median", "of equal elements any may be chosen"),
+    "median*": ("torch.median", "it may choose any of several equal elements"),
     "_embedding_bag*": ("torch.nn.EmbeddingBag", _ATOMIC),
     "_ctc_loss_backward": ("torch.nn.CTCLoss", _ATOMIC),
     "nll_loss2d*": ("torch.nn.NLLLoss", _ATOMIC),

@@ -63,10 +63,13 @@ class FirstOperator:
             shown = f"({_cut(event.arguments)}) and ({_cut(self.other.arguments)})"
             return f"{name} is the first to differ: its arguments are {shown}"
         if self.differs == "input":
-            return f"{name} is the first to differ: it is given a tensor that no operator made"
+            return (
+                f"{name} is the first to differ: one of its inputs was not computed by a recorded "
+                "operator"
+            )
         if self.is_random:
-            return f"{name} is the first to differ: it draws other random numbers"
-        return f"{name} is the first to differ: its inputs are equal, its results are not"
+            return f"{name} is the first to differ: it draws different random numbers"
+        return f"{name} is the first to differ: its inputs are equal, but its results are not"
 
 
 def first_operator(first: Trace, second: Trace, rank: int) -> FirstOperator | None:

@@ -10,10 +10,10 @@ from pytest_trainsafe.trace.rng.events import WorkerDraw
 
 _POSITION = (
     "save how many batches of the epoch were read, as state_dict() of a StatefulDataLoader does, "
-    "and begin the resumed training behind them"
+    "and begin the resumed training after them"
 )
 _ORDER = (
-    "the resumed training shuffles or divides its examples otherwise: resume the sampler's epoch "
+    "the resumed training shuffles or divides its examples differently: resume the sampler's epoch "
     "(set_epoch) and its generator, and read with the same batch size"
 )
 _WORKERS = (

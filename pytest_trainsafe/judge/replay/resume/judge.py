@@ -134,8 +134,8 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
     if ids and (moved or not watched):
         return None
     why = (
-        "no parameter has moved before the checkpoint, so a training that loads nothing would go "
-        "on alike"
+        "no parameter changed before the checkpoint, so a training that loads nothing would "
+        "continue in the same way"
         if ids
         else "no tensor was recorded after the checkpoint, so nothing can differ"
     )
@@ -151,7 +151,7 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
     return [
         replace(
             each,
-            message=f"{each.message}; in {last} steps no result differs by that",
+            message=f"{each.message}; no result of {last} steps differs because of it",
             cause=f"{each.cause}. Or take more steps (steps=), so that a result depends on it",
             verdict="inconclusive",
         )
@@ -194,10 +194,10 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
     drew = "" if draw is None else f"; while it saves it draws {describe_draw(draw)}"
     return Difference(
         "save",
-        f"a training that saves a checkpoint goes on otherwise than one that does not{drew}",
-        "what is done to save changes the state of the training: save copies, and draw random "
-        "numbers inside torch.random.fork_rng(). If nothing does, assert_deterministic finds what "
-        "differs by chance",
+        f"saving a checkpoint changes how the training continues{drew}",
+        "the code that saves changes the state of the training: save copies, and draw random "
+        "numbers inside torch.random.fork_rng(). If it does not, the program may be "
+        "nondeterministic: run assert_deterministic",
         apart.rank,
         apart.where,
         None if apart.where is not None else StepSubject(apart.step),
@@ -210,8 +210,8 @@ def _unknown(found: Divergence) -> Difference:
         "unknown",
         "the resumed training differs, although its model, optimizer, schedule, random streams "
         "and data were resumed",
-        "something that the checkpoint lacks and the recorder does not see decides what the step "
-        "computes: state in attributes of modules, of the loop or of the loss",
+        "the step depends on state that is neither in the checkpoint nor recorded: check "
+        "attributes of modules, of the loop and of the loss",
         found.rank,
         found.where,
         None if found.where is not None else StepSubject(found.step),

@@ -46,7 +46,8 @@ def judge_layout(
     if taken != last - first:
         raise ArgumentError(
             f"{moved.manifest.program} takes {taken} steps when it is resumed at {point}, and "
-            f"{last - first} at {resumed.point}; a program must take as many steps at every Point"
+            f"{last - first} at {resumed.point}; a program must take the same number of steps at "
+            "every Point"
         )
     same = traces.runs.get(resumed).trace
     measure = traces.runs.get(noisy).trace
@@ -82,11 +83,12 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
         code = "data_order"
     message = f"{at}, the training differs first in {place} from that resumed at {same.point}"
     cause = (
-        "the checkpoint is cut into other parts there, and put together or divided wrongly"
+        "the checkpoint is sharded differently there, and is gathered or sharded wrongly when "
+        "loaded"
         if code in ("model", "moment", "step_counter")
-        else "the resumed ranks read other data than the saved ones would have"
+        else "the resumed ranks read different data than the uninterrupted ones"
         if code == "data_order"
-        else "what was loaded agrees; the program computes otherwise at this Point"
+        else "the loaded state agrees; the program computes different results at this Point"
     )
     return Difference(code, message, cause, where=place).finding(dtype)
 

@@ -130,7 +130,7 @@ def _difference(
     more = f"; {others} more of its values differ" if others else ""
     return Difference(
         code,
-        f"{_NAMES[code]} is not resumed: on rank {rank} {shown}{more}",
+        f"{_NAMES[code]} is not restored: on rank {rank} {shown}{more}",
         _CAUSES[code],
         rank,
         where,

@@ -28,8 +28,8 @@ _AHEAD = (
     "made: an iterator of a torch DataLoader draws a seed"
 )
 _BEHIND = (
-    "take the generators' states after everything that draws before the next step, or make these "
-    "draws again in the resumed training"
+    "save the generators' states after the last draw before the next step, or repeat these draws "
+    "in the resumed training"
 )
 _OTHER_RANK = (
     "each rank saves the states of its own generators, under a name with its rank in it, and "
@@ -163,17 +163,17 @@ def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
         if draw.event.step < steps:
             since = f" in {when(draw)}" if draw.event.phase != "save" else " while it saves"
         text = (
-            f"{begin} is {many}: it goes on from before {_calls(behind)}, which the uninterrupted "
-            f"training draws{since}"
+            f"{begin} is {many}: it continues from before {_calls(behind)}, which the "
+            f"uninterrupted training draws{since}"
         )
         cause, source = (_BEHIND if draw.event.step >= steps else _CAUSE), draw.event.line
     elif (owner := _other_rank(stream, saved, steps)) is not None:
-        text = f"{begin} goes on in the state of rank {owner}"
+        text = f"{begin} continues in the state of rank {owner}"
         cause = _OTHER_RANK
     else:
         text = (
-            f"{begin} goes on in a state that the uninterrupted training never had ({stream.found} "
-            f"and not {stream.wanted})"
+            f"{begin} continues in a state that the uninterrupted training never had "
+            f"({stream.found} and not {stream.wanted})"
         )
         cause = _CAUSE
     return Difference(

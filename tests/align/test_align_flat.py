@@ -131,7 +131,7 @@ def test_what_no_rank_holds_is_a_hole_and_not_a_number() -> None:
     assert found.check == "hole"
     assert "2 of 24 elements are held by no rank of dp, the first at [1, 2]" in found.message
     assert "held by ranks 0, 1" in found.message
-    assert "flattened and cut in ranges over dp" in found.message
+    assert "flattened and split into ranges over dp" in found.message
     assert merged.tensor is not None
     assert merged.tensor.isnan().nonzero().tolist() == [[1, 2], [1, 3]]
 

@@ -69,7 +69,8 @@ def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · main_grad · step 0" in text
     assert (
-        "the candidate clips its gradients by clip_grad_value_, the reference by clip_grad_norm_"
+        "the candidate clips its gradients with clip_grad_value_, the reference with "
+        "clip_grad_norm_"
     ) in text
 
 
@@ -159,7 +160,7 @@ def test_a_wrong_batch_starts_at_the_models_input(
 def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace)
     assert "starts at input.0 · input · step 0 · micro-batch 2" in text
-    assert "it is what the reference is given in micro-batch 0" in text
+    assert "it is the reference's input of micro-batch 0" in text
     assert "the data that kinds_program.read passes to its model is wrong" in text
     assert "inputs agree" not in text
 

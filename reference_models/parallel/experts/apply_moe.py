@@ -25,7 +25,7 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
         raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
     if axes.pp.size > 1 or axes.techniques.recompute == "full":
         raise ValueError(
-            "pp=1 and recompute other than full are needed: the balancing loss of layers would be lost"
+            "pp and recompute=full are not supported: they lose the balancing loss of layers"
         )
     model = MoE(config)
     if axes.sp:

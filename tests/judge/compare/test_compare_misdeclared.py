@@ -70,7 +70,7 @@ def test_the_layout_that_fits_is_told(
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)
     assert first == ("declared", wrong.sentences[0], True)
-    assert "nothing else is" in last[1]
+    assert "every other tensor agrees" in last[1]
 
 
 def test_what_is_wrong_besides_is_told_with_it(bench: Bench) -> None:

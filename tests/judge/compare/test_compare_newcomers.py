@@ -27,7 +27,7 @@ def test_a_missing_sum_is_seen_through_the_bias_that_every_rank_added(dtype: str
 
     assert found is not None
     assert (found.name, found.axis) == ("partial sum", "tp")
-    assert "plus a row that is the same everywhere" in found.text
+    assert "plus the same row everywhere" in found.text
     assert "an all-reduce over tp is missing" in found.cause
 
 

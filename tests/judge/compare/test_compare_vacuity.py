@@ -159,7 +159,7 @@ def test_a_model_without_its_optimizer(bench: Bench) -> None:
     kinds = ("param", "main_grad", "optimizer_state")
     found = doubts(pair(bench, [r for r in training() if r.id.kind not in kinds]))
     assert list(found) == ["moved"]
-    assert "no optimizer was watched, or these are not recorded" in found["moved"]
+    assert "give ctx.watch the optimizer, and record these kinds" in found["moved"]
 
 
 def test_an_optimizer_that_is_not_watched_but_steps(bench: Bench) -> None:
@@ -293,7 +293,7 @@ def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
     notes = [NoteEvent("dropout", "0.1")]
     assert doubts(bench.rung(POINT, notes=notes)) == {}
     found = doubts(bench.rung(POINT, notes=notes, rng=lambda step: ("same", "same")))
-    assert found == {"dropout": "dropout 0.1 is on and drew no numbers on rank 0"}
+    assert found == {"dropout": "dropout 0.1 is on, but drew no numbers on rank 0"}
     assert doubts(bench.rung(POINT, rng=lambda step: ("same", "same"))) == {}
 
 

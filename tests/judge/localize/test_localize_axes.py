@@ -40,7 +40,7 @@ def test_two_axes_may_be_needed_together():
 def test_a_fault_that_is_always_there_needs_no_axis():
     axis, text = axis_of(lambda point: True, tp=2, cp=2)
     assert axis == ""
-    assert text == "no single axis: the fault is there at tp=1 and at cp=1 too"
+    assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
 
 
 def test_nothing_is_said_of_what_could_not_be_tried():

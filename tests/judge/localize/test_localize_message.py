@@ -39,7 +39,9 @@ def test_what_the_process_has_spent_is_said(candidate_trace, reference_trace, lo
     text = failure(candidate_trace, reference_trace)
 
     assert "starts at blocks.1.output" in text
-    assert "not localised localisations took 6000 s in this process, and may take 10 times" in text
+    assert (
+        "not localised localisation took 6000 s in this process, and the limit is 10 times" in text
+    )
     assert "faulty" not in text
 
 

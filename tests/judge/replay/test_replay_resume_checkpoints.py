@@ -80,7 +80,7 @@ def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path
     assert (finding.check, finding.verdict) == ("resume:lr_schedule", "inconclusive")
     assert "StepLR.last_epoch is 2, not 4" in finding.message
 
-    assert "in 4 steps no result differs by that" in finding.message
+    assert "no result of 4 steps differs because of it" in finding.message
 
     accepting = Settings(dtypes=("float64",), accept=("resume:lr_schedule",))
     assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)

@@ -60,7 +60,7 @@ def test_each_generator_of_an_example_starts_its_stream_anew():
         (lambda: per_example_keys(0, [0], seed=-3), ArgumentError, "seed=-3 is below 0"),
         (lambda: per_example_keys(0, [0.5]), ArgumentTypeError, "index takes an integer"),  # type: ignore[list-item]
         (lambda: per_example_keys(True, [0]), ArgumentTypeError, "epoch takes an integer"),
-        (lambda: per_example_keys(0, [0], stream=1), ArgumentTypeError, "stream is a name"),  # type: ignore[arg-type]
+        (lambda: per_example_keys(0, [0], stream=1), ArgumentTypeError, "stream takes a name"),  # type: ignore[arg-type]
         (
             lambda: per_example_keys(0, torch.rand(2)),
             ArgumentTypeError,

@@ -15,12 +15,12 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 class ReplayJudge:
-    """Judges which random numbers the candidate draws, where and when."""
+    """Judges the random numbers that the candidate draws."""
 
     name = "replay"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """None of its own: it reads the Runs that the comparison requests."""
+        """No Runs of its own: the judge reads those that the comparison requests."""
         return []
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> FindingsJudgement:

@@ -1,4 +1,4 @@
-"""Evaluation draws nothing from the streams from which training draws."""
+"""Checks that an evaluation draws nothing from the random streams of the training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TRAINING = frozenset({"forward", "backward", "optimizer"})
 
 
 def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """No dropout is on while the model is evaluated.  At most one finding."""
+    """Checks that no dropout is active during evaluation. Yields at most one finding."""
     check = "rng:evaluation_dropout"
     for rank in draws.by_rank:
         for draw in rank:
@@ -39,12 +39,12 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
 
 
 def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterator[Finding]:
-    """What evaluation draws is not missing from the training's stream.  At most one finding.
+    """Checks that an evaluation does not advance the training's random stream.
 
-    A stream that is put back, or seeded again, before training draws from it is no fault.  The
-    seeds that torch's loaders draw when they are iterated over are none either, since every
-    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is for
-    `evaluation_dropout` to find.
+    Yields at most one finding. A stream that is restored or seeded again before the training
+    draws from it is not a fault. Nor are the seeds that torch's loaders draw when they are
+    iterated over, since every program that evaluates with a loader draws them; their lines are
+    added to `seeds`. Dropout is left to `evaluation_dropout`.
     """
     for rank in draws.by_rank:
         windows: dict[str, _Window] = {}
@@ -84,7 +84,7 @@ def _is_dropout(draw: Draw) -> bool:
 
 @dataclass(slots=True)
 class _Window:
-    """What evaluation drew: its first draw, and the state in which the stream is since."""
+    """The draws of an evaluation: the first one, and the state of the stream after the last."""
 
     first: Draw
     after: str
@@ -104,5 +104,5 @@ def _shifted(began: Draw, draw: Draw) -> Finding:
 
 
 def is_loader_seed(draw: Draw) -> bool:
-    """Whether it is the 64-bit number that torch's loaders and samplers draw as a seed."""
+    """Whether a draw is the 64-bit seed that torch's loaders and samplers draw."""
     return draw.event.operator == "random_" and draw.event.shape == ()

@@ -1,4 +1,4 @@
-"""Judges what a test expects beyond the default rules: equal or different draws over an axis."""
+"""Judges the expectations of a test: equal or different draws over an axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ONCE = frozenset({"data", "forward", "backward", "optimizer"})
 
 
 def expected(draws: Draws, expectations: Sequence[Expectation]) -> Iterator[Finding]:
-    """Each expectation holds over each of its axes.  At most one finding for each of them."""
+    """Checks every expectation over each of its axes. Yields at most one finding for each."""
     for expectation in expectations:
         by_rank = [
             [d for d in rank if d.event.phase in _ONCE and expectation.concerns(d.place)]

@@ -1,4 +1,4 @@
-"""Replicas of parameters begin equal, also where they are drawn."""
+"""Checks that replicas of parameters start equal if they are drawn at random."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _AXES = ("dp", "cp", "tp")
 
 
 def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Ranks whose copies of a parameter differ at the start did not draw it from other streams.
+    """Checks that ranks with different initial replicas drew them from the same random stream.
 
-    Copies that differ for another reason are the comparison's affair.  At most one finding.
+    Replicas that differ for another reason are left to the comparison. Yields at most one
+    finding.
     """
     check = "rng:initialisation"
     trace = draws.trace

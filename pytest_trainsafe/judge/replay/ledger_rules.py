@@ -1,4 +1,4 @@
-"""Judges the RNG ledgers of a trace by every rule: what `assert_rng` and the joint verdict ask."""
+"""Applies every RNG rule to the ledgers of a trace. Called by `assert_rng` and the replay judge."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pytest_trainsafe.trace.rng.expectation import Expectation
 def judge_rng(
     candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
 ) -> FindingsJudgement:
-    """Judge how a candidate drew its random numbers.
+    """Judge the random numbers that a candidate draws.
 
-    The reference, of the same dtype, is not judged: its draws say which tensors of the candidate
-    are parts of larger ones, and what the program repeats by itself.
+    The reference, in the same dtype, is not judged. Its draws show which tensors of the
+    candidate are shards, and which draws the program repeats on a single device.
     """
     draws = Draws.of(candidate)
     regions = Regions(draws, None if reference is None else Draws.of(reference))
@@ -62,7 +62,7 @@ def judge_rng(
 
 
 def _unseen(draws: Draws) -> list[Finding]:
-    """Ranks whose dropout drew numbers that the ledger does not show: nothing can be said then."""
+    """A finding for each rank whose ledger does not show the draws of its dropout."""
     for rank in draws.trace.ranks:
         if SWITCHED_OFF in rank.rng:
             message = (

@@ -19,10 +19,10 @@ Excused = Callable[[str, Draw], bool]
 def cut_axes(
     draws: Draws, regions: Regions, axis: str, excused: Excused, unknown: set[str]
 ) -> Iterator[Finding]:
-    """Ranks along tp or cp draw the same in replicated regions, and differently in sharded ones.
+    """Checks that ranks of tp and cp draw equal numbers in replicated regions only.
 
-    Yields at most one finding for each of the two, the first in the order of dataflow.  The
-    modules for which the region is not known go to `unknown`.
+    In sharded regions they must draw different numbers. Yields at most one finding for each of
+    the two, the first in dataflow. Modules whose region is not known are added to `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
     for group in draws.groups(axis):
@@ -76,10 +76,10 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
 def data_parallel(
     draws: Draws, regions: Regions, excused: Excused, repeated: set[str]
 ) -> Iterator[Finding]:
-    """Ranks along dp draw different dropout for their different micro-batches.
+    """Checks that ranks of dp draw different dropout for different micro-batches.
 
-    Yields at most one finding.  What the reference itself repeats from one micro-batch to another
-    is no fault of the candidate's; the modules go to `repeated`.
+    Yields at most one finding. Draws that the reference itself repeats between micro-batches
+    are not a fault of the candidate; their modules are added to `repeated`.
     """
     check = "rng:dp_same_dropout"
     shared = shares_microbatches(draws)
@@ -115,7 +115,7 @@ def data_parallel(
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
-    """Whether the program draws the same for these two micro-batches wherever they are computed."""
+    """Whether the reference, too, draws the same for these two micro-batches."""
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:
         return one.before == other.before
@@ -129,7 +129,7 @@ def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
 
 
 def _equal_outputs(left: Draw, right: Draw) -> bool:
-    """Whether the module's outputs on both ranks are recorded and equal all the same."""
+    """Whether both ranks recorded equal outputs of the module in spite of different draws."""
     step, microbatch, module, _ = left.site
     id = TensorId(step, microbatch, "activation", module, "output")
     one, other = left.rank.tensors.get(id), right.rank.tensors.get(id)

@@ -1,4 +1,4 @@
-"""A recomputation draws the very numbers that its forward drew."""
+"""Checks that a recomputation draws the same numbers as its forward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.trace.rng.events import MASKS
 
 
 def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Every mask of a recomputation is drawn from a state from which the forward drew one.
+    """Checks that every mask of a recomputation starts from a state that its forward drew from.
 
     Yields at most one finding: the first in time, of the first rank.
     """

@@ -1,4 +1,4 @@
-"""Workers of one data loader draw different numbers, and threads share no generator."""
+"""Checks that loader workers draw different numbers, and that threads share no generator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MAIN = "MainThread"
 
 
 def workers(trace: Trace) -> Iterator[Finding]:
-    """No two workers of a loader draw the same numbers for their first batches.
+    """Checks that no two workers of a loader draw the same numbers for their first batches.
 
-    Only of datasets that are read by index: workers that read a stream may all have to shuffle it
-    alike before each takes its part.  At most one finding.
+    Applies only to datasets that are read by index: workers that read a stream may all have to
+    shuffle it in the same way before each takes its part. Yields at most one finding.
     """
     for rank in trace.ranks:
         first: dict[tuple[int, str], dict[int, WorkerDraw]] = {}
@@ -50,7 +50,7 @@ def workers(trace: Trace) -> Iterator[Finding]:
 
 
 def shared_generator(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """No thread draws from a generator that another thread uses meanwhile.
+    """Checks that no thread draws from a generator while another thread uses it.
 
     Yields at most one finding: the first in time, of the first rank.
     """

@@ -1,8 +1,8 @@
-"""Why two Runs of one program differ: found by further Runs in which one thing at a time varies.
+"""Finds why two Runs of one program differ, with further Runs that vary one thing at a time.
 
-These record every operator of the step in which the difference begins.  Two Runs in which nothing
-is varied come first: a difference between them is neither due to the order of sets nor to the
-contents of memory.  Called by `determinism`.
+These Runs record every operator of the step in which the difference begins. The first two vary
+nothing: if they differ, neither the order of sets nor uninitialised memory is the cause. Called by
+`determinism`.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ MakeRuns = Callable[[Sequence[RunSpec]], Sequence[Trace]]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why Runs differ.  `text` completes "so ..." in a report, and `source` is the line at fault.
+    """Why Runs differ.
 
-    `operator` is the first operator that differs; None where no operators were recorded, or none
-    that was does.  `draw` describes the draw of an unseeded generator.
+    `text` completes "so ..." in a report, and `source` is the line at fault. `operator` is the
+    first operator that differs; None if no operators were recorded, or none of them differs.
+    `draw` describes the draw of an unseeded generator.
     """
 
     code: Code
@@ -51,7 +52,7 @@ class Cause:
 
 
 def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | None:
-    """A generator that is not seeded, where the RNG ledgers of the two Runs show one."""
+    """An unseeded generator, if the RNG ledgers of the two Runs show one; else None."""
     draw = unseeded(first, second, found.rank, found.step)
     if draw is None:
         return None
@@ -66,7 +67,7 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
 
 
 def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
-    """Why Runs of `spec` differ as `found` says: makes two to six further Runs."""
+    """The cause of the difference `found` between Runs of `spec`. Makes two to six further Runs."""
     looked = structs.replace(spec, operators=max(found.step, 0))
 
     def run(repeat: int, environ: Environ = ()) -> RunSpec:
@@ -117,7 +118,7 @@ def _uninitialised(operator: FirstOperator | None) -> Cause:
 
 
 def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
-    """Why two Runs differ although nothing was varied."""
+    """The cause of a difference between two Runs in which nothing was varied."""
     operator = first_operator(one, other, differs.rank)
     source = _line(operator)
     itself = operator is not None and operator.differs == "result"
@@ -161,7 +162,7 @@ def _read_before(
 
 
 def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
-    """Runs agree once the clock, the process id and the system's random numbers do."""
+    """The cause if Runs agree once the clock, process id and system random numbers are fixed."""
     where = f"{read.what} is called before it, at {relative(read.at)}"
     agree = "Runs in which these calls return the same agree"
     if read.what == "os.urandom":

@@ -1,7 +1,7 @@
-"""Judges whether a Run is deterministic: the same RunSpec again must record the same bits.
+"""Judges whether a Run is deterministic: the same RunSpec must record the same bits again.
 
-Called by `assert_deterministic`.  The repeats run in processes whose strings hash differently and
-whose fresh memory holds something else (`variation`), so that what depends on either shows.
+Called by `assert_deterministic`. The repetitions run with other string hashes and other contents of
+fresh memory (`variation`), so that a result which depends on either differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HOW = {
 def judge_determinism(traces: Traces, repeats: int) -> FindingsJudgement:
     """Judge the Run of the first rung against `repeats` - 1 repetitions of it.
 
-    Raises GroupFailure where the ranks of a Run did not finish.
+    Raises GroupFailure if the ranks of a Run did not finish.
     """
     assert repeats >= 2, repeats
     spec = traces.spec(traces.case.rungs[0])
@@ -81,7 +81,7 @@ def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, 
 
 
 def finding(first: Trace, found: Divergence, cause: Cause, number: int, repeats: int) -> Finding:
-    """The finding of a Run that differs from the first one; `number` counts from 0."""
+    """The finding on a Run that differs from the first one; `number` counts from 0."""
     module = None if found.where is None else found.where.module
     event = None if module is None else first.ranks[found.rank].modules.get(module)
     by = "" if found.greatest is None else f" by up to {found.greatest:.1e}"
@@ -123,7 +123,7 @@ def _nothing(trace: Trace) -> Finding:
 
 
 def _unrecorded(trace: Trace) -> list[str]:
-    """What the Runs do that their traces do not show, in words, each once."""
+    """Sentences on what the Runs computed but their traces do not show, without duplicates."""
     notes = [text for rank in trace.ranks for text in rank.note("not_compared")]
     compiled = {name for rank in trace.ranks for name in rank.note("compiled")}
     if compiled:

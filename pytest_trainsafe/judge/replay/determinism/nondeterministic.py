@@ -1,7 +1,7 @@
 """The operators that torch documents as nondeterministic, by their names in ATen.
 
-From the documentation of `torch.use_deterministic_algorithms`.  Each has the words under which it
-is listed there, and why its result may change.
+Taken from the documentation of `torch.use_deterministic_algorithms`. Each has the name under which
+it is listed there, and the reason why its result may change.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _LISTED: dict[str, tuple[str, str]] = {
 
 
 def listed(operator: str) -> tuple[str, str] | None:
-    """How torch's documentation calls an operator such as "aten.index_add_.default", and why.
+    """The documented name of an operator such as "aten.index_add_.default", and the reason.
 
-    None for an operator that is not listed.
+    None if torch does not list the operator.
     """
     name = base_name(operator)
     return next((entry for known, entry in _LISTED.items() if fnmatchcase(name, known)), None)
 
 
 def base_name(operator: str) -> str:
-    """The name in ATen alone: "index_add_" of "aten.index_add_.default"."""
+    """The operator's name in ATen without overload: "index_add_" of "aten.index_add_.default"."""
     namespace, _, rest = operator.partition(".")
     return rest.partition(".")[0] if namespace == "aten" else ""

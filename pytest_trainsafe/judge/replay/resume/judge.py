@@ -1,7 +1,7 @@
-"""Judges whether a Run that is resumed from a checkpoint goes on as if it were never interrupted.
+"""Judges whether a Run that is resumed from a checkpoint continues as if never interrupted.
 
-Called by `assert_resumable`.  Three Runs are made: one that never saves, one that saves after a
-step and goes on, and one in new processes that loads what was saved and takes the other steps.
+Called by `assert_resumable`. It makes three Runs: one that never saves, one that saves after a step
+and continues, and one in new processes that loads the checkpoint and takes the remaining steps.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from pytest_trainsafe.trace.run_spec import Resume
 
 @dataclass(frozen=True, slots=True)
 class ResumedJudgement(FindingsJudgement):
-    """The Judgement on a resumed Run; `compared` has that of the comparison at another Point."""
+    """The judgement of a resumed Run; `compared` is that of the comparison at another Point."""
 
     compared: LadderJudgement | None = None
 
@@ -47,8 +47,8 @@ class ResumedJudgement(FindingsJudgement):
 def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
     """Judge the Run of the first rung, saved and resumed as `resumption` says.
 
-    Raises GroupFailure where the ranks of a Run did not finish, and ArgumentError where the
-    program does not take the steps that were asked for.
+    Raises GroupFailure if the ranks of a Run did not finish, and ArgumentError if the program
+    does not take the requested steps.
     """
     at_step, steps, resume_point = resumption.at_step, resumption.steps, resumption.resume_point
     spec = structs.replace(
@@ -107,7 +107,7 @@ def differences(
 
 
 def not_compared(resumed: Trace) -> list[str]:
-    """What of a resumed Run nothing was compared of, in sentences, each once."""
+    """Sentences on what was not compared in a resumed Run, without duplicates."""
     notes = [text for rank in resumed.ranks for text in rank.note("not_compared")]
     if not any(step.optimizer_stepped for rank in resumed.ranks for step in rank.steps):
         notes.append("the optimizer's state (ctx.watch was given no optimizer that stepped)")
@@ -122,7 +122,7 @@ def not_compared(resumed: Trace) -> list[str]:
 
 
 def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
-    """Why three equal Runs show nothing; None where a lost checkpoint would have shown."""
+    """Why three equal Runs prove nothing; None if a lost checkpoint would show."""
     ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
     moved, watched = False, False
     for rank in whole.ranks:
@@ -144,7 +144,7 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
 
 
 def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
-    """What differs although no result of these steps does: results of later steps may."""
+    """A difference that no result of these steps shows; results of later steps may differ."""
     parts = ("lr_schedule", "scaler")
     causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
     causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
@@ -160,7 +160,7 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
 
 
 def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
-    """The difference of the data, with what is known of the sampler."""
+    """The difference of the data, with the state of the sampler."""
     sampler = next((each for each in causes if each.code == "data_order"), None)
     if sampler is None:
         return data
@@ -175,7 +175,7 @@ def _in_order(causes: Sequence[Difference]) -> list[Difference]:
 
 
 def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
-    """Two Runs differ, of which one has saved a checkpoint and none has loaded any."""
+    """The difference of two Runs of which one has saved a checkpoint, and none has loaded one."""
     if apart.step < at_step:
         return Difference(
             "nondeterministic",
@@ -244,7 +244,7 @@ def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
 
 
 def _require_rest(resumed: Trace, at_step: int, last: int) -> None:
-    """Raises ArgumentError unless a resumed Run takes the steps that are left."""
+    """Raises ArgumentError unless a resumed Run takes the remaining steps."""
     taken = len(step_numbers(resumed))
     if taken != last - at_step:
         raise ArgumentError(

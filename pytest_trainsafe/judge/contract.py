@@ -23,9 +23,9 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 class JudgeOptions:
     """The arguments of `assert_trainsafe`, which apply to every judge.
 
-    `loosen` multiplies tolerances.  `accept` names inconclusive checks that do not fail the test,
-    including those of the marker and the settings.  `expect` has what the assertion was given of
-    `expect_rng`; the Case has the expectations of the marker.
+    `loosen` multiplies tolerances. `accept` names inconclusive checks that do not fail the
+    test, including those of the marker and the settings. `expect` has the expectations that
+    were passed to the assertion; the Case has those of the marker.
     """
 
     loosen: Sequence[Loosen] = ()

@@ -131,7 +131,7 @@ def _spec(case: Case, packs: Sequence[Pack]) -> RunSpec | None:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """What the ranks were to observe and could not, as sentences."""
+    """Sentences on what the ranks should have observed but could not."""
     return list(
         dict.fromkeys(each.what for rank in trace.ranks for each in rank.events_of(UnseenCalls))
     )

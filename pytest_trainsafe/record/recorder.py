@@ -297,7 +297,7 @@ class Recorder:
         self.checkpoints.after_step()
 
     def save(self, _own: Path | None) -> Iterator[Path | None]:
-        """Implements `ctx.save`: a test's Runs never save where the program does otherwise."""
+        """Implements `ctx.save`: a test's Runs do not save where the program saves by itself."""
         yield from self.checkpoints.save()
 
     def load(self, _own: Path | None) -> Iterator[Path | None]:

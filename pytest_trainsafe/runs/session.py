@@ -331,7 +331,7 @@ class Session:
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
     ) -> Run:
-        """The Run, of which only the steps after a checkpoint are made anew."""
+        """The Run, of which only the steps after a checkpoint are executed."""
         seconds: dict[str, float] = {}
         trace = workdir / "trace"
 
@@ -366,7 +366,7 @@ class Session:
         )
 
     def _checkpoint(self, spec: RunSpec, workdir: Path) -> str:
-        """The folder of the checkpoint that a Run saves, or goes on from; "" for neither."""
+        """The folder of the checkpoint that a Run saves or continues from; "" for neither."""
         if spec.resume is None:
             return ""
         if spec.resume.of is not None:
@@ -374,7 +374,7 @@ class Session:
         return str(workdir / "checkpoint")
 
     def _replayed(self, spec: RunSpec) -> Path:
-        """The directory of a finished Run's trace, which another Run goes on from or replays."""
+        """The directory of a finished Run's trace that another Run continues from or replays."""
         order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 

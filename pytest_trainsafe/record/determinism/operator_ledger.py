@@ -74,7 +74,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Records the step's operators in this context, and the program's reads of the clock and the like."""
+        """Records the step's operators, and the program's reads of the clock, in this context."""
         before = sys.getprofile()
         if before is None:
             sys.setprofile(self._profile)

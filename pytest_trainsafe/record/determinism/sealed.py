@@ -25,7 +25,7 @@ _SECONDS = ("time", "monotonic", "perf_counter", "process_time")
 
 
 def is_programs(file: str) -> bool:
-    """Whether a file belongs to the program: not to torch, another package, Python or this package."""
+    """Whether a file belongs to the program, not to torch, a package, Python or this package."""
     if file.startswith((TORCH, "<")) or is_ours(file):
         return False
     return not is_stdlib(file) and not is_installed(file)

@@ -1,6 +1,6 @@
 """The failure message of `assert_deterministic`: the first difference, its operator, its cause.
 
-Plain text within 100 columns, as the other reports.
+Plain text of at most 100 columns, like the other reports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def determinism_message(judgement: FindingsJudgement, program: str, point: str) -> str:
-    """The report of a judgement that is no pass."""
+    """The report of a judgement that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = "is not deterministic" if wrong else "is inconclusive, so not a pass"
     lines = head(f"trainsafe: {program} at {point} {what}")

@@ -1,4 +1,4 @@
-"""The terminal's section on `--trainsafe-replay`: what was replayed, and how far it is the same."""
+"""The terminal section of `--trainsafe-replay`: what was replayed, and whether it is equal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The failure message of `assert_resumable`: what was not resumed, and where it shows first.
+"""The failure message of `assert_resumable`: what was not restored, and the first difference.
 
-Plain text within 100 columns, as the other reports.
+Plain text of at most 100 columns, like the other reports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def resume_message(judgement: ResumedJudgement, program: str, resumption: Resumption) -> str:
-    """The report of a judgement that is no pass."""
+    """The report of a judgement that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = (
         "does not continue as if it were never interrupted"

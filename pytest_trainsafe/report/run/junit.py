@@ -1,7 +1,7 @@
 """Reads the reports of marked tests from JUnit files, to report the shards of a run together.
 
-One shard sees only its own Points, so that it cannot say which axis values the Points of a cause
-have in common and no passing Point has.  The files may come from jobs that ran untrusted code.
+One shard has only its own Points, so it cannot determine which axis values the Points with one
+cause share and no passing Point has. The files may come from jobs that ran untrusted code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True)
 class JUnitReport:
-    """A test of a JUnit file, with the attributes of pytest's report that Outcomes need."""
+    """A test in a JUnit file, with the attributes of pytest's report that Outcomes need."""
 
     nodeid: str
     outcome: str

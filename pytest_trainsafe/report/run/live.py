@@ -1,9 +1,9 @@
-"""Live lines: what each running Point does while a test waits for it.
+"""Live lines: the current activity of each running Point while a test waits for it.
 
-On a terminal, a line for each running Point stands below pytest's own output and goes when the test
-ends.  Elsewhere, as in the logs of CI, a plain line says every now and then what still runs.
-Nothing is shown with pytest-xdist, whose workers have no terminal, nor where other output may
-appear during a test (`-s`, live logs).
+On a terminal, a line for each running Point is shown below pytest's own output and removed when the
+test ends. Elsewhere, as in CI logs, a plain line is printed from time to time. Nothing is shown
+with pytest-xdist, whose workers have no terminal, or if other output may appear during a test
+(`-s`, live logs).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BOARD = pytest.StashKey[Board]()
 
 
 def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str, str]]:
-    """A line for each running Point: the Point, what it does, its ranks, and seconds.
+    """A line for each running Point: the Point, its activity, its ranks, and seconds.
 
-    Of several Runs of one Point the one that trains is shown, and how many others there are.
+    If a Point has several Runs, the one that trains is shown, with the number of the others.
     """
     points: dict[str, list[Status]] = {}
     for row in rows:
@@ -54,7 +54,7 @@ def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str,
 
 
 def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool) -> list[str]:
-    """The lines as a table of rich, each at most `width` columns wide."""
+    """The lines as a rich table, each at most `width` columns wide."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -78,7 +78,7 @@ def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool
 
 
 def frame(lines: Sequence[str], column: int) -> str:
-    """Writes lines below the current one and returns the cursor; without lines it clears them."""
+    """Writes lines below the current one and restores the cursor; without lines, clears them."""
     below = "\n".join(lines)
     back = f"\x1b[{column}C" if column else ""
     return f"\n\x1b[J{below}\x1b[{max(1, len(lines))}A\r{back}"
@@ -90,9 +90,9 @@ def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 class Live:
-    """Shows the lines during each test, from a thread of its own.
+    """Shows the lines during each test, from its own thread.
 
-    `file` is pytest's output, not captured, and `column` the width of pytest's current line.
+    `file` is pytest's uncaptured output, and `column` the width of pytest's current line.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Live:
             self.draw()
 
     def draw(self) -> None:
-        """Writes the lines of this moment."""
+        """Writes the current lines."""
         board = self._config.stash.get(BOARD, None)
         with self._lock:
             if board is None or self._paused:

@@ -1,1 +1,1 @@
-"""What Runs are doing at the moment: the session writes it, and the terminal shows it."""
+"""The current activity of Runs: written by the session, shown by the terminal."""

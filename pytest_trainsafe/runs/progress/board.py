@@ -1,4 +1,4 @@
-"""What the Runs of this process are doing now, for the live lines of the terminal.
+"""The current activity of this process's Runs, for the live lines of the terminal.
 
 The session's threads write it, and the display's thread reads it.
 """

@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.reader import Trace
 def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
     """The main gradients (`main_grad`) of every step up to those of the suspected parameters.
 
-    Their signs tell which elements of an update rounding may turn around.
+    Their signs determine which elements of an update may have either sign because of rounding.
     """
     return {
         msgspec.structs.replace(id, kind="main_grad", step=step)

@@ -45,7 +45,7 @@ class Divergence:
 
 
 def first_divergence(first: Trace, second: Trace) -> Divergence | None:
-    """The first difference of two Runs of RunSpecs equal but for `repeat`; None if there is none."""
+    """The first difference of two Runs that differ only in `repeat`; None if there is none."""
     assert len(first.ranks) == len(second.ranks)
     pairs = list(zip(first.ranks, second.ranks, strict=True))
     total = sum(len(one.tensors) for one in first.ranks)

@@ -34,7 +34,7 @@ def variables(hashes: int, memory: int, environ: Mapping[str, str] | None = None
 
 
 def not_varied(device: str) -> list[str]:
-    """A sentence on what the variables cannot vary on this platform; "" if they vary everything."""
+    """A sentence on what the variables cannot vary on this platform; [] if they vary everything."""
     missing = []
     if platform.libc_ver()[0] != "glibc":
         missing.append("memory that is read before it is written: only glibc fills it")

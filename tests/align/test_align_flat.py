@@ -194,7 +194,7 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
 @pytest.mark.parametrize(
     ("length", "shape", "words"),
     [
-        (11, (4, 6), "rank 0 holds [12] where its layout gives a range of 11"),
+        (11, (4, 6), "rank 0 holds [12] but its layout gives a range of 11"),
         (12, (2, 5), "is not within 10 elements"),
         (12, (6, 4), "rank 1 holds a range of a tensor of [4, 6] and rank 0 one of [6, 4]"),
     ],

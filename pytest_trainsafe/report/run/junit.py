@@ -47,9 +47,12 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
     try:
         data = read_file(path, max_bytes=MAX_BYTES)
         # pytest declares no entities, whose expansion could fill the memory, and writes UTF-8; in
-        # UTF-16 a declaration would look otherwise.
+        # UTF-16 a declaration would have other bytes.
         if b"<!" in data.replace(b"<![CDATA[", b"") or b"\0" in data:
-            raise SettingError(f"{shown(str(path))} has a declaration that pytest never writes")
+            raise SettingError(
+                f"{shown(str(path))} has an XML declaration that pytest does not write; pass "
+                "files of pytest --junitxml"
+            )
         tree = ElementTree.fromstring(data)
     except BadFileError as error:
         raise SettingError(f"{shown(str(path))} cannot be read: {error.strerror}") from None

@@ -30,7 +30,7 @@ from pytest_trainsafe.judge.compare.errors import Wide, norm
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_allowed
-from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.runs.session import Session
@@ -132,26 +132,26 @@ def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -
         measured = [(f.error, f.allowed) for f in named if f.error is not None and f.allowed]
         return max((error / allowed for error, allowed in measured), default=None)
     id = first_wrong(bug)
-    return comparison.worst if id.kind in UPDATED else ratio(rung, Yardstick(rung), id)
+    return comparison.worst if id.kind in UPDATED else ratio(rung, ReferenceTolerances(rung), id)
 
 
-def ratio(rung: Rung, yardstick: Yardstick, id: TensorId) -> float:
+def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
     """The error of a tensor over its allowance, by the worst of the checks."""
     reference = whole(rung.reference, id)
     candidate = whole(rung.candidate, id, reference.shape)
-    allowed = yardstick.mark(id, 1.0).allowed
+    allowed = tolerances.tolerance(id, 1.0).allowed
     return judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
 
 
 def room(rung: Rung) -> dict[str, float]:
     """The worst ratio of each kind of tensor; parameters, judged by updates, are not among them."""
-    yardstick, found = Yardstick(rung), dict[str, float]()
+    tolerances, found = ReferenceTolerances(rung), dict[str, float]()
     for id in rung.reference.ids():
         if id.kind in UPDATED or not rung.candidate.holders(id) or apart(rung, id):
             continue
         moment = f", {id.name.rpartition('.')[2]}" if id.kind == "optimizer_state" else ""
         kind = f"{id.kind}{moment}"
-        found[kind] = max(found.get(kind, 0.0), ratio(rung, yardstick, id))
+        found[kind] = max(found.get(kind, 0.0), ratio(rung, tolerances, id))
     return found
 
 

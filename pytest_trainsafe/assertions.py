@@ -175,8 +175,9 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             f"assert_deterministic was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats. Compare two recorded "
-            "traces with assert_equivalent, which without a measure of rounding wants equal bits"
+            "candidate_trace or reference_trace, whose Run it repeats. To compare two recorded "
+            "traces, call assert_equivalent; it requires equal bits if no trace that measures "
+            "rounding is given"
         )
     if type(repeats) is not int:
         raise ArgumentTypeError(
@@ -185,8 +186,8 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
         )
     if repeats < 2:
         raise ArgumentError(
-            f"assert_deterministic was given repeats={repeats}; a Run is compared with another "
-            "one, so it takes 2 or more"
+            f"assert_deterministic was given repeats={repeats}; it compares Runs with each other, "
+            "so it takes 2 or more"
         )
     try:
         judgement = judge_determinism(candidate, repeats)
@@ -266,13 +267,13 @@ def assert_resumable(
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.replay_judge.resume import resume_message
 
-    asked = resumption_of(candidate, at_step, steps, resume_point, save, load)
+    resumption = resumption_of(candidate, at_step, steps, resume_point, save, load)
     try:
-        judgement = judge_resumable(candidate, asked)
+        judgement = judge_resumable(candidate, resumption)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        report = resume_message(judgement, candidate.case.program.path, asked)
+        report = resume_message(judgement, candidate.case.program.path, resumption)
         raise TrainsafeFailure(report, judgement.findings)
 
 

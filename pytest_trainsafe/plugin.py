@@ -165,9 +165,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
             attach_notes(item)
     if _in_use(item.config):
-        from pytest_trainsafe.runs.idle import warn_if_idle
+        from pytest_trainsafe.runs.unused_traces import warn_if_unused
 
-        warn_if_idle(item)
+        warn_if_unused(item)
     return result
 
 

@@ -99,7 +99,7 @@ class MoEConfig(LlamaConfig):
     def __post_init__(self) -> None:
         LlamaConfig.__post_init__(self)
         if self.top_k > self.experts:
-            raise ValueError(f"top_k={self.top_k} is more than there are experts={self.experts}")
+            raise ValueError(f"top_k={self.top_k} is greater than experts={self.experts}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def _flat_range(part: Part) -> _FlatRange:
     check_range(flat, flat.shape)
     if tuple(part.tensor.shape) != (flat.length,):
         raise LayoutError(
-            f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives a range of "
+            f"rank {part.rank} holds {list(part.tensor.shape)} but its layout gives a range of "
             f"{flat.length} elements"
         )
     return _FlatRange(part, flat, outer)
@@ -74,8 +74,8 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
     for piece in group:
         if piece.flat.shape != shape:
             raise LayoutError(
-                f"rank {piece.part.rank} holds a range of a tensor of {list(piece.flat.shape)} and "
-                f"rank {first.part.rank} one of {list(shape)}"
+                f"rank {piece.part.rank} holds a range of a tensor of shape "
+                f"{list(piece.flat.shape)}, but rank {first.part.rank} one of shape {list(shape)}"
             )
     source = first.part.tensor
     missing = float("nan") if source.is_floating_point() or source.is_complex() else 0

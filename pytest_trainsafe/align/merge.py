@@ -237,7 +237,7 @@ class _Merger:
             expected = tuple(map(len, arrays[part.rank]))
             if expected != tuple(part.tensor.shape):
                 raise LayoutError(
-                    f"rank {part.rank} holds {list(part.tensor.shape)} where its layout gives "
+                    f"rank {part.rank} holds {list(part.tensor.shape)}, but its layout gives "
                     f"{list(expected)} of {list(whole)}"
                 )
         return arrays

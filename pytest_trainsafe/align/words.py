@@ -18,7 +18,7 @@ def describe(layout: Layout) -> str:
             case Slices():
                 words.append(f"rectangles over {', '.join(placement.axes)}")
             case Flat():
-                words.append(f"flattened and cut in ranges over {' and '.join(placement.axes)}")
+                words.append(f"flattened and split into ranges over {' and '.join(placement.axes)}")
             case Scaled():
                 words.append(f"times the size of {placement.axis}")
             case Owned():

@@ -163,8 +163,8 @@ class Annotations:
         where = f"{self.origin}: the entry of {name or 'the root module'!r} for {output_name}"
         if len(found) > 1:
             raise AnnotationError(
-                f"{where} has permuted with different orders for {' and '.join(orders)}, which are "
-                "all in use here; the orders of axes that are used together must be equal"
+                f"{where} has permuted with different orders for {' and '.join(orders)}, which all "
+                "apply at this Point; axes that are used together need the same order"
             )
         order = found.pop()
         if len(order) != ndim:

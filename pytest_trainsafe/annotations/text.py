@@ -67,8 +67,8 @@ def read_text(path: Path) -> str:
             "file beside your program, use Path(__file__).with_name(...))"
         ) from error
     raise AnnotationError(
-        f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes; is it "
-        "the right one? One pattern with * can cover many names"
+        f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes; check that "
+        "it is the right file, and cover many names by one pattern with *"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a project or a plugin adds by hooks: adapters, judges and launchers, by import path."""
+"""The adapters, judges and launchers that a project or a plugin adds by hooks, by import path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.core.usage import shown
 
 
 def import_paths(what: str, given: Sequence[Any]) -> tuple[str, ...]:
-    """What the implementations of the hook `pytest_trainsafe_{what}` gave: one path or several."""
+    """The import paths that implementations of the hook `pytest_trainsafe_{what}` returned."""
     paths = [path for each in given for path in ([each] if isinstance(each, str) else each)]
     for path in paths:
         if not _is_import_path(path):

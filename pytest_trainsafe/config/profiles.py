@@ -1,8 +1,8 @@
-"""Profiles: settings under a name, for `--trainsafe-profile`.
+"""Profiles: named groups of settings, for `--trainsafe-profile`.
 
-A profile is a line of words `option=value`, as they follow `--trainsafe-` on the command line; a
-flag is its name alone.  The project's own are lines `NAME: WORDS` of the ini key
-`trainsafe_profiles`, as markers have their lines; one with a built-in name replaces that.
+A profile is a line of words `option=value`, with option names as after `--trainsafe-`; a flag is
+its name alone. A project defines its own as lines `NAME: WORDS` of the ini key
+`trainsafe_profiles`, like pytest's `markers`; a profile with a built-in name replaces that one.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _FLAG_VALUES = {"true": "true", "1": "true", "yes": "true", "on": "true"} | dict
 
 
 def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """Every profile: its values as text, by the names of options.
+    """Every profile: the texts of its values, by option name.
 
-    `lines` are those of the ini key.  SettingError names the line and what a profile takes.
+    `lines` are those of the ini key. Raises SettingError, which names the line and what a
+    profile takes.
     """
     found = {name: parse_profile(name, words) for name, (words, _) in BUILT_IN.items()}
     own: set[str] = set()
@@ -62,7 +63,7 @@ def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
 
 
 def parse_profile(name: str, words: str) -> Mapping[str, str]:
-    """The values of one profile as text, "" for a flag that is off."""
+    """The texts of one profile's values, "" for a flag that is off."""
     source = f"the profile {excerpt(name)}"
     try:
         pieces = shlex.split(words)
@@ -96,7 +97,7 @@ def parse_profile(name: str, words: str) -> Mapping[str, str]:
 def profile_named(
     name: str, profiles: Mapping[str, Mapping[str, str]], source: str
 ) -> Mapping[str, str]:
-    """The values of a profile; SettingError lists those there are."""
+    """The values of a profile; raises SettingError, which lists the profiles, if there is none."""
     if name not in profiles:
         raise SettingError(
             f"{source} takes one of {listing(profiles)}, not {shown(name)}"
@@ -106,6 +107,6 @@ def profile_named(
 
 
 def documentation() -> str:
-    """The table of built-in profiles as docs/usage.md has it."""
+    """The table of built-in profiles in docs/usage.md."""
     rows = [f"| `{name}` | `{words}` | {what} |" for name, (words, what) in BUILT_IN.items()]
     return "\n".join(["| profile | settings | for |", "|---|---|---|", *rows]) + "\n"

@@ -1,7 +1,7 @@
-"""Reads the run's Settings: the command line before the profile, that before the ini file.
+"""Reads the run's Settings from the command line, then the profile, then the ini file.
 
-Called by the plugin when pytest is configured.  A marker's own settings, which go before all
-of these, are read with the marker.
+Called by the plugin when pytest is configured. A marker's own settings take precedence over all of
+these and are read with the marker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _NO_PROFILE: _Profile = "", {}
 def read_settings(config: pytest.Config) -> Settings:
     """The settings of this run, each value checked.
 
-    pytest.UsageError names the option, the profile or the ini key, and lists what it takes.
+    Raises pytest.UsageError, which names the option, the profile or the ini key, and lists what
+    it takes.
     """
     try:
         return _read(config)
@@ -100,7 +101,7 @@ def _profile(config: pytest.Config) -> _Profile:
 
 
 def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[str, str] | None:
-    """The text of an option and its source, "true" for a flag; None where the default holds."""
+    """The text of an option and its source, "true" for a flag; None if the default applies."""
     typed = config.getoption(option.key)
     if typed not in (None, False):
         return _checked("true" if typed is True else typed, option.flag)
@@ -117,7 +118,7 @@ def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[st
 
 
 def _checked(text: object, source: str) -> tuple[str, str]:
-    """One line of text, and its source."""
+    """One line of text with its source."""
     if not isinstance(text, str):
         raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
     if "\0" in text:
@@ -126,7 +127,7 @@ def _checked(text: object, source: str) -> tuple[str, str]:
 
 
 def require_encodable_folders(config: pytest.Config) -> None:
-    """Raise UsageError where a path that is sent to ranks is not valid UTF-8.
+    """Raises UsageError if a path that is sent to ranks is not valid UTF-8.
 
     Called only if there are marked tests: other tests may run in any folder.
     """
@@ -147,8 +148,9 @@ def require_encodable_folders(config: pytest.Config) -> None:
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
     """The axis words in force, and whether they come from the ini file or a profile.
 
-    A worker of pytest-xdist parses the command line again, on top of what it was handed;
-    asking its controller keeps the words single and the points the same everywhere.
+    A worker of pytest-xdist parses the command line again, in addition to the words of its
+    controller; reading the controller's words avoids duplicates and gives all processes the
+    same Points.
     """
     words, source = _sweep(config, _profile(config))
     return words, source != OPTION
@@ -176,7 +178,7 @@ def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
 
 
 def _ini(config: pytest.Config, key: str, allowed: str) -> object:
-    """A value of the ini file; UsageError where pytest cannot read it as what the key takes."""
+    """A value of the ini file; raises UsageError if pytest cannot read it as the key's type."""
     try:
         value: object = config.getini(key)
     except (TypeError, ValueError, pytest.UsageError) as error:  # by pytest's version

@@ -1,8 +1,8 @@
-"""The table of options, from which everything else about them is made.
+"""The table of options: each row defines everything about one setting.
 
-A row makes the command line option, its ini twin, the word of a profile, the setting of the marker
-where there is one, the words of pytest's header, and a row of the table in docs/usage.md.
-Help texts start with a capital and end without a full stop.
+From a row follow the command line option, its ini twin, the word of a profile, the marker's setting
+if there is one, the words of pytest's header, and a row of the table in docs/usage.md. Help texts
+start with a capital and end without a full stop.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Parser = Callable[[str, str], Any]
 class Option:
     """One setting of a run.
 
-    `name` is that of the option, after `--trainsafe-`, and `field` that of Settings.  A "value"
-    takes one word, which `parse` reads; an "optional" one may do without and then has its word of
-    DEFAULT_WORDS; a "flag" takes none; "words" are the axis words of a sweep.
-    `metavar` stands for the value and `help` says what it does.  `default` is the default in words,
-    "" where `help` has it.  `marker` checks the value of the marker's setting of this name, None
-    where the marker has none.  `text` makes words of a value.  `more` is Markdown that the
-    documentation adds to the help.
+    `name` is the option's name after `--trainsafe-`, and `field` the name in Settings. The kind
+    "value" takes one word, which `parse` reads; "optional" takes a word or none, and then uses
+    its word in DEFAULT_WORDS; "flag" takes none; "words" takes the axis words of a sweep.
+    `metavar` stands for the value in the help, and `help` describes the option. `default` is
+    the text for the default value, "" if `help` contains it. `marker` checks the value of the
+    marker's setting of this name, None if the marker has none. `text` formats a value. `more`
+    is Markdown that the documentation adds to the help.
     """
 
     name: str
@@ -59,16 +59,16 @@ class Option:
 
     @property
     def key(self) -> str:
-        """The ini key, which is also where pytest keeps the option."""
+        """The ini key, which is also the name under which pytest stores the option."""
         return "trainsafe_" + self.name.replace("-", "_")
 
     @property
     def flag(self) -> str:
-        """The option as it is typed."""
+        """The option as written on the command line."""
         return f"--trainsafe-{self.name}"
 
     def shown(self, value: Any) -> str:
-        """A value in words: `120`, `float64,float32`; "" for one that is empty."""
+        """The text for a value: `120`, `float64,float32`; "" for an empty value."""
         if self.text is not None:
             return self.text(value)
         if isinstance(value, tuple):
@@ -77,7 +77,7 @@ class Option:
 
     @property
     def default_words(self) -> str:
-        """The default in words."""
+        """The text for the default value."""
         return self.default or self.shown(getattr(_DEFAULT, self.field))
 
     @property
@@ -356,7 +356,7 @@ BY_NAME = {option.name: option for option in OPTIONS}
 
 
 def documentation() -> str:
-    """The table of options as docs/usage.md has it."""
+    """The table of options in docs/usage.md."""
     rows = ["| option | in the marker | default | meaning |", "|---|---|---|---|"]
     for option in OPTIONS:
         typed = f"{option.flag} {option.metavar}".rstrip()

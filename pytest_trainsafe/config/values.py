@@ -1,6 +1,6 @@
-"""What each option takes: parsers of text, and checks of the values in a marker.
+"""The values of options: parsers of text, and checks of the values in a marker.
 
-A parser is given the name of its source, for the message of a SettingError.
+The first argument of a parser is the name of the text's source, for the message of a SettingError.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def parse_shard(source: str, text: str) -> tuple[int, int]:
 
 
 def parse_replay(source: str, text: str) -> tuple[str, int | None]:
-    """The absolute path of a trace, and the step after its last "@"; None where it names none."""
+    """The absolute path of a trace, and the step after its last "@"; None without one."""
     path, at, step = text.rpartition("@")
     if not (at and re.fullmatch(r"[0-9]{1,15}", step)):
         path, step = text, ""
@@ -116,8 +116,8 @@ def parse_replay(source: str, text: str) -> tuple[str, int | None]:
             return os.path.abspath(folder), int(step) if step else None
     raise SettingError(
         f"{source} takes the folder of a trace, such as traces/trainsafe/0001-dp2-float64-run or "
-        f"the same with @3 for step 3, and {shown(path)} is none: it has no manifest.json. Record "
-        "traces with --trainsafe-keep-traces"
+        f"the same with @3 for step 3, and {shown(path)} is not one: it has no manifest.json. "
+        "Record traces with --trainsafe-keep-traces"
     )
 
 
@@ -145,7 +145,7 @@ def choice(choices: tuple[str, ...]) -> Callable[[str, str], str]:
 
 
 def parse_network(source: str, text: str) -> str:
-    """One of NETWORKS; "private" only where the kernel allows it."""
+    """One of NETWORKS; "private" only if the kernel allows it."""
     if one_of(source, text, NETWORKS) == "private":
         from pytest_trainsafe.launch.resources.namespace import why_not
 
@@ -275,5 +275,5 @@ def parse_cover(source: str, text: str) -> int:
 
 
 def cover_word(strength: int) -> str:
-    """The word of a strength."""
+    """The word for a strength."""
     return next(word for word, each in _STRENGTHS.items() if each == strength)

@@ -160,7 +160,7 @@ def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
 
 
 def check_values(axis: Axis, values: Sequence[object]) -> tuple[AxisValue, ...]:
-    """Returns the values of one axis; raises SweepError unless each is valid and all differ."""
+    """Returns the values of one axis; raises SweepError unless all are valid and different."""
     if not values:
         raise SweepError(f"axis {shown(axis.name)} has no values; give {axis.allowed}")
     if len(values) > MAX_POINTS:

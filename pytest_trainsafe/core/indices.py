@@ -98,8 +98,8 @@ def logical_shape(
             where = tuple(coordinates[axis] for axis in axes)
             if lengths.setdefault(where, local[dim]) != local[dim]:
                 raise LayoutError(
-                    f"dimension {dim} has {lengths[where]} rows on one replica "
-                    f"and {local[dim]} on another"
+                    f"dimension {dim} has {lengths[where]} rows on one replica, but {local[dim]} "
+                    "on another"
                 )
         parts = math.prod(sizes[axis] for axis in axes)
         if splits and isinstance(splits[0], Shard) and splits[0].blocks:

@@ -106,12 +106,12 @@ class Point:
 
     @property
     def _plain(self) -> Point:
-        """This Point, where looking at it has no effect."""
+        """This Point without the recording of the axes that are read."""
         return self
 
     @property
     def _name(self) -> str:
-        """What the caller knows this Point by, for error messages."""
+        """The name of this Point in the caller's code, for error messages."""
         return "point"
 
     @property
@@ -155,7 +155,7 @@ class Point:
         return f"Point.of({', '.join(f'{axis}={value!r}' for axis, value in self.values)})"
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """How IPython and hypothesis print a Point."""
+        """The text that IPython and hypothesis print for a Point."""
         printer.text(repr(self))
 
     def __str__(self) -> str:

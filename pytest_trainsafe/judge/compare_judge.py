@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.judge.contract import Terms
+from pytest_trainsafe.judge.contract import JudgeOptions
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.runs.specs import Role, spec_of
@@ -31,6 +31,6 @@ class CompareJudge:
             if role != "candidate" or first == "float64"
         ]
 
-    def judge(self, case: Case, runs: Runs, terms: Terms) -> LadderJudgement:
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
         """Judge the test on the ladder."""
-        return climb(runs.candidate, runs.reference, terms.loosen, tuple(terms.accept))
+        return climb(runs.candidate, runs.reference, options.loosen, tuple(options.accept))

@@ -20,12 +20,12 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class JudgeOptions:
     """The arguments of `assert_trainsafe`, which apply to every judge.
 
-    `loosen` multiplies tolerances.  `accept` names inconclusive checks that do not fail the test,
-    including those of the marker and the settings.  `expect` has what the assertion was given of
-    `expect_rng`; the Case has the expectations of the marker.
+    `loosen` multiplies tolerances. `accept` names inconclusive checks that do not fail the
+    test, including those of the marker and the settings. `expect` has the expectations that
+    were passed to the assertion; the Case has those of the marker.
     """
 
     loosen: Sequence[Loosen] = ()
@@ -63,7 +63,7 @@ class Judge(Protocol):
         """The Runs that this judge always needs; they are launched before any is judged."""
         ...
 
-    def judge(self, case: Case, runs: Runs, terms: Terms) -> Judgement:
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> Judgement:
         """Judge a test.  `runs` provides the Runs and launches further ones on request.
 
         Raises GroupFailure if the ranks of a Run did not finish.
@@ -72,7 +72,7 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundJudgement:
+class FindingsJudgement:
     """A Judgement computed from findings, with the worst of their verdicts; `pass` without any."""
 
     judge: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.contract import Judgement, Terms, worst
+from pytest_trainsafe.judge.contract import Judgement, JudgeOptions, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judge.learn_judge import LearnJudgement
 from pytest_trainsafe.judge.registry import judges
@@ -52,12 +52,12 @@ def judge_case(
     Raises GroupFailure if the ranks of a Run did not finish.
     """
     case = candidate.case
-    asked = judges(case.settings.judges)
+    available = judges(case.settings.judges)
     runs = Runs(candidate, reference)
-    for judge in asked:
+    for judge in available:
         runs.start(judge.required_runs(case))
-    terms = Terms(loosen, frozenset((*accept, *case.settings.accept)), expect)
-    joint = JointJudgement([judge.judge(case, runs, terms) for judge in asked])
+    options = JudgeOptions(loosen, frozenset((*accept, *case.settings.accept)), expect)
+    joint = JointJudgement([judge.judge(case, runs, options) for judge in available])
     if candidate.runs.publish is not None:
         candidate.runs.publish(_summary(joint))
     return joint

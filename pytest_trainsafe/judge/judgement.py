@@ -31,7 +31,7 @@ class Advice:
 
 
 @dataclass(slots=True)
-class Judged:
+class RungJudgement:
     """One judged rung: its comparison and its doubts.
 
     `rounding` is the dtype whose rounding was allowed; if that is not `dtype`, `cast` is where the
@@ -71,7 +71,7 @@ class LadderJudgement:
 
     program: str
     point: str
-    rungs: Sequence[Judged]
+    rungs: Sequence[RungJudgement]
     case: Case | None = None
     left_out: Sequence[str] = ()
     located: Located | None = None

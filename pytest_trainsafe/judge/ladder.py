@@ -29,10 +29,16 @@ from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.sketch.again import to_keep
+from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.judgement import Advice, Judged, LadderJudgement, first_of, lead_of
+from pytest_trainsafe.judge.judgement import (
+    Advice,
+    LadderJudgement,
+    RungJudgement,
+    first_of,
+    lead_of,
+)
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
@@ -75,7 +81,7 @@ def climb(
                 raise
             broken = failure
             left_out.append(
-                f"{dtype} was left out: the candidate cannot run in it ({reason(failure.result)})"
+                f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
             )
             continue
         if failed:
@@ -103,7 +109,7 @@ class _Ladder:
         self.reference = reference
         self.loosen = loosen
         self.accepted = accepted
-        self.judged: list[Judged] = []
+        self.judged: list[RungJudgement] = []
         self.located: Located | None = None
         self.seconds = {"compare": 0.0}
         self._rung: Rung | None = None
@@ -120,7 +126,7 @@ class _Ladder:
         rung = make_rung(dtype, candidate, reference, shadowed, ahead)
         comparison = self._compare(rung)
         if comparison.suspects:
-            candidate = candidate.keeping(to_keep(comparison.suspects, rung.candidate))
+            candidate = candidate.keeping(tensors_to_record(comparison.suspects, rung.candidate))
             reference, screened = reference.in_full(), comparison
             rung = make_rung(dtype, candidate, reference, shadowed)
             comparison = self._compare(rung, screened)
@@ -148,9 +154,11 @@ class _Ladder:
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
         if self.located is None:
-            self.located = _look_at(self.candidate, rung, failed.comparison)
+            from pytest_trainsafe.judge.localize.search import wrong_line
 
-    def _declarations(self, rung: Rung, failed: Judged, shadowed: bool) -> bool:
+            self.located = wrong_line(self.candidate, rung, failed.comparison)
+
+    def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
@@ -301,12 +309,6 @@ def _localize(
         return localize(candidate, reference, rung, failed, budget_of(candidate.runs.session))
 
 
-def _look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
-    from pytest_trainsafe.judge.localize.search import look_at
-
-    return look_at(candidate, rung, failed)
-
-
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
     """The rungs to judge, whether float64 can measure their rounding, and what was skipped.
 
@@ -324,7 +326,7 @@ def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]
         why = reason(failure.result)
         lost = "the rounding that float64 would measure" if alone else rungs[0]
         it = "float64" if alone else "it"
-        note = f"{lost} was left out: the reference cannot run in {it} ({why})"
+        note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
         return rungs if alone else rungs[1:], False, [note]
     return rungs, alone or "float64" in rungs, []
 
@@ -395,12 +397,12 @@ def _compare(
         return compare(rung, loosen, screened)
 
 
-def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> Judged:
+def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> RungJudgement:
     # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = guard(rung, comparison)
     doubts = [] if comparison.failed else found
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
-    return Judged(
+    return RungJudgement(
         dtype=dtype,
         rounding=rung.dtype,
         comparison=comparison,
@@ -415,8 +417,7 @@ def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) 
 
 
 def _named(reference: Trace) -> str:
-    alone = reference.manifest.world_size == 1
-    return "a single device" if alone else str(reference.point)
+    return "a single device" if reference.manifest.world_size == 1 else str(reference.point)
 
 
 def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judge.contract import Terms, worst
+from pytest_trainsafe.judge.contract import JudgeOptions, worst
 from pytest_trainsafe.judge.learn.check.cluster import clusters
 from pytest_trainsafe.judge.learn.check.findings import JUDGE, findings_of
 from pytest_trainsafe.judge.learn.check.offline import check
@@ -56,7 +56,7 @@ class LearnJudge:
         spec = _spec(case, _packs(case))
         return [] if spec is None else [spec]
 
-    def judge(self, case: Case, runs: Runs, terms: Terms) -> LearnJudgement:
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LearnJudgement:
         """Check the packs on the observed Run, and keep it where a pack is learned from it."""
         packs = _packs(case)
         spec = _spec(case, packs)
@@ -66,7 +66,7 @@ class LearnJudge:
         observed = str(runs.keep(spec)) if _teaches(case) else ""
         if not packs:
             return LearnJudgement(observed=observed)
-        found = judge_trace(trace, packs, relations(case.settings.relations), terms.accept)
+        found = judge_trace(trace, packs, relations(case.settings.relations), options.accept)
         return LearnJudgement(found.findings, found.not_compared, observed)
 
 
@@ -131,7 +131,7 @@ def _spec(case: Case, packs: Sequence[Pack]) -> RunSpec | None:
 
 
 def _unseen(trace: Trace) -> list[str]:
-    """What the ranks were to observe and could not, as sentences."""
+    """Sentences on what the ranks should have observed but could not."""
     return list(
         dict.fromkeys(each.what for rank in trace.ranks for each in rank.events_of(UnseenCalls))
     )

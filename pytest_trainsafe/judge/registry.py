@@ -9,7 +9,7 @@ import functools
 import pkgutil
 from collections.abc import Sequence
 
-from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.judge.contract import Judge
 
 #: In the order in which they run: the comparison leads, the others follow by cost.
@@ -23,14 +23,14 @@ BUILT_IN = (
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
     """The judges that apply: the package's, then the project's (`own`).
 
-    Raises SweepError (a ValueError) for an import path that leads to no judge, and for two judges
-    with the same name.
+    Raises DeclarationError (a ValueError) for an import path that leads to no judge, and for two
+    judges with the same name.
     """
     found = [load_judge(path) for path in (*BUILT_IN, *own)]
     names = [judge.name for judge in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SweepError(f"two judges have the name {twice!r}; give one of them another")
+        raise DeclarationError(f"two judges have the name {twice!r}; give one of them another")
     return tuple(found)
 
 
@@ -40,13 +40,13 @@ def load_judge(path: str) -> Judge:
     try:
         made = pkgutil.resolve_name(path)()
     except (ImportError, AttributeError, TypeError) as error:
-        raise SweepError(
+        raise DeclarationError(
             f"pytest_trainsafe_judges gave {path!r}, which cannot be made: {error}. Give the "
             "import path of a class whose instances need no arguments"
         ) from error
     missing = [part for part in ("name", "required_runs", "judge") if not hasattr(made, part)]
     if missing:
-        raise SweepError(
+        raise DeclarationError(
             f"pytest_trainsafe_judges gave {path!r}, which has no {' and no '.join(missing)}; see "
             "pytest_trainsafe.judge.contract.Judge"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.config.checks import is_accepted
-from pytest_trainsafe.judge.contract import FoundJudgement, Terms
+from pytest_trainsafe.judge.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs
@@ -15,31 +15,33 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 class ReplayJudge:
-    """Judges which random numbers the candidate draws, where and when."""
+    """Judges the random numbers that the candidate draws."""
 
     name = "replay"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """None of its own: it reads the Runs that the comparison requests."""
+        """No Runs of its own: the judge reads those that the comparison requests."""
         return []
 
-    def judge(self, case: Case, runs: Runs, terms: Terms) -> FoundJudgement:
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> FindingsJudgement:
         """Apply the RNG rules to the candidate's first rung."""
         if not case.settings.rng:
-            return FoundJudgement(self.name, (), ["not checked: random numbers (--trainsafe-rng)"])
+            return FindingsJudgement(
+                self.name, (), ["not checked: random numbers (--trainsafe-rng)"]
+            )
         traces = _first_rung(case, runs)
         if traces is None:
-            return FoundJudgement(
+            return FindingsJudgement(
                 self.name, (), ["not checked: random numbers, because no Run finished"]
             )
-        found = judge_rng(*traces, (*case.expect, *terms.expect))
+        found = judge_rng(*traces, (*case.expect, *options.expect))
         findings = [
             finding
             for finding in found.findings
-            if finding.verdict == "fail" or not is_accepted(finding.check, terms.accept)
+            if finding.verdict == "fail" or not is_accepted(finding.check, options.accept)
         ]
         notes = [f"not checked: {text}" for text in found.not_compared]
-        return FoundJudgement(self.name, findings, notes)
+        return FindingsJudgement(self.name, findings, notes)
 
 
 def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:

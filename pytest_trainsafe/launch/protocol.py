@@ -1,6 +1,6 @@
 """Launcher: the protocol of every way to start ranks, and of optional abilities.
 
-Nothing outside of a launcher's own folder asks of which class it is: it asks for these protocols.
+Code outside of a launcher's own folder checks for these protocols and never for its class.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_trainsafe.launch.task import Task
 
 @dataclass(frozen=True, slots=True)
 class LaunchSetup:
-    """What a launcher is made with, once in each pytest process that needs it.
+    """The arguments from which a launcher is created, once in each pytest process that needs it.
 
-    `network` is the value of `--trainsafe-network`.  `folder` and the process id `controller` are
-    shared by all processes of a pytest run, such as the workers of pytest-xdist.  `tell` takes a
-    sentence that the user should read whatever the verdict.
+    `network` is the value of `--trainsafe-network`. `folder` and the process id `controller`
+    are shared by all processes of a pytest run, such as the workers of pytest-xdist. `tell`
+    receives sentences that the user should read whatever the verdict.
     """
 
     network: str
@@ -63,7 +63,7 @@ class Launcher(Protocol):
 
 
 class Begun(Protocol):
-    """Ranks that were started ahead and wait where the program begins."""
+    """Ranks that were started ahead and wait before the program begins."""
 
     def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
         """Let the ranks begin; see `Launcher.run`."""
@@ -81,16 +81,16 @@ class StartsEarly(Protocol):
     def begin(
         self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
     ) -> Begun | None:
-        """Start the ranks of a task that is about to be run; None where none can be started.
+        """Starts the ranks of a task that is about to be run; None if none can be started.
 
-        Exactly one of `run` and `end` is called on what it returns.
+        Exactly one of `run` and `end` is called on the result.
         """
         ...
 
 
 @runtime_checkable
 class Closes(Protocol):
-    """A launcher that keeps something for the whole pytest run."""
+    """A launcher with state for the whole pytest run."""
 
     def close(self) -> None:
         """Called once, when no group runs any more."""

@@ -102,15 +102,15 @@ class Adapter:
         return None
 
     def rng_stream(self) -> str:
-        """The name under which the framework keeps the random state that is in use now.
+        """The name under which the framework stores the random state that is in use.
 
-        For trackers of several streams, as Megatron-LM has one ("model-parallel-rng"); "" where
-        the default stream is in use, or there is no tracker.  Asked at every draw.
+        For trackers of several streams, such as Megatron-LM's ("model-parallel-rng"); "" if
+        the default stream is in use, or there is no tracker. Called at every draw.
         """
         return ""
 
     def find_wrappers(self, watched: Watched) -> None:
-        """Finds what averages gradients over ranks, if the model has no engine."""
+        """Finds the wrappers that average gradients over ranks, if the model has no engine."""
 
     def listen_to_unsharded(
         self,

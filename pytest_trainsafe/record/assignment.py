@@ -1,4 +1,4 @@
-"""An Assignment: the Run that a group of ranks is to make, on which device, and where to write."""
+"""An Assignment: the Run that a group of ranks makes, its device, and its output folders."""
 
 from __future__ import annotations
 

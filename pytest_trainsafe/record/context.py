@@ -202,20 +202,22 @@ class Context:
 
     @contextmanager
     def save(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
-        """Put around the code that saves a checkpoint, between two steps.
+        """Encloses the code that saves a checkpoint, between two steps.
 
-        Yields the folder to save into, or None where nothing is to be saved: in a test only the
-        Runs of `assert_resumable` save, and only after one step.  Outside of tests it yields
-        `path`, the program's own.  What is drawn inside is in the phase "save" of the RNG ledger.
+        Yields the folder to save into, or None if nothing is to be saved: in a test only
+        the Runs of `assert_resumable` save, and only after one step. Outside of tests it
+        yields `path`, the program's own. Draws inside belong to the phase "save" of the RNG
+        ledger.
         """
         yield from self._recorder.save(None if path is None else Path(path))
 
     @contextmanager
     def load(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
-        """Put around the code that loads a checkpoint, before the first step.
+        """Encloses the code that loads a checkpoint, before the first step.
 
-        Yields the folder to load from, or None where the training begins anew: in a test only the
-        resumed Runs of `assert_resumable` load.  Outside of tests it yields `path`.
+        Yields the folder to load from, or None if the training starts from the beginning:
+        in a test only the resumed Runs of `assert_resumable` load. Outside of tests it
+        yields `path`.
         """
         yield from self._recorder.load(None if path is None else Path(path))
 
@@ -227,7 +229,7 @@ class Context:
     def steps(self, total: int) -> range:
         """The numbers of the steps to take, of `total`: `for step in ctx.steps(4):`.
 
-        They begin at `first_step`; a test may ask for another `total`.
+        They start at `first_step`; a test may set another `total`.
         """
         if type(total) is not int or total < 1:
             raise ProgramError(
@@ -252,8 +254,8 @@ class Context:
     def meta(self, **values: bool | int | float | str | None) -> None:
         """Sets meta variables of the observed API calls that follow, such as `epoch=3`.
 
-        Others than `epoch` are recorded as "user.NAME", and followed as attributes of the variable
-        "program".  Does nothing in Runs that do not observe.
+        Variables other than `epoch` are recorded as "user.NAME", and as attributes of the
+        variable "program". Does nothing in Runs that do not observe.
         """
         self._recorder.meta(values)
 

@@ -115,7 +115,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     for consequence in consequences(recorder.clock, compiled):
         writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
-        writer.add(NoteEvent("asked", axis))
+        writer.add(NoteEvent("read_axis", axis))
     writer.close()
     return seconds
 

@@ -119,8 +119,8 @@ class Recorder:
             )
         if self.parameters is not None:
             raise ProgramError(
-                "ctx.watch was called twice; it takes one model, before the steps (a list of its "
-                "parts if a rank holds several)"
+                "ctx.watch was called twice; it takes one model, before the first step (or a list "
+                "of its parts if a rank holds several)"
             )
         self.checkpoints.watched(model, optimizer)
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
@@ -249,7 +249,8 @@ class Recorder:
         """Implements `ctx.step()`.  A step that an exception ends leaves no StepEvent."""
         if self.parameters is None or self.activations is None or self.buffers is None:
             raise ProgramError(
-                "ctx.step came before ctx.watch; call ctx.watch(model, optimizer) before the steps"
+                "ctx.step was entered before ctx.watch was called; call ctx.watch(model, "
+                "optimizer) before the first step"
             )
         self.checkpoints.before_step()
         self.sites.write_constructed()
@@ -296,7 +297,7 @@ class Recorder:
         self.checkpoints.after_step()
 
     def save(self, _own: Path | None) -> Iterator[Path | None]:
-        """Implements `ctx.save`: a test's Runs never save where the program does otherwise."""
+        """Implements `ctx.save`: a test's Runs do not save where the program saves by itself."""
         yield from self.checkpoints.save()
 
     def load(self, _own: Path | None) -> Iterator[Path | None]:
@@ -397,8 +398,8 @@ class Recorder:
         if where in self._reported:
             unit = "step" if microbatch is None else "micro-batch"
             raise ProgramError(
-                f"ctx.{kind} was called twice in one {unit} ({where}); report one value for each, "
-                "the sum or the mean if there are several"
+                f"ctx.{kind} was called twice in one {unit} ({where}); report one value for each: "
+                "if there are several, their sum or mean"
             )
         self._reported.add(where)
         self.sites.note("loss" if kind == "loss" else "norm")

@@ -1,6 +1,6 @@
-"""`python -m pytest_trainsafe.report FILE...`: one report for GitHub Actions of several shards.
+"""`python -m pytest_trainsafe.report FILE...`: one GitHub Actions report for several shards.
 
-Takes the JUnit files of all shards.  Prints the annotations, and appends the summary to the file
+Takes the JUnit files of all shards. Prints the annotations, and appends the summary to the file
 that GITHUB_STEP_SUMMARY names, or prints it if there is none.
 """
 
@@ -19,7 +19,7 @@ from pytest_trainsafe.report.run.outcome import outcomes
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the report; 2 if a file cannot be read, of which the other files are reported."""
+    """Writes the report; returns 2 if a file cannot be read, after reporting the others."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_trainsafe.report",
         description="One report for GitHub Actions of the JUnit files of several shards.",

@@ -1,6 +1,6 @@
-"""The report of a fuzz test: which axes the failure needs, and how to run it again.
+"""The report of a fuzz test: the axes that the failure needs, and how to run it again.
 
-Plain text of at most 100 columns, as the other reports; commands are not wrapped.
+Plain text of at most 100 columns, like the other reports; commands are not wrapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def interaction_text(interaction: Interaction) -> str:
 
 
 def condition(effect: AxisEffect) -> str:
-    """`tp >= 2`, `layers <= 2`, `sp=True` or `schedule=gpipe`: the values with which it fails."""
+    """The values with which a test fails: `tp >= 2`, `layers <= 2`, `sp=True`, `schedule=gpipe`."""
     axis, fails, passes = effect.axis, effect.fails, effect.passes
     if len(fails) > 1 and not _is_size(effect.value):
         return f"{axis} one of {', '.join(map(str, fails))}"
@@ -75,7 +75,7 @@ def fuzz_message(
     for effect in interaction.effects:
         if effect.differs:
             values = ", ".join(map(str, effect.differs))
-            lines += row("", f"with {effect.axis}={values} the test fails in another way")
+            lines += row("", f"with {effect.axis}={values} the test fails differently")
     searched = f"{interaction.tried} points run by the search, after {examples} examples"
     if not interaction.complete:
         searched += "; it stopped at its limit, so a smaller point may fail too"
@@ -87,8 +87,11 @@ def fuzz_message(
 
 
 def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:
-    """The report of a program whose Runs are not reproducible, so that no bug can be reported."""
-    lines = [*head(f"trainsafe: {program} is flaky at {point}, so its failure is no finding"), ""]
+    """The report on a program whose Runs are not reproducible, so that no failure is reported."""
+    lines = [
+        *head(f"trainsafe: {program} is flaky at {point}, so its failure is not a finding"),
+        "",
+    ]
     lines += row("flaky", why)
     lines += row("cause", cause)
     lines += row(

@@ -1,4 +1,4 @@
-"""The report of a test with several judges: the comparison and the Findings of each other judge.
+"""The report of a test with several judges: the comparison and the other judges' Findings.
 
 Called by `assert_trainsafe`.
 """

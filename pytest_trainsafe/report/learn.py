@@ -24,7 +24,7 @@ MAX_LISTED = 12
 
 
 def learn_message(judgement: LearnJudgement, what: str) -> str:
-    """The report of a judgement that is no pass; `what` names the run."""
+    """The report of a judgement that is not a pass; `what` names the run."""
     wrong = judgement.verdict == "fail"
     verdict = "breaks learned invariants" if wrong else "is inconclusive, so not a pass"
     lines = head(f"trainsafe: {what} {verdict}")
@@ -43,14 +43,14 @@ def learn_message(judgement: LearnJudgement, what: str) -> str:
 def write_learned(
     reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Learns the pack that the settings name from the healthy tests, and says what it has."""
+    """Learns the pack that the settings name from the healthy tests, and prints a summary."""
     reporter.write_sep("=", "trainsafe: learned invariants")
     for line in learned_lines(settings, reports):
         reporter.write_line(line)
 
 
 def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
-    """Learns the pack that the settings name from the tests that passed; what to print of it."""
+    """Learns the pack that the settings name from the passed tests; returns lines to print."""
     from pytest_trainsafe.judge.learn.use.from_tests import learn_pack
     from pytest_trainsafe.judge.learn_judge import observed_run
     from pytest_trainsafe.trace.reader import Trace

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.explain.factor_words import Factor, factor_text
-from pytest_trainsafe.judge.judgement import Judged, LadderJudgement, lead_of
+from pytest_trainsafe.judge.compare.explain.factor_text import Factor, factor_text
+from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement, lead_of
 from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
@@ -54,7 +54,7 @@ def message_of(judgement: LadderJudgement, title: str = "") -> str:
 def failure_message(
     program: str,
     point: str,
-    judged: Sequence[Judged],
+    judged: Sequence[RungJudgement],
     nodeid: str,
     left_out: Sequence[str] = (),
     options: str = "",
@@ -99,12 +99,14 @@ def _rerun(nodeid: str, options: str) -> list[str]:
     return row("rerun", rerun_command(nodeid, options), wrapped=False)
 
 
-def _whom(judged: Judged) -> str:
+def _whom(judged: RungJudgement) -> str:
     alone = judged.reference == "a single device"
     return "its single-device reference" if alone else f"its reference at {judged.reference}"
 
 
-def _difference(failing: Sequence[Finding], judged: Judged, located: Located | None) -> list[str]:
+def _difference(
+    failing: Sequence[Finding], judged: RungJudgement, located: Located | None
+) -> list[str]:
     lead = lead_of(failing)
     lines = []
     if lead.where is None:
@@ -176,14 +178,14 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
 
 def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
     """The next wrong tensors in dataflow order, each once; one sentence for a common factor."""
-    told = {None, lead.where}
+    shown = {None, lead.where}
     lines: list[str] = []
     reduced = lead.where is not None and lead.where.kind == "main_grad"
     if factor is not None and reduced and not _is_factor(lead):
         lines += row("scaled", factor_text(factor))
     if factor is not None and factor.clips:
-        told |= {*factor.scaled}
-    later = {f.where: f for f in reversed(failing) if f.where not in told}
+        shown |= {*factor.scaled}
+    later = {f.where: f for f in reversed(failing) if f.where not in shown}
     for where, finding in list(reversed(later.items()))[:MAX_THEN]:
         lines += row("then", str(where))
         if finding.pattern is not None:
@@ -212,7 +214,7 @@ def _unaffected(comparison: Comparison) -> str:
     return ", ".join(parts)
 
 
-def _doubts(judged: Sequence[Judged]) -> list[str]:
+def _doubts(judged: Sequence[RungJudgement]) -> list[str]:
     """Each doubt once, with the dtypes in which it arose."""
     checks = dict.fromkeys(finding.check for entry in judged for finding in entry.doubts)
     lines = []
@@ -231,7 +233,7 @@ def _doubts(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def _context(judged: Sequence[Judged]) -> list[str]:
+def _context(judged: Sequence[RungJudgement]) -> list[str]:
     lines = row("compared", _compared(judged))
     for entry in judged:
         if entry.rounding != entry.dtype:
@@ -259,9 +261,9 @@ def _context(judged: Sequence[Judged]) -> list[str]:
     return lines
 
 
-def _compared(judged: Sequence[Judged]) -> str:
+def _compared(judged: Sequence[RungJudgement]) -> str:
     """`142 tensors in float64, 58 in float32, with a single device`."""
     counts = [sum(entry.comparison.compared.values()) for entry in judged]
-    told = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
-    told += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
-    return f"{', '.join(told)}, with {judged[-1].reference}"
+    parts = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
+    parts += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
+    return f"{', '.join(parts)}, with {judged[-1].reference}"

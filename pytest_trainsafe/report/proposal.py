@@ -43,8 +43,8 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"{proposal.withheld} more would fit as sums over ranks, but what follows is wrong: "
-            "most likely a reduction is missing, or done twice"
+            f"{proposal.withheld} more would fit as sums over ranks, but later tensors would be "
+            "wrong: most likely a reduction is missing or done twice"
         )
         rows.append(("not offered", text, True))
     if proposal.unexplained:
@@ -55,13 +55,15 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
 def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
     """The rows on annotations that contradict the recorded tensors."""
     rows: list[Row] = [
-        ("" if number else "declared", text, True) for number, text in enumerate(wrong.told)
+        ("" if number else "declared", text, True) for number, text in enumerate(wrong.sentences)
     ]
     if wrong.left is None:
-        then = "either the declaration is wrong or the code that cuts; nothing else is"
+        then = (
+            "either this declaration is wrong, or the code that shards; every other tensor agrees"
+        )
     else:
         where = wrong.left.where
-        then = f"so declared, {where or wrong.left.message} is wrong all the same"
+        then = f"with that layout, {where or wrong.left.message} is still wrong"
     return [*rows, ("", then, True)]
 
 
@@ -77,8 +79,8 @@ def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
     count = wrong.tensors
     text = (
         f"{said}, in {where}, does not fit {count} tensor{'s' if count > 1 else ''}; with {fits} "
-        "every tensor fits its reference, and the gradients after the reduction fit either way. "
-        "So the declaration is wrong, or a rank's loss is divided otherwise than it says"
+        "every tensor fits its reference, and the gradients after the reduction fit either way. So "
+        "the declaration is wrong, or the program divides a rank's loss differently"
     )
     return [("declared", text, True)]
 
@@ -93,8 +95,8 @@ def _of_means(means: Means) -> str:
         who = means.wrapper or f"`gradients: {{mean: [{', '.join(means.dropped)}]}}`"
         then = "" if means.wrapper else "; remove the annotation"
         return (
-            f"{who} is taken to average gradients over {axes}, and the gradients before the "
-            f"reduction are the whole step's already{then}"
+            f"{who} is expected to average gradients over {axes}, but the gradients before the "
+            f"reduction are already those of the whole step{then}"
         )
     if not means.gradients:
         return (
@@ -107,7 +109,7 @@ def _of_means(means: Means) -> str:
         f"over {' and '.join(means.gradients)}; where it sums, a division is missing"
     )
     if means.alike:
-        text += f". It may be {means.alike}, which has as many ranks here: another Point tells"
+        text += f". It may be {means.alike}, which has as many ranks here: another Point can tell"
     return text
 
 
@@ -117,9 +119,9 @@ def _lead(proposal: Proposal) -> str:
         if proposal.shaped == 1:
             some = "by its shape 1 parameter is cut, and was"
         return (
-            f"{some} filled as if every rank held the whole. With what follows, given to "
-            "ctx.initialize and ctx.watch, they start as the reference's do; what else is to be "
-            "annotated the next run tells"
+            f"{some} initialized as if every rank held the whole tensor. Pass the following to "
+            "ctx.initialize and ctx.watch, so that they start like the reference's; the next run "
+            "shows which other annotations are missing"
         )
     count = proposal.tensors
     lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"
@@ -128,7 +130,7 @@ def _lead(proposal: Proposal) -> str:
 
 def _then(proposal: Proposal) -> str:
     if proposal.left is None:
-        return "with what follows all tensors fit their reference"
+        return "with the following annotations, every tensor matches its reference"
     where = proposal.left.where
     what = str(where) if where is not None else proposal.left.message
-    return f"what follows explains some, and {what} is still wrong then"
+    return f"the following annotations explain some of the failures; {what} is still wrong"

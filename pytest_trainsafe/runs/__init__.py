@@ -1,11 +1,12 @@
 """Executes the Runs that tests need: launches them ahead, shares them and caches references.
 
-session      launches Runs, and shares them between the tests of a process
-specs        the RunSpecs of a test, and where their code is
-traces       the Traces of one test in one role, recorded on request
-asked        the Runs that a test requested in one role
-rounding     the dtype whose rounding error limits the comparison of a Run
-ahead, idle  launches the next test's Runs; warns of a test that requests none
-cache        references of earlier pytest runs, by the keys of `fingerprint` and `sources`
-group        the fixture `torchrun_group`
+session        launches Runs, and shares them between the tests of a process
+specs          the RunSpecs of a test, and where their code is
+traces         the Traces of one test in one role, recorded on request
+requested      the Runs that a test requested in one role
+rounding       the dtype whose rounding error limits the comparison of a Run
+ahead          launches the next test's Runs
+unused_traces  warns of a test that requests no Run
+cache          references of earlier pytest runs, by the keys of `fingerprint` and `sources`
+group          the fixture `torchrun_group`
 """

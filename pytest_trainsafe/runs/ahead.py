@@ -40,20 +40,20 @@ HARMLESS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
+class NextTest:
     """The next test's Case, and the environment before the current test's fixtures are set up."""
 
     case: Case
     launch_environment: LaunchEnvironment
 
 
-NEXT: pytest.StashKey[Next | None] = pytest.StashKey()
+NEXT: pytest.StashKey[NextTest | None] = pytest.StashKey()
 
 
 def look(item: pytest.Item, following: pytest.Item | None) -> None:
     """Stores the test after `item` in the stash if its Runs may be launched during `item`."""
     case = _case(item, following) if following is not None else None
-    item.config.stash[NEXT] = Next(case, LaunchEnvironment.now()) if case is not None else None
+    item.config.stash[NEXT] = NextTest(case, LaunchEnvironment.now()) if case is not None else None
 
 
 def _case(item: pytest.Item, following: pytest.Item) -> Case | None:

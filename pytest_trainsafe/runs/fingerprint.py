@@ -85,9 +85,9 @@ def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
 
     The result is cached until one of these files, or a folder that was searched, changes.
     """
-    asked = (file, module, search)
-    if asked in _known:
-        state, code = _known[asked]
+    key = (file, module, search)
+    if key in _known:
+        state, code = _known[key]
         if all(state_of(path) == before for path, before in state.items()):
             return code
     found = sources(Path(file), module, search)
@@ -98,7 +98,7 @@ def _code(file: str, module: str, search: tuple[str, ...]) -> dict[str, Any]:
         "installed": _versions(found),
         "missing": sorted(found.missing),
     }
-    _known[asked] = (state, code)
+    _known[key] = (state, code)
     return code
 
 

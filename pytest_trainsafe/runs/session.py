@@ -29,14 +29,14 @@ from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.replay.run import CHECKPOINTS
-from pytest_trainsafe.runs.ahead import Next
-from pytest_trainsafe.runs.asked import AskedRuns, Run
+from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
+from pytest_trainsafe.runs.requested import RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, code_of
 from pytest_trainsafe.runs.traces import Traces
@@ -86,7 +86,7 @@ class Session:
         self.settings = settings
         self.root = Path(settings.keep_traces or basetemp) / "trainsafe"
         self.notes = dict.fromkeys(
-            f"trainsafe_cache_inputs: {pattern} matches no file, so no reference depends on it"
+            f"trainsafe_cache_inputs: {pattern} matches no file, so it has no effect"
             for pattern in settings.cache_inputs
             if not pattern.startswith("$")
             and not any(glob.iglob(pattern, recursive=True, include_hidden=True))
@@ -106,7 +106,7 @@ class Session:
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.board = Board()
-        self.next: Next | None = None
+        self.next: NextTest | None = None
         self._scheduled: dict[RunSpec, _ScheduledRun] = {}
         #: Runs that no test has requested yet, and Runs that the current test has requested.
         self._ahead: set[RunSpec] = set()
@@ -121,12 +121,12 @@ class Session:
     def reference(self, case: Case) -> Traces:
         """The Traces of a test's trusted Runs."""
         self._asked.clear()
-        return Traces(case, "reference", AskedRuns(self), case.settings.record)
+        return Traces(case, "reference", RequestedRuns(self), case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
         """The Traces of a test's Runs under test."""
         self._asked.clear()
-        traces = Traces(case, "candidate", AskedRuns(self), case.settings.record)
+        traces = Traces(case, "candidate", RequestedRuns(self), case.settings.record)
         self._retired |= self._ahead
         self._drop_retired(keep=traces.specs())
         return traces
@@ -148,7 +148,7 @@ class Session:
         if following is None or following.launch_environment != LaunchEnvironment.now():
             return
         record = following.case.settings.record
-        roles = [Traces(following.case, role, AskedRuns(self), record) for role in ROLES]
+        roles = [Traces(following.case, role, RequestedRuns(self), record) for role in ROLES]
         orders = list(self._scheduled.values())
         own = [order.joined for order in orders if not order.joined.is_set()]
         for dtype in following.case.rungs:
@@ -194,7 +194,7 @@ class Session:
     def _schedule(
         self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event] = ()
     ) -> _ScheduledRun:
-        if self._is_filed(spec) and (code := code_of(spec, around)) not in self._parsed:
+        if self._is_cached(spec) and (code := code_of(spec, around)) not in self._parsed:
             # Parse in the main thread, as pytest does: before Python 3.13, building syntax trees
             # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
@@ -304,8 +304,8 @@ class Session:
         replayed = self.replays.of(order.spec)
         if replayed is not None:
             return self._replay(replayed, order, device, workdir)
-        filed = self._filing_key(order, device)
-        if self.cache is None or filed is None:
+        cache_key = self._cache_key(order, device)
+        if self.cache is None or cache_key is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
             return Run(Trace.open(workdir / "trace"), recorded.seconds)
         seconds: dict[str, float] = {}
@@ -316,9 +316,9 @@ class Session:
             return recorded.loaded
 
         entry = self.cache.get(
-            filed,
+            cache_key,
             make,
-            current=lambda: self._filing_key(order, device),
+            current=lambda: self._cache_key(order, device),
             own=workdir / "trace",
             stop=order.stop,
         )
@@ -327,12 +327,12 @@ class Session:
             shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
         if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
-        return Run(trace, seconds, filed.digest, entry.reused)
+        return Run(trace, seconds, cache_key.digest, entry.reused)
 
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
     ) -> Run:
-        """The Run, of which only the steps after a checkpoint are made anew."""
+        """The Run, of which only the steps after a checkpoint are executed."""
         seconds: dict[str, float] = {}
         trace = workdir / "trace"
 
@@ -342,17 +342,17 @@ class Session:
 
         return Run(self.replays.make(request, order.spec, trace, record), seconds)
 
-    def _is_filed(self, spec: RunSpec) -> bool:
+    def _is_cached(self, spec: RunSpec) -> bool:
         """Whether this Run is stored in the cache."""
         alone = spec.resume is None  # a checkpoint is not part of a cache entry
         return (
             self.cache is not None and not spec.keep and spec.trusted and not spec.repeat and alone
         )
 
-    def _filing_key(self, order: _ScheduledRun, device: Device) -> Key | None:
+    def _cache_key(self, order: _ScheduledRun, device: Device) -> Key | None:
         """The cache key of this Run; None if it is not cached."""
         spec = order.spec
-        if not self._is_filed(spec):
+        if not self._is_cached(spec):
             return None
         own = (*spec.inputs, *adapter_files(spec))
         file, module, search = code_of(spec, order.launch_environment)
@@ -367,7 +367,7 @@ class Session:
         )
 
     def _checkpoint(self, spec: RunSpec, workdir: Path) -> str:
-        """The folder of the checkpoint that a Run saves, or goes on from; "" for neither."""
+        """The folder of the checkpoint that a Run saves or continues from; "" for neither."""
         if spec.resume is None:
             return ""
         if spec.resume.of is not None:
@@ -375,7 +375,7 @@ class Session:
         return str(workdir / "checkpoint")
 
     def _replayed(self, spec: RunSpec) -> Path:
-        """The directory of a finished Run's trace, which another Run goes on from or replays."""
+        """The directory of a finished Run's trace that another Run continues from or replays."""
         order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 

@@ -17,7 +17,7 @@ from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
-from pytest_trainsafe.runs.asked import AskedRuns, Run
+from pytest_trainsafe.runs.requested import RequestedRuns, Run
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.sweep.case import Case
@@ -36,7 +36,7 @@ class Traces:
 
     case: Case
     role: Role
-    runs: AskedRuns
+    runs: RequestedRuns
     record: Recording
     keep: tuple[TensorId, ...] = ()
     replay: RunSpec | None = None

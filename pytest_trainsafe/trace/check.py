@@ -94,7 +94,7 @@ class TensorCheck:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Cached facts about a layout: its fault, and by how much it enlarges a part.
+    """Cached properties of a layout: its fault, and the ratio of the whole tensor to a part.
 
     `parts` is the number of parts that it splits the tensor into, `declared` the number of
     elements that it declares.

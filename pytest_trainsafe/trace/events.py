@@ -56,9 +56,9 @@ _TYPES: dict[str, type[msgspec.Struct]] = {}
 
 
 def register(event: _Type) -> _Type:
-    """Make a `msgspec.Struct` an event type of traces; usable as a decorator.
+    """Makes a `msgspec.Struct` an event type of traces; usable as a decorator.
 
-    Raises ValueError for a type without a tag of its own, or with one that another type has.
+    Raises ValueError for a type without a tag of its own, or with the tag of another type.
     """
     tag = event.__struct_config__.tag
     if not isinstance(tag, str) or event.__struct_config__.tag_field != "type":
@@ -97,6 +97,6 @@ def decoder() -> msgspec.json.Decoder[Any]:
 
 
 def fault_of(event: msgspec.Struct) -> str:
-    """What is wrong with an event by itself; "" for a sound one."""
+    """What is wrong with an event by itself; "" for a valid one."""
     check = getattr(event, "fault", None)
     return str(check()) if check is not None else ""

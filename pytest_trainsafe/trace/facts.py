@@ -21,10 +21,11 @@ CastDtype = Literal["float64", "float32", "float16", "bfloat16", "float8"]
 
 
 class Annotations(msgspec.Struct, frozen=True, tag="annotations", omit_defaults=True):
-    """The annotations that a rank resolved layouts with.
+    """The annotations from which a rank determined layouts.
 
-    `file` is the absolute path of their file, "" where a program gives them as text.  `cp_order`
-    is the order they declare for context parallelism, and `model` the model they are for.
+    `file` is the absolute path of their file, "" if a program passes them as data. `cp_order`
+    is the order that they declare for context parallelism, and `model` the model that they
+    apply to.
     """
 
     file: Text = ""
@@ -46,7 +47,7 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
 
 
 class Altered(msgspec.Struct, frozen=True, tag="altered"):
-    """A module runs with other parameters than those its step began with."""
+    """A module ran with parameters that had changed since its step began."""
 
     step: Step
     microbatch: Count
@@ -68,7 +69,7 @@ _MOST = 2**20
 
 
 class StateEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One piece of state that is no tensor: a name ("StepLR.last_epoch") and a value as text."""
+    """One piece of state that is not a tensor: a name ("StepLR.last_epoch") and its value."""
 
     part: Part
     name: Text
@@ -82,7 +83,7 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
     entries: Annotated[tuple[StateEntry, ...], msgspec.Meta(max_length=_MOST)]
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return fault_of_fields((), states=self.of("rng").values())
 
     def of(self, part: Part) -> dict[str, str]:
@@ -131,7 +132,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     of: Of = "gradients"
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return _fault_of_lines(self.site, self.caller)
 
     def __str__(self) -> str:
@@ -174,7 +175,7 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
     user: Text = ""
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return _fault_of_lines(self.site, self.user)
 
 
@@ -197,7 +198,7 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     name: Text = ""
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return _fault_of_lines(self.at, self.user)
 
 

@@ -23,7 +23,7 @@ FORMAT = "pytest-trainsafe trace"
 
 
 def read_manifest(path: Path) -> tuple[Manifest, str]:
-    """The manifest and its hash.  TraceError for a folder that is no trace of this schema."""
+    """The manifest and its hash; raises TraceError unless the folder is a trace of this schema."""
     file = path / "manifest.json"
     try:
         data = read_file(file, below=path, max_bytes=MAX_MANIFEST)

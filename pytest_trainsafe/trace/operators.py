@@ -20,13 +20,13 @@ _LINE = re.compile(r"([^\x00-\x1f]+:\d{1,9})?", re.ASCII)
 
 
 class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=True):
-    """An operator was called: "aten.mul.Tensor".
+    """A call of an operator: "aten.mul.Tensor".
 
-    `inputs` and `outputs` are hashes of all tensors that go in and come out, "" where there are
-    none that can be read.  `arguments` has the other arguments as text, shortened.
-    `view` says that the outputs are views of the inputs, so that nothing is computed.
-    `at` is the innermost line outside of torch, and `user` that of the user's own code where `at`
-    is an installed package's.
+    `inputs` and `outputs` are hashes of all its input and output tensors, "" if none can be
+    read. `arguments` has the other arguments as text, shortened. `view` is true if the outputs
+    are views of the inputs, so that nothing is computed. `at` is the innermost line outside of
+    torch, and `user` the innermost line of the user's own code if `at` is in an installed
+    package.
     """
 
     name: Text
@@ -43,11 +43,11 @@ class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=T
 
     @property
     def line(self) -> str:
-        """The program's line that called it, "" where none did."""
+        """The program's line that called the operator, "" if none did."""
         return self.user or self.at
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         if not (_HASH.fullmatch(self.inputs) and _HASH.fullmatch(self.outputs)):
             return "an operator has a malformed hash"
         sound = _LINE.fullmatch(self.at) and _LINE.fullmatch(self.user)
@@ -57,7 +57,7 @@ class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=T
 class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
     """The program's line `at` called `what`, whose result differs between processes.
 
-    `before` is the number of operators that the rank had recorded by then.
+    `before` is the number of operators that the rank had recorded until then.
     """
 
     what: Text
@@ -65,12 +65,12 @@ class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
     before: Count
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return "" if _LINE.fullmatch(self.at) else "it names no line of a file"
 
 
 class OperatorCount(msgspec.Struct, frozen=True, tag="operator_count"):
-    """How many operators the step called, and how many of these, the first, were recorded."""
+    """The number of operators that the step called, and how many of the first were recorded."""
 
     called: Annotated[int, msgspec.Meta(ge=0, le=2**48)]
     recorded: Count

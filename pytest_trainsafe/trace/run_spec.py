@@ -159,7 +159,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def title(self) -> str:
-        """Which Run of a test this is, for a message: "the candidate at tp=2, in float64"."""
+        """The name of a test's Run in a message: "the candidate at tp=2, in float64"."""
         if self.trusted:
             alone = self.point.world_size == 1
             who = f"the reference, {'on a single device' if alone else f'at {self.point}'}"

@@ -32,7 +32,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import FileIndex, Number, Step, TensorId
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
@@ -96,7 +96,7 @@ class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):
 
 
 NoteKey = Literal[
-    "asked",
+    "read_axis",
     "autocast",
     "averages",
     "clipped",
@@ -117,7 +117,7 @@ NoteKey = Literal[
 class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     """A fact of one word or sentence, by key.
 
-    asked                 an axis or argument that the program read
+    read_axis             an axis or argument that the program read
     autocast              the dtype of an autocast region
     averages              the wrapper that averages gradients over dp
     clipped               the function by which the program clips gradients

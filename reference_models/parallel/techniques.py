@@ -66,8 +66,8 @@ class Techniques:
             raise ValueError(f"bucket={self.bucket} must be at least 0, a number of elements")
         if self.recompute_num_layers < 1:
             raise ValueError(
-                f"recompute_num_layers={self.recompute_num_layers} must be at least 1, the number "
-                "of layers of which only the first input is kept"
+                f"recompute_num_layers={self.recompute_num_layers} must be at least 1: it is the "
+                "number of layers that are recomputed together"
             )
 
 

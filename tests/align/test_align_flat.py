@@ -131,7 +131,7 @@ def test_what_no_rank_holds_is_a_hole_and_not_a_number() -> None:
     assert found.check == "hole"
     assert "2 of 24 elements are held by no rank of dp, the first at [1, 2]" in found.message
     assert "held by ranks 0, 1" in found.message
-    assert "flattened and cut in ranges over dp" in found.message
+    assert "flattened and split into ranges over dp" in found.message
     assert merged.tensor is not None
     assert merged.tensor.isnan().nonzero().tolist() == [[1, 2], [1, 3]]
 
@@ -194,7 +194,7 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
 @pytest.mark.parametrize(
     ("length", "shape", "words"),
     [
-        (11, (4, 6), "rank 0 holds [12] where its layout gives a range of 11"),
+        (11, (4, 6), "rank 0 holds [12] but its layout gives a range of 11"),
         (12, (2, 5), "is not within 10 elements"),
         (12, (6, 4), "rank 1 holds a range of a tensor of [4, 6] and rank 0 one of [6, 4]"),
     ],

@@ -159,9 +159,9 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
 @pytest.mark.parametrize(
     ("tensors", "layout", "words"),
     [
-        ((torch.ones(3), torch.ones(5)), (Shard(0, "tp"),), "[3] where its layout gives [4]"),
-        ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica and 5 on another"),
-        ((torch.ones(2), torch.ones(2)), (Shard(0, "tp", (3, 2)),), "where its layout gives [3]"),
+        ((torch.ones(3), torch.ones(5)), (Shard(0, "tp"),), "[3], but its layout gives [4]"),
+        ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica, but 5 on another"),
+        ((torch.ones(2), torch.ones(2)), (Shard(0, "tp", (3, 2)),), "but its layout gives [3]"),
         ((torch.ones(2), torch.ones(2)), (Shard(1, "tp"),), "does not fit a tensor of 1"),
     ],
 )

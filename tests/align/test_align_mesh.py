@@ -11,9 +11,9 @@ from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.mesh import Mesh, moved, rank_at, ranks_along
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
+from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
-from pytest_trainsafe.judge.compare.patterns.sum import partial_sum
 from pytest_trainsafe.record.layouts.resolve import parameter_layout
 
 ROLES = {"dp_replicate": "dp", "dp_shard": "dp", "ring": "cp", "heads": "cp"}
@@ -129,8 +129,8 @@ def test_experts_are_owned_in_the_order_that_the_mesh_declares() -> None:
     assert owners == [0, 0, 1, 1]  # of dp_shard's ranks neighbours along dp_replicate
 
 
-def wrong(parts: list[Part], value: torch.Tensor) -> Wrong:
-    return Wrong(value, FULL.double(), parts, POINT.sizes, allowed=1e-12, kind="main_grad")
+def wrong(parts: list[Part], value: torch.Tensor) -> WrongTensor:
+    return WrongTensor(value, FULL.double(), parts, POINT.sizes, allowed=1e-12, kind="main_grad")
 
 
 def test_terms_along_one_axis_of_a_role_are_a_sum_over_that_axis() -> None:

@@ -73,7 +73,7 @@ def test_third():
     each = ["dp2", "single", "single"]  # the candidate, the reference, and that under noise
     both = [f"{tag} {point}" for tag in ("first", "second") for point in each]
     assert sorted(trained(tmp_path)) == both
-    assert "looked at no Run" not in done.stdout
+    assert "used no Run" not in done.stdout
 
 
 def test_a_run_that_its_test_does_not_use_is_dropped_and_never_mentioned(tmp_path: Path) -> None:

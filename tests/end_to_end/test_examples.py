@@ -49,11 +49,13 @@ def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
     options = ("--trainsafe-sweep", "tp=2", "dp=1", "--trainsafe-annotate")
 
     first = inner_pytest.flat(run(folder, *options).stdout)
-    assert "by their shapes 6 parameters are cut, and were filled as if every rank held" in first
+    assert (
+        "by their shapes 6 parameters are cut, and were initialized as if every rank held" in first
+    )
     assert "not localised" not in first
     assert yaml.safe_load(layouts.read_text()) == {"parameters": whole["parameters"]}
     second = inner_pytest.flat(run(folder, *options).stdout)
-    assert "4 tensors lack an annotation, or part of one: with what follows all" in second
+    assert "4 tensors lack an annotation, or part of one: with the following annotations" in second
     assert yaml.safe_load(layouts.read_text()) == whole
     assert "1 passed" in run(folder, *options).stdout
 
@@ -104,7 +106,7 @@ def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) 
 
     told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=1", "dp=2").stdout)
 
-    assert "the gradient reduction is wrong of all 15 parameters" in told
+    assert "the gradient reduction of all 15 parameters is wrong" in told
     assert "reduced by" not in told
     [step] = [n for n, line in enumerate(text.splitlines(), 1) if "optimizer.step()" in line]
     assert f"look at train.py:{step} (steps the optimizer)" in told
@@ -123,7 +125,7 @@ def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> Non
     done = run(folder, "--trainsafe-sweep", "tp=1", "dp=2")
 
     told = inner_pytest.flat(done.stdout)
-    assert "the gradient reduction is wrong of all 15 parameters" in told
+    assert "the gradient reduction of all 15 parameters is wrong" in told
     assert f"reduced by all_reduce(SUM) over dp at train.py:{number}" in told
     assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told
 

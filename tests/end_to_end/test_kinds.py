@@ -59,7 +59,7 @@ def test_an_undeclared_mean_is_offered_though_gradients_are_clipped(
 ):
     text = failure(candidate_trace, reference_trace)
     assert "gradients: {mean: [dp]}" in text
-    assert "with what follows all tensors fit their reference" in text
+    assert "with the following annotations, every tensor matches its reference" in text
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", candidate_args={"function": "value"})
@@ -69,7 +69,8 @@ def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · main_grad · step 0" in text
     assert (
-        "the candidate clips its gradients by clip_grad_value_, the reference by clip_grad_norm_"
+        "the candidate clips its gradients with clip_grad_value_, the reference with "
+        "clip_grad_norm_"
     ) in text
 
 
@@ -86,7 +87,7 @@ def test_statistics_of_each_dp_rank_are_no_fault(candidate_trace, reference_trac
     assert_trainsafe(candidate_trace, reference_trace)
     told = notes(request)
     assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in told
-    assert "buffer rank: its values on rank 1 are others from the start" in told
+    assert "buffer rank: its values on rank 1 are different from the start" in told
     assert "average" not in told
     assert "table" not in told
 
@@ -133,12 +134,12 @@ def test_batches_that_agree_leave_nothing_to_say(candidate_trace, reference_trac
 @pytest.mark.trainsafe(read, cp=2, dtype="float64", args={"local": True})
 def test_positions_of_a_ranks_own_part_are_no_fault(candidate_trace, reference_trace, request):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert "what the program gives its model as input.1" in notes(request)
+    assert "the model's inputs input.1" in notes(request)
 
 
 FAULTS = {
-    "labels": ("input.2", "of 16 values are others than the reference is given"),
-    "shuffled": ("input.0", "of 16 values are others than the reference is given"),
+    "labels": ("input.2", "of 16 values differ from the reference's input"),
+    "shuffled": ("input.0", "of 16 values differ from the reference's input"),
 }
 
 
@@ -152,15 +153,15 @@ def test_a_wrong_batch_starts_at_the_models_input(
     place, what = FAULTS[fault]
     assert f"starts at {place} · input · step 0 · micro-batch 0" in text
     assert what in text
-    assert "so the program gives its model other data" in text
+    assert "so the program passes different data to its model" in text
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "same batch"})
 def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace)
     assert "starts at input.0 · input · step 0 · micro-batch 2" in text
-    assert "it is what the reference is given in micro-batch 0" in text
-    assert "what kinds_program.read gives its model is wrong" in text
+    assert "it is the reference's input of micro-batch 0" in text
+    assert "the data that kinds_program.read passes to its model is wrong" in text
     assert "inputs agree" not in text
 
 

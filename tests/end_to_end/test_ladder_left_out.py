@@ -22,7 +22,7 @@ def test_float64_is_left_out_and_the_summary_says_so(candidate_trace, reference_
 
     summary = json.loads(dict(request.node.user_properties)["trainsafe"])
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32"]
-    assert "float64 was left out: the reference cannot run in it" in summary["notes"][0]
+    assert "float64 was skipped: the reference cannot run in it" in summary["notes"][0]
     assert "no kernel for torch.float64, at " in summary["notes"][0]
     assert "single_precision_program.py:15)" in summary["notes"][0]
 
@@ -35,7 +35,7 @@ def test_float32_still_finds_the_bug(candidate_trace, reference_trace):
     text = " ".join(str(failure.value).split())
     assert "0.weight · main_grad · step 0 · float32" in text
     assert "an all-reduce over dp is missing" in text
-    assert "float64 was left out" in text
+    assert "float64 was skipped" in text
 
 
 @pytest.mark.trainsafe(half_single_program.train, dp=2, candidate_args={"fused": "float32"})
@@ -47,7 +47,7 @@ def test_float64_is_left_out_where_the_candidate_alone_cannot(
     summary = json.loads(dict(request.node.user_properties)["trainsafe"])
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32"]
     note = summary["notes"][0]
-    assert note.startswith("float64 was left out: the candidate cannot run in it (rank ")
+    assert note.startswith("float64 was skipped: the candidate cannot run in it (rank ")
     assert "AssertionError: assert values.dtype is torch.float32 at " in note
     assert note.endswith("half_single_program.py:19)")
 

@@ -62,5 +62,5 @@ def test_a_bug_starts_where_it_does_beside_a_single_device(
     assert "differs from its reference at pp=2" in text
     assert "starts at decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0" in text
     assert "the ranks of tp hold partial sums: rank0 + rank1" in text
-    assert "faulty what flows between modules agrees, forward and backward" in text
-    assert "nothing sums them over tp" in text
+    assert "faulty the tensors between modules agree, forward and backward" in text
+    assert "they are not summed over tp" in text

@@ -10,7 +10,7 @@ from steps_program import train, without_amax_history
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.reference_models import gpt
 
 SMALL = {"layers": 1, "hidden": 32, "batch_size": 1}
@@ -69,16 +69,16 @@ def test_an_amax_history_that_is_never_kept_is_found_in_the_second_step(
 def test_what_is_allowed_grows_as_the_reference_itself_responds_to_rounding(reference_trace):
     dtype = "bfloat16"
     reference, perturbed = reference_trace.at(dtype), reference_trace.perturbed(dtype)
-    yardstick = Yardstick(Rung(dtype, reference, reference, perturbed))
+    tolerances = ReferenceTolerances(Rung(dtype, reference, reference, perturbed))
     allowed, measured = [], []
     for id in reference.ids():
         if id.kind == "main_grad" and id.path == "decoder.layers.0.mlp.linear_fc1.weight":
-            mark = yardstick.mark(id, 1.0)
-            (other,) = yardstick.others(id)
-            own = yardstick.reference.tensor(id)
+            tolerance = tolerances.tolerance(id, 1.0)
+            (other,) = tolerances.others(id)
+            own = tolerances.reference.tensor(id)
             assert own is not None
-            assert mark.allowed is not None
-            allowed.append(mark.allowed.norm / mark.size)
+            assert tolerance.allowed is not None
+            allowed.append(tolerance.allowed.norm / tolerance.size)
             measured.append(float((other - own).norm() / own.norm()))
     first, second = allowed
     assert second > 1.5 * first

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.fuzz.flaky import cause_text
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.launch import GroupFailure
 
 #: Traces that the replaced judge does not read.
@@ -24,7 +24,7 @@ def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
         where=TensorId(0, 0, "input", "", "input"),
         pattern=Pattern("determinism:unseeded", "", "", "a generator has another seed"),
     )
-    monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", [finding]))
+    monkeypatch.setattr(JUDGE, lambda traces, repeats: FindingsJudgement("replay", [finding]))
 
     text = cause_text(TRACES)
 
@@ -33,7 +33,7 @@ def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
 
 
 def test_equal_bits_name_no_cause(monkeypatch):
-    monkeypatch.setattr(JUDGE, lambda traces, repeats: FoundJudgement("replay", []))
+    monkeypatch.setattr(JUDGE, lambda traces, repeats: FindingsJudgement("replay", []))
 
     assert cause_text(TRACES) == ""
 

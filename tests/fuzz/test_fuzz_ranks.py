@@ -73,7 +73,7 @@ def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples, monkey
         made.run(Point.of(dp=2), partial(compare))
 
     text = " ".join(str(failure.value).split())
-    assert "noisy_program.train is flaky at dp=2, so its failure is no finding" in text
+    assert "noisy_program.train is flaky at dp=2, so its failure is not a finding" in text
     assert "two executions of the same Run differ by" in text
     assert "cause unseeded" in text
 

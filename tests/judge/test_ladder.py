@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.launch import GroupFailure, GroupResult, RankResult
 from pytest_trainsafe.report.message import message_of
-from pytest_trainsafe.runs.asked import AskedRuns
+from pytest_trainsafe.runs.requested import RequestedRuns
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
@@ -217,7 +217,7 @@ def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) 
     assert report == ""
     summary = candidate.summary
     assert [rung["dtype"] for rung in summary["rungs"]] == ["float32", "bfloat16"]
-    note = "float64 was left out: the candidate cannot run in it"
+    note = "float64 was skipped: the candidate cannot run in it"
     assert summary["notes"] == [f"{note} (rank 0 of 2 raised TypeError: no kernel)"]
     assert candidate.repeated == ["float64"]
 
@@ -226,7 +226,7 @@ def test_a_failure_below_a_rung_that_is_left_out_is_reported_with_it(bench: Benc
     report, candidate = climb_breaking(bench, {"float64": failure("no kernel")}, edit=twice)
 
     assert "norm.weight · main_grad · step 0 · float32" in report
-    assert "float64 was left out" in " ".join(report.split())
+    assert "float64 was skipped" in " ".join(report.split())
     assert candidate.repeated == []  # it has failed in any case
 
 
@@ -265,7 +265,7 @@ def test_a_run_fails_again_if_it_raises_the_same(second: GroupFailure | None, ag
 
     session: Any = SimpleNamespace(run=run)
     case = Case(POINT, Program("model:train"), Settings())
-    traces = Traces(case, "candidate", AskedRuns(session), "full")
+    traces = Traces(case, "candidate", RequestedRuns(session), "full")
 
     assert traces.fails_again("float64", failure("no kernel")) is again
     assert asked == [1]

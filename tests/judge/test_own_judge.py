@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_trainsafe.errors import SweepError
+from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.judge.registry import judges
 
 JUDGE = '''
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.finding import StepSubject
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.runs.specs import spec_of
 
 LIMIT = 10.0
@@ -26,7 +26,7 @@ class LossIsBounded:
     def required_runs(self, case):
         return [replace(spec_of(case, "candidate", case.rungs[0]), repeat=1)]
 
-    def judge(self, case, runs, terms):
+    def judge(self, case, runs, options):
         [spec] = self.required_runs(case)
         trace = runs.get(spec).trace
         assert trace.path != runs.candidate.at(spec.dtype).path
@@ -40,7 +40,7 @@ class LossIsBounded:
                         subject=StepSubject(id.step), evidence=(("loss", loss),),
                     )
                 )
-        return FoundJudgement(self.name, found, ["gradients are not bounded"])
+        return FindingsJudgement(self.name, found, ["gradients are not bounded"])
 '''
 
 TEST = """
@@ -132,5 +132,5 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
     ],
 )
 def test_a_class_that_is_no_judge_is_named(path: str, words: str) -> None:
-    with pytest.raises(SweepError, match=words):
+    with pytest.raises(DeclarationError, match=words):
         judges([path])

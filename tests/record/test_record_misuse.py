@@ -155,7 +155,11 @@ def two_of_a_name(ctx: Context) -> None:
 @pytest.mark.parametrize(
     ("misuse", "message", "advice"),
     [
-        (step_without_watch, "ctx.step came before ctx.watch", r"call ctx.watch\(model"),
+        (
+            step_without_watch,
+            "ctx.step was entered before ctx.watch was called",
+            r"call ctx.watch\(model",
+        ),
         (step_in_step, "ctx.step was entered inside step 0", "leave `with ctx.step"),
         (microbatch_outside, "ctx.microbatch was entered outside ctx.step", "put it inside"),
         (

@@ -117,7 +117,7 @@ def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:
 
 
 def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"top_k=5 is more than there are experts=4"):
+    with pytest.raises(ValueError, match=r"top_k=5 is greater than experts=4"):
         MoEConfig(top_k=5)
     with pytest.raises(ValueError, match=r"experts=4 must be a multiple of ep=3"):
         parallel_moe(MoEConfig(), Axes(ep=Axis(3)))

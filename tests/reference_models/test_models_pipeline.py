@@ -117,7 +117,7 @@ def test_1f1b_keeps_few_micro_batches_waiting() -> None:
 
 
 def test_an_impossible_schedule_is_refused() -> None:
-    with pytest.raises(ValueError, match="6 micro-batches a rank are not a multiple of pp=4"):
+    with pytest.raises(ValueError, match="6 micro-batches per rank are not a multiple of pp=4"):
         actions("1f1b", 0, 4, 2, 6)
     with pytest.raises(ValueError, match="no schedule 'zigzag'; choose one of 1f1b, gpipe, torch"):
         require_known("zigzag")

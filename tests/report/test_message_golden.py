@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.judgement import Judged
+from pytest_trainsafe.judge.judgement import RungJudgement
 from pytest_trainsafe.report.message import failure_message
 
 NODE = "tests/test_gpt.py::test_gpt[tp2-sp]"
@@ -57,11 +57,11 @@ def judged(
     accepted: tuple[Finding, ...] = (),
     loosened: tuple[tuple[TensorId, Loosen], ...] = (),
     **fields: Any,
-) -> Judged:
+) -> RungJudgement:
     comparison = Comparison(
         dtype, list(findings), compared=Counter(COUNTS), loosened=list(loosened)
     )
-    return Judged(
+    return RungJudgement(
         dtype=dtype,
         rounding=fields.pop("rounding", dtype),
         comparison=comparison,
@@ -71,7 +71,7 @@ def judged(
     )
 
 
-def report(*entries: Judged, point: str = "tp=2 sp=True", node: str = NODE) -> str:
+def report(*entries: RungJudgement, point: str = "tp=2 sp=True", node: str = NODE) -> str:
     text = failure_message("gpt.train", point, entries, node)
     for line in text.splitlines():
         assert len(line) <= 100, line
@@ -193,7 +193,7 @@ trainsafe: gpt.train at dp=2: inconclusive, so not a pass
 
 def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     routers = Loosen("*.router.weight", 100, "top-k routing flips in low precision")
-    accepted = doubt("dropout", "dropout 0.1 is on and drew no numbers on rank 0")
+    accepted = doubt("dropout", "dropout 0.1 is on, but drew no numbers on rank 0")
     text = report(
         judged(
             difference(pattern=SUM, source="", message=""),
@@ -209,7 +209,7 @@ def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     assert text.endswith(
         """
   compared      138 tensors in float32, with dp=2
-  accepted      dropout: dropout 0.1 is on and drew no numbers on rank 0
+  accepted      dropout: dropout 0.1 is on, but drew no numbers on rank 0
   loosened      *.router.weight by 100 (mlp.router.weight for one): top-k routing flips in low
                 precision"""
     )

@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
+from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.report.message import failure_message, message_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
@@ -28,7 +28,7 @@ def failure(where: TensorId = WEIGHT, **fields: object) -> Finding:
 
 def report(*findings: Finding, node: str = "t.py::t", **compared: int) -> str:
     comparison = Comparison("float32", list(findings), compared=Counter(compared))
-    entry = Judged("float32", "float32", comparison, [], [])
+    entry = RungJudgement("float32", "float32", comparison, [], [])
     return failure_message("train", "tp=2", [entry], node)
 
 
@@ -120,7 +120,7 @@ def test_long_names_are_never_broken() -> None:
 
 def test_long_headline_wraps() -> None:
     comparison = Comparison("float32", [failure()])
-    entry = Judged("float32", "float32", comparison, [], [])
+    entry = RungJudgement("float32", "float32", comparison, [], [])
     point = " ".join(f"axis{n}={n}" for n in range(14))
     lines = failure_message("package.module.train", point, [entry], "").splitlines()
     assert len(lines[0]) <= 100
@@ -154,7 +154,7 @@ def test_the_command_that_runs_a_test_again_names_the_profile() -> None:
     case = Case(
         Point.of(tp=2), Program("m:train"), Settings(profile="ci", seed=3), nodeid="t.py::t"
     )
-    judged = Judged("float32", "float32", comparison, [], [])
+    judged = RungJudgement("float32", "float32", comparison, [], [])
 
     text = message_of(LadderJudgement("train", "tp=2", [judged], case))
 

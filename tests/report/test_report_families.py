@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pytest_trainsafe.report.run.families import condition, families
-from pytest_trainsafe.report.run.outcome import First, Outcome
+from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 from pytest_trainsafe.report.run.summary import family_lines
 
 
 def outcome(point: str, verdict: str = "pass", tensor: str = "", **more: object) -> Outcome:
-    first = First(check="compare:activation", tensor=tensor, **more)  # type: ignore[arg-type]
+    first = FirstDifference(check="compare:activation", tensor=tensor, **more)  # type: ignore[arg-type]
     return Outcome(
         f"test_a.py::test_it[{point.replace(' ', '-')}]",
         verdict,

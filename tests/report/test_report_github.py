@@ -15,7 +15,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.report.run.escape import command_data, command_property, markdown
 from pytest_trainsafe.report.run.families import families
 from pytest_trainsafe.report.run.github import error_commands, is_wanted, job_summary, place_of
-from pytest_trainsafe.report.run.outcome import First, Outcome
+from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 
 HOSTILE = (
     "w|x`y`<img src=x onerror=y>\n::error::z\r\n::stop-commands::t\x1b[31m"
@@ -24,7 +24,7 @@ HOSTILE = (
 
 
 def failure(number: int, text: str = "w", source: str = "/w/models/norm.py:41") -> Outcome:
-    first = First(
+    first = FirstDifference(
         check="c",
         where=f"{text}{number} · step 0",
         tensor=f"{text}{number}",

@@ -78,11 +78,11 @@ def test_a_test_of_another_plugin_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no JUnit file"),
-        (b"<testsuites>", "is no JUnit file"),
-        (b'<?xml version="1.0" encoding="nothing"?><a/>', "is no JUnit file"),
-        (b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "has a declaration"),
-        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"), "has a declaration"),
+        (b"", "is not a JUnit file"),
+        (b"<testsuites>", "is not a JUnit file"),
+        (b'<?xml version="1.0" encoding="nothing"?><a/>', "is not a JUnit file"),
+        (b'<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>', "has an XML declaration"),
+        ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"), "has an XML declaration"),
     ],
 )
 def test_a_file_that_is_no_junit_file_is_an_error_and_the_others_are_reported(

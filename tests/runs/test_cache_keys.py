@@ -201,9 +201,7 @@ def test_a_declared_pattern_that_matches_no_file_is_told(project: Path, tmp_path
     declared = (f"{project}/data/*", f"{project}/date/*", "$LAYERS")
     session = Session(Settings(cache_inputs=declared), tmp_path)
     session.close()
-    told = (
-        f"trainsafe_cache_inputs: {project}/date/* matches no file, so no reference depends on it"
-    )
+    told = f"trainsafe_cache_inputs: {project}/date/* matches no file, so it has no effect"
     assert list(session.notes) == [told]
 
 

@@ -78,7 +78,9 @@ def _place(report: str) -> str:
 
 def offered(report: str) -> dict[str, Any]:
     """The annotations that a report offers, as a user would copy them."""
-    assert "with what follows all tensors fit their reference" in flat(report), report
+    assert "with the following annotations, every tensor matches its reference" in flat(report), (
+        report
+    )
     lines = iter(report.splitlines())
     next(line for line in lines if line.lstrip().startswith("annotate "))
     copied = []

@@ -129,7 +129,7 @@ def test_lightning_with_the_same_data_on_all_ranks(candidate_trace, reference_tr
     text = failure(candidate_trace, reference_trace, fault="same data")
     first = "network.transformer.wte.output · activation · step 0 · micro-batch 1"
     same = "ranks 0 and 1 of dp saw the same data"
-    at = starts(text, first, same, "what lightning_ddp.train gives its model is wrong")
+    at = starts(text, first, same, "the data that lightning_ddp.train passes to its model is wrong")
     assert at == line_of(lightning_ddp, "trainer.fit(module, DataLoader(dealt, batch_size=None))")
 
 
@@ -151,7 +151,7 @@ def test_a_residual_network_with_a_scaled_rate(candidate_trace, reference_trace,
     text = failure(candidate_trace, reference_trace, fault="rate")
     first = "resnet.embedder.embedder.convolution.weight · update · step 0"
     twice = "the value is 2 times the reference, which is dp"
-    at = starts(text, first, twice, "the optimizer's step is wrong of all 20 parameters")
+    at = starts(text, first, twice, "the optimizer's step of all 20 parameters is wrong")
     assert at == line_of(resnet_ddp, "optimizer.step()")
 
 
@@ -199,7 +199,10 @@ def test_the_same_part_of_every_batch_on_all_ranks(candidate_trace, reference_tr
     arguments = {"annotations": CUT, "fault": "same part"}
     text = failure(candidate_trace, reference_trace, **arguments)
     part = "rank 1 holds the part of dp rank 0 instead of dp rank 1"
-    data = "what synchronised_ddp.train gives its model is wrong, outside of the model: its data"
+    data = (
+        "the data that synchronised_ddp.train passes to its model is wrong; the model is not at "
+        "fault"
+    )
     at = starts(text, "0.output · activation · step 0 · micro-batch 0", part, data)
     call = "loss = cross_entropy(wrapped(pixels[mine].to(ctx.dtype)), labels[mine])"
     assert at == line_of(synchronised_ddp, call)

@@ -1,10 +1,10 @@
-"""Meshes: which axes multiply into the world size, in which order of ranks, and what they mean.
+"""Meshes: which axes multiply into the world size, in which rank order, and their roles.
 
-Everything that numbers ranks or asks what an axis means asks the mesh of a Point; nothing outside
-of this folder fixes names or an order.  Knows nothing of torch.
+All code that numbers ranks or needs the meaning of an axis uses the mesh of a Point; no axis name
+or order is fixed outside of this folder. Does not depend on torch.
 
-    declaration   Mesh, what a program declares, and its checks
-    numbers       sizes and coordinates, and the ranks along an axis
+    declaration  Mesh, which a program declares, and its checks
+    numbers      sizes and coordinates, and the ranks along an axis
 """
 
 from pytest_trainsafe.core.mesh.declaration import DEFAULT, ROLES, TAKEN, Mesh, MeshAxis

@@ -46,18 +46,18 @@ class MeshAxis:
 class Mesh:
     """The axes that multiply into the world size, outermost first: the last varies fastest.
 
-        Mesh("pp", "dp_replicate", "dp_shard", "tp",
-             roles={"dp_replicate": "dp", "dp_shard": "dp"})
+        Mesh("pp", "dp_replicate", "dp_shard", "tp", roles={"dp_replicate": "dp", "dp_shard": "dp"})
 
-    `roles` says what an axis means where its name is not itself a role: "dp", "cp", "tp" or "pp"
-    (see `ROLES`).  Several axes may share a role.  Annotations, `ctx.microbatches` and
-    `ctx.coordinates["dp"]` speak of a role, and mean all its axes together, in the order of ranks.
+    `roles` gives the meaning of an axis whose name is not itself a role: "dp", "cp", "tp" or
+    "pp" (see `ROLES`). Several axes may share a role. Annotations, `ctx.microbatches` and
+    `ctx.coordinates["dp"]` refer to a role, which stands for all its axes together, in rank
+    order.
 
-    `overlaps` declares axes that use the ranks of others again, and do not multiply:
-    `{"ep": ("dp_shard", "cp")}` lets ep neighbours along cp, then dp_shard, share experts out.
-    Without it ep lies over the axes of the roles dp and cp, in the order of ranks.
+    `overlaps` declares axes that reuse the ranks of other axes, and do not multiply: with
+    `{"ep": ("dp_shard", "cp")}`, ep neighbours along cp, then dp_shard, divide the experts. By
+    default ep lies over the axes of the roles dp and cp, in rank order.
 
-    Raises SweepError for a declaration that cannot be meant.
+    Raises SweepError for an invalid declaration.
     """
 
     entries: tuple[MeshAxis, ...]
@@ -112,7 +112,7 @@ class Mesh:
 
     @cached_property
     def of_layouts(self) -> frozenset[str]:
-        """What a layout may name: the mesh axes, and the roles."""
+        """The names that a layout may use: the mesh axes and the roles."""
         return frozenset({*self.axes, *ROLES})
 
     @cached_property
@@ -121,13 +121,14 @@ class Mesh:
         return self.of_layouts.union(self.overlaps)
 
     def role(self, axis: str) -> str:
-        """What a mesh axis means; a role means itself, and so does what is no axis."""
+        """The role of a mesh axis; any other name is its own role."""
         return self._roles.get(axis, axis)
 
     def members(self, axis: str) -> tuple[str, ...]:
-        """The mesh axes that an axis stands for, outermost first.
+        """The mesh axes that a name stands for, outermost first.
 
-        Itself for a mesh axis, all axes of a role, and what an overlapping axis lies over.
+        That is a mesh axis itself, all axes of a role, or the axes that an overlapping axis
+        lies over.
         """
         if axis in self._roles:
             return (axis,)
@@ -136,11 +137,11 @@ class Mesh:
         return self.overlaps.get(axis, (axis,))
 
     def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Mesh axes and roles as mesh axes alone, each once."""
+        """The given mesh axes and roles as mesh axes, without duplicates."""
         return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
 
     def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """Mesh axes, with the role in the place of all its axes that have several ranks."""
+        """The given mesh axes, with a role in place of all its axes that have several ranks."""
         given, folded = tuple(axes), dict[str, None]()
         for axis in given:
             role = self.role(axis)
@@ -177,17 +178,20 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
             )
         if name in TAKEN:
             raise SweepError(
-                f"Mesh: {name!r} means something else in a sweep; give the axis another name"
+                f"Mesh: {name!r} is the name of another axis or setting of a sweep; give the axis "
+                "another name"
             )
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise SweepError(f"Mesh: the axis {repeated!r} is declared twice; give each axis once")
     if "ep" in axes:
         raise SweepError(
-            "Mesh: ep uses the ranks of other axes again, and does not multiply; say which in "
+            "Mesh: the axis ep reuses the ranks of other axes; name these in "
             "overlaps={'ep': ('dp', 'cp')}"
         )
     if role := next((name for name in overlapping if name in ROLES), None):
-        raise SweepError(f"Mesh: overlaps names {role!r}, a role; give the axis another name")
+        raise SweepError(
+            f"Mesh: overlaps has the key {role!r}, which is a role; give the axis another name"
+        )
 
 
 def _role(name: str, given: Mapping[str, object]) -> str:
@@ -237,7 +241,10 @@ def _of(entries: tuple[MeshAxis, ...]) -> Mesh:
     if not entries:
         return DEFAULT
     if odd := next((entry for entry in entries if bool(entry.role) == bool(entry.over)), None):
-        raise SweepError(f"Mesh: the axis {shown(odd.name)} has no role, or lies over others too")
+        raise SweepError(
+            f"Mesh: the axis {shown(odd.name)} has no role, or overlaps other axes; give it a "
+            "role in roles=, or remove it from overlaps="
+        )
     mesh = [entry for entry in entries if not entry.over]
     return Mesh(
         *(entry.name for entry in mesh),

@@ -1,4 +1,4 @@
-"""Sizes and coordinates over a mesh: where a rank stands, and which ranks stand along an axis."""
+"""Sizes and coordinates on a mesh: the coordinates of a rank, and the ranks along an axis."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pytest_trainsafe.core.mesh.declaration import DEFAULT, ROLES, Mesh
 
 
 class OverMesh(dict[str, int]):
-    """A number for each mesh axis, the fastest axis first: sizes, or where a rank stands.
+    """A number for each mesh axis, the fastest axis first: the sizes, or a rank's coordinates.
 
-    It also answers for what is not a mesh axis of its own (a role of several axes or of none, an
-    overlapping axis), which it does not list.
+    Lookups of other names (a role of several axes or of none, an overlapping axis) also
+    succeed, but iteration does not include them.
     """
 
     __slots__ = ("derived", "mesh")
@@ -32,17 +32,18 @@ def mesh_of(numbers: Mapping[str, int]) -> Mesh:
 
 
 def sizes_over(mesh: Mesh, values: Mapping[str, object]) -> OverMesh:
-    """The size of every mesh axis, from the values of axes; 1 where there is none."""
+    """The size of every mesh axis, from the values of axes; 1 for an axis without a value."""
     sizes = {axis: _size(values, axis) for axis in mesh.fastest_first}
     derived = {role: math.prod(sizes[axis] for axis in mesh.members(role)) for role in ROLES}
     return OverMesh(mesh, sizes, derived | {axis: _size(values, axis) for axis in mesh.overlaps})
 
 
 def coordinates_over(sizes: OverMesh, rank: int) -> OverMesh:
-    """Where a rank stands on every mesh axis; on an overlapping axis of n ranks, its number there.
+    """A rank's coordinate on every mesh axis, and its number on each overlapping axis.
 
-    Along a role or an overlapping axis ranks are numbered over its mesh axes, the last fastest.
-    An overlapping axis that does not divide their number has no coordinates.
+    Along a role or an overlapping axis, ranks are numbered over its mesh axes, the last varying
+    fastest. An overlapping axis whose size does not divide the number of these ranks has no
+    coordinates.
     """
     at, rest = dict[str, int](), rank
     for axis in sizes.mesh.fastest_first:
@@ -60,9 +61,10 @@ def _coordinates(at: Mapping[str, int], sizes: OverMesh) -> OverMesh:
 
 
 def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
-    """All sets of ranks that differ in their place along an axis alone, each in that order.
+    """All sets of ranks that differ only in their coordinate along an axis, in that order.
 
-    Those along an overlapping axis of n ranks are n neighbours along what it lies over.
+    Along an overlapping axis of n ranks, a set is n neighbours along the mesh axes that it lies
+    over.
     """
     over = sizes.mesh.members(axis)
     lines: dict[tuple[object, ...], list[tuple[int, int]]] = {}
@@ -77,7 +79,7 @@ def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
 def moved(
     at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
 ) -> Mapping[str, int]:
-    """The coordinates of the rank that has another number along a mesh axis or a role."""
+    """The coordinates of the rank with another coordinate along a mesh axis or a role."""
     there, rest = dict(at), number
     for name in reversed(mesh_of(sizes).members(axis)):
         rest, there[name] = divmod(rest, sizes[name])
@@ -85,7 +87,7 @@ def moved(
 
 
 def rank_at(at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The rank that stands at coordinates; an axis without a coordinate or a size has one rank."""
+    """The rank with these coordinates; an axis without a coordinate or a size has one rank."""
     rank, stride = 0, 1
     for axis in mesh_of(sizes).fastest_first:
         rank += at.get(axis, 0) * stride
@@ -94,7 +96,7 @@ def rank_at(at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 
 
 def elsewhere(at: Mapping[str, int], axes: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """Where a rank stands on every mesh axis but `axes`, which are mesh axes or roles."""
+    """A rank's coordinates on every mesh axis except `axes`, which are mesh axes or roles."""
     left_out = mesh_of(at).expand(axes)
     return tuple((axis, number) for axis, number in at.items() if axis not in left_out)
 

@@ -180,9 +180,9 @@ def _divide_factors(module: Any) -> Iterator[float | None]:
 
 
 def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
-    """The data axes along which these ranks lie; None where they are some of those ranks only.
+    """The data axes along which these ranks lie; None if they are only some of those ranks.
 
-    Where they lie along all axes of a role, the role stands for them.
+    If they lie along all axes of a role, the role is returned instead.
     """
     places = [point.coordinates(int(rank)) for rank in ranks]
     data = point.mesh.expand(_DATA_AXES)

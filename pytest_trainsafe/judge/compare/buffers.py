@@ -34,7 +34,7 @@ OWN_DATA = "each rank keeps the state of the data that it has seen itself"
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class ComparedRanks:
     """The ranks on which a buffer is compared with the reference.
 
     `otherwise` is empty where the values must agree.  Otherwise it says why they may differ; then
@@ -63,7 +63,7 @@ class Buffers:
         self._seen = _history(rung.reference.ranks[0])
         self._histories = {rank.rank: _history(rank) for rank in rung.candidate.ranks}
 
-    def owed(self, id: TensorId) -> Owed | None:
+    def compared_ranks(self, id: TensorId) -> ComparedRanks | None:
         """The ranks whose copy of a reference buffer must agree; None if none must."""
         name = id.module, id.name
         initial = TensorId(INITIAL, None, "buffer", *name)
@@ -73,38 +73,40 @@ class Buffers:
             return None
         ranks = tuple(rank for rank, _ in holders)
         if any(_declared(event) for _, event in holders):
-            return Owed(ranks, "" if name not in self._running else self._otherwise(id))
+            return ComparedRanks(ranks, "" if name not in self._running else self._otherwise(id))
         if name not in self._starts:
             self._starts[name] = self._start(initial, holders)
         if self._starts[name]:
             self.leave(id, self._starts[name])
             return None
         if name not in self._running or id.step == INITIAL:
-            return Owed(ranks)
+            return ComparedRanks(ranks)
         alike = tuple(rank for rank in ranks if self._same_history(rank, id))
         if not alike:
             self.leave(id, OWN_DATA)
             return None
-        return Owed(alike, self._otherwise(id))
+        return ComparedRanks(alike, self._otherwise(id))
 
     def leave(self, id: TensorId, why: str) -> None:
         """Record that a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
-    def merged(self, id: TensorId, owed: Owed, shape: Sequence[int]) -> Merged | None:
-        """The logical tensor of the ranks in `owed`; None if one of them did not record it."""
-        own = {rank.rank for rank in owed.ranks}
+    def merged(
+        self, id: TensorId, compared_on: ComparedRanks, shape: Sequence[int]
+    ) -> Merged | None:
+        """The logical tensor of these ranks; None if one of them did not record it."""
+        own = {rank.rank for rank in compared_on.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
         if len(parts) < len(own):
             return None
         free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
         return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
 
-    def unchanged(self, id: TensorId, owed: Owed) -> bool:
-        """Whether a running state is the same before and after a step, on the ranks in `owed`."""
+    def unchanged(self, id: TensorId, compared_on: ComparedRanks) -> bool:
+        """Whether a running state is the same before and after a step, on these ranks."""
         after = msgspec.structs.replace(id, microbatch=None, call=0)
         before = msgspec.structs.replace(after, step=id.step - 1)
-        both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in owed.ranks]
+        both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in compared_on.ranks]
         return all(old and new and old.hash == new.hash for old, new in both)
 
     def reduced(self, id: TensorId) -> bool:
@@ -146,7 +148,7 @@ class Buffers:
             )
         if all(self._close(id, rank, event) for rank, event in odd):
             return ""
-        return f"its values on rank {odd[0][0].rank} are others from the start"
+        return f"its values on rank {odd[0][0].rank} are different from the start"
 
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
         """Whether a buffer's values differ only by rounding, as those of a computed table may."""

@@ -9,8 +9,8 @@ import msgspec
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judge.compare.explain.factor_words import Factor
-from pytest_trainsafe.judge.compare.model_inputs import Given
+from pytest_trainsafe.judge.compare.explain.factor_text import Factor
+from pytest_trainsafe.judge.compare.model_inputs import InputJudgement
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 
 
@@ -56,7 +56,7 @@ class Comparison:
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)
     suspects: list[TensorId] = field(default_factory=list)
     flipped_in: int | None = None
-    given: list[tuple[int, TensorId, Given]] = field(default_factory=list)
+    given: list[tuple[int, TensorId, InputJudgement]] = field(default_factory=list)
     unclear: list[TensorId] = field(default_factory=list)
     apart: dict[str, str] = field(default_factory=dict)
     factor: Factor | None = None

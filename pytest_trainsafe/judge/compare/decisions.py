@@ -15,7 +15,7 @@ from pytest_trainsafe.core.precision import precision
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionJudgement:
     """The judgement of one decision over `total` choices, each of the top k options of a row.
 
     `differ` counts the choices that differ from the reference's, and `wrong` those that differ by
@@ -40,7 +40,7 @@ def judge_decision(
     scores: torch.Tensor,
     others: Sequence[torch.Tensor],
     dtype: str,
-) -> Decided:
+) -> DecisionJudgement:
     """Judge `chosen` [..., k] by the reference's choice [..., k] and scores [..., options].
 
     `others` are the scores of the runs that measure rounding.  The order of the options within a
@@ -49,10 +49,10 @@ def judge_decision(
     options, total = scores.shape[-1], expected[..., 0].numel()
     if chosen.shape != expected.shape:
         message = f"has shape {list(chosen.shape)}, its reference {list(expected.shape)}"
-        return Decided(total, total, total, float("inf"), message=message)
+        return DecisionJudgement(total, total, total, float("inf"), message=message)
     if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < options:
         message = f"chooses numbers from {int(chosen.min())} to {int(chosen.max())}, of {options}"
-        return Decided(total, total, total, float("inf"), message=message)
+        return DecisionJudgement(total, total, total, float("inf"), message=message)
     mine, theirs = _marked(chosen, options), _marked(expected, options)
     flipped = [
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
@@ -74,7 +74,7 @@ def judge_decision(
             f"{count} of {total} choices differ from the reference's, {bad} of them where it was "
             f"certain: its scores differ by up to {worst:.2g}, and rounding explains {allowed:.2g}"
         )
-    return Decided(total, count, bad, worst, allowed, blind, message)
+    return DecisionJudgement(total, count, bad, worst, allowed, blind, message)
 
 
 def _marked(chosen: torch.Tensor, options: int) -> torch.Tensor:

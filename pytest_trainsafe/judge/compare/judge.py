@@ -1,7 +1,7 @@
 """The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
 
 It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
-counterparts at a time, and the bounded caches of `values` and `yardstick`.  Called by the ladder.
+counterparts at a time, and the bounded caches of `values` and `tolerances`.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pytest_trainsafe.judge.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.decisions import judge_decision
 from pytest_trainsafe.judge.compare.explain.numbering import misnumbered
-from pytest_trainsafe.judge.compare.model_inputs import Given, ModelInputs
+from pytest_trainsafe.judge.compare.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judge.compare.parameters import Parameters
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.sketch.again import gradients_behind
+from pytest_trainsafe.judge.compare.sketch.rerecord import gradients_behind
 from pytest_trainsafe.judge.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
-    Mark,
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
+    Tolerance,
 )
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
@@ -90,7 +90,7 @@ def _different_steps(rung: Rung) -> Finding | None:
         dtype=rung.dtype,
         message=(
             f"the candidate recorded {len(odd.steps)} steps and the reference {wanted} (on rank "
-            f"{odd.rank}); a program must take as many steps at every Point, to be compared"
+            f"{odd.rank}); a program must take the same number of steps at every Point"
         ),
     )
 
@@ -156,7 +156,7 @@ class _Judge(Parameters):
             return
         expected = self.reference.merged(id)
         if expected.tensor is None or expected.findings:
-            message = f"the reference does not fit together: {expected.findings[0].message}"
+            message = f"the parts of the reference do not merge: {expected.findings[0].message}"
             self.doubt(order, id, "reference", message)
             return
         reference = expected.tensor
@@ -170,8 +170,8 @@ class _Judge(Parameters):
         elif id.kind in ("param", "master_param"):
             passed = self.parameter(order, id, merged, reference)
         else:
-            mark = self.yardstick.mark(id, self.factor(id), reference)
-            passed = self.judge(order, id, merged, reference, mark)
+            tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
+            passed = self.judge(order, id, merged, reference, tolerance)
         pattern = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
@@ -196,8 +196,8 @@ class _Judge(Parameters):
         if called:
             why = "the module is never called"
             if id.module in self.called:
-                why = "the module is called less often, or returns something else"
-        message = f"the reference has this tensor and no rank of the candidate recorded it: {why}"
+                why = "the module is called less often, or returns different values"
+        message = f"the reference has this tensor, but no rank of the candidate recorded it: {why}"
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:
@@ -208,7 +208,7 @@ class _Judge(Parameters):
         scores = msgspec.structs.replace(id, name=f"scores.{number}" if number else "scores")
         expected, by = self.reference.tensor(id), self.reference.tensor(scores)
         if expected is None or by is None:
-            self.doubt(order, id, "reference", "the reference's own parts do not fit together")
+            self.doubt(order, id, "reference", "the parts of the reference do not merge")
             return
         self.count(id)
         merged = self.candidate.merged(id, tuple(expected.shape))
@@ -216,7 +216,7 @@ class _Judge(Parameters):
             self.add(order, finding)
         if merged.tensor is None or any(f.check in _NOT_WHOLE for f in merged.findings):
             return
-        others = [values.tensor(scores) for values in self.yardstick.measures]
+        others = [values.tensor(scores) for values in self.tolerances.measures]
         found = judge_decision(
             merged.tensor, expected, by, [o for o in others if o is not None], self.rung.dtype
         )
@@ -230,7 +230,7 @@ class _Judge(Parameters):
 
     def given(self, order: int, id: TensorId) -> None:
         """Compare a model input.  A difference is a finding only if the forward is wrong too."""
-        found = Given("agrees") if self.equal(id) else self.inputs.judge(id)
+        found = InputJudgement("agrees") if self.equal(id) else self.inputs.judge(id)
         if found.verdict == "unclear":
             self.result.unclear.append(id)
             return
@@ -265,15 +265,15 @@ class _Judge(Parameters):
         if is_local(id, self.local):
             self.result.local[id.kind] += 1
             return
-        owed = self.buffers.owed(id)
-        if owed is None:
+        compared_on = self.buffers.compared_ranks(id)
+        if compared_on is None:
             return
-        events = [rank.tensors.get(id) for rank in owed.ranks]
+        events = [rank.tensors.get(id) for rank in compared_on.ranks]
         due = self.rung.reference.holders(id)[0][1]
         if not all(events):
-            if not owed.otherwise and self.buffers.unchanged(id, owed):
+            if not compared_on.otherwise and self.buffers.unchanged(id, compared_on):
                 message = (
-                    "the forward of the reference changes this buffer, the candidate's does not"
+                    "the reference's forward changes this buffer, but the candidate's does not"
                 )
                 self.count(id)
                 self.fail(order, id, "missing", message)
@@ -281,7 +281,7 @@ class _Judge(Parameters):
         if all(event and not event.layout and event.hash == due.hash for event in events):
             self.count(id)
             return
-        own = owed.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
+        own = compared_on.otherwise or (OWN_DATA if self.buffers.reduced(id) else "")
         if not all(is_whole(trace, id) for trace in self.traces):
             if own:
                 self.buffers.leave(id, own)
@@ -289,14 +289,16 @@ class _Judge(Parameters):
                 self.result.suspects.append(id)
             return
         reference = self.reference.tensor(id)
-        merged = self.buffers.merged(id, owed, due.shape if reference is None else reference.shape)
+        merged = self.buffers.merged(
+            id, compared_on, due.shape if reference is None else reference.shape
+        )
         if reference is None or merged is None or merged.tensor is None:
             return
-        mark = self.yardstick.mark(id, self.factor(id), reference)
-        allowed = mark.allowed if mark.finite else None
+        tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
+        allowed = tolerance.allowed if tolerance.finite else None
         numbers = merged.tensor.numpy(), reference.numpy()
-        judged = judge_allowed(*numbers, allowed, mark.size, self.rung.dtype)
-        right = judged.passed or (not mark.finite and np.array_equal(*numbers, equal_nan=True))
+        judged = judge_allowed(*numbers, allowed, tolerance.size, self.rung.dtype)
+        right = judged.passed or (not tolerance.finite and np.array_equal(*numbers, equal_nan=True))
         if own and not (right and not merged.findings):
             self.buffers.leave(id, own)
             return
@@ -321,9 +323,9 @@ class _Judge(Parameters):
     def pass_unseen(self, id: TensorId) -> bool:
         """Pass an equal tensor without loading it; False if it must be loaded."""
         if id.kind not in ("param", "master_param"):
-            return self.pass_equal(id, self.yardstick.mark(id, self.factor(id)))
+            return self.pass_equal(id, self.tolerances.tolerance(id, self.factor(id)))
         if id.step == INITIAL:
-            return self.pass_equal(id, self.yardstick.mark_exact(id), measured=False)
+            return self.pass_equal(id, self.tolerances.exact_tolerance(id), measured=False)
         both = ends(self.reference.trace, id)
         if (id.kind == "param" and self.has_master(id)) or both is None:
             return False
@@ -333,18 +335,18 @@ class _Judge(Parameters):
         if undetermined is not None and bool(undetermined.mask.all()):
             return False
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined)
-        if mark is None or not self.pass_equal(judged_as, mark):
+        tolerance = self.tolerances.update_tolerance(id, self.factor(judged_as), undetermined)
+        if tolerance is None or not self.pass_equal(judged_as, tolerance):
             return False
-        self.result.moved += mark.moves
+        self.result.moved += tolerance.moves
         return True
 
-    def pass_equal(self, id: TensorId, mark: Mark, measured: bool = True) -> bool:
+    def pass_equal(self, id: TensorId, tolerance: Tolerance, measured: bool = True) -> bool:
         """Record that a tensor equals its reference; False if a doubt requires its values."""
-        if not mark.finite or (measured and mark.unmeasured) or not mark.elements:
+        if not tolerance.finite or (measured and tolerance.unmeasured) or not tolerance.elements:
             return False
         if measured:
-            self.note(id, mark, judge_equal(mark.allowed, mark.size))
+            self.note(id, tolerance, judge_equal(tolerance.allowed, tolerance.size))
         else:
             self.count(id)
         return True

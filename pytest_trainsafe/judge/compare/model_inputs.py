@@ -32,13 +32,13 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: The cause that reports give for a wrong input.
 CAUSE = (
-    "the program gives its model other data: look at the batches, the sampler, or how a batch is "
-    "cut for the ranks, not at the model"
+    "the program passes different data to its model: check the batches, the sampler and how a "
+    "batch is divided among the ranks, not the model"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class InputJudgement:
     """The result for one input of the model.
 
     "agrees" with the reference's in some layout; "differs" in all; or "unclear" if no layout can be
@@ -55,18 +55,18 @@ class ModelInputs:
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
 
-    def judge(self, id: TensorId) -> Given:
+    def judge(self, id: TensorId) -> InputJudgement:
         """Compare an input on the candidate's ranks with the reference's."""
         stages = self._stages(id)
         expected = _first(self.rung.reference, id)
         if expected is None or not stages:
-            return Given("unclear")
+            return InputJudgement("unclear")
         found = [self._part(id, parts, expected) for parts in stages]
         for verdict in ("differs", "agrees"):
             for given in found:
                 if given.verdict == verdict:
                     return given
-        return Given("unclear")
+        return InputJudgement("unclear")
 
     def _stages(self, id: TensorId) -> list[list[Part]]:
         """The ranks' parts, grouped by pipeline stage."""
@@ -78,59 +78,64 @@ class ModelInputs:
             stages.setdefault(part.coordinates["pp"], []).append(part)
         return list(stages.values())
 
-    def _part(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
+    def _part(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> InputJudgement:
         """Compare the input of one stage's ranks."""
         first = parts[0].tensor
         if _family(first) != _family(expected) or first.ndim != expected.ndim:
-            return Given("unclear")
+            return InputJudgement("unclear")
         if self._fits(id, parts, expected):
-            return Given("agrees")
+            return InputJudgement("agrees")
         if any(
             self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
             for there, other in self._beside(id)
         ):
-            return Given("unclear")  # the arguments are in another order
+            return InputJudgement("unclear")  # the arguments are in another order
         if any(part.tensor.shape != first.shape for part in parts):
-            return Given("unclear")
+            return InputJudgement("unclear")
         equal = [torch.equal(part.tensor, first) for part in parts]
         if first.shape != expected.shape:
             return self._cut(id, parts, expected, all(equal))
         right = [self._fits(id, [part], expected, alone=True) for part in parts]
         if any(right):
             odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
-            text = f"rank {odd} is given other values than the reference, unlike other ranks"
+            text = (
+                f"rank {odd} receives other values than the reference; the other ranks receive the "
+                "same"
+            )
             return _differs(text)
         if not all(equal):
-            return Given("unclear")
+            return InputJudgement("unclear")
         return self._other(id, parts[:1], expected)
 
-    def _cut(self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool) -> Given:
+    def _cut(
+        self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool
+    ) -> InputJudgement:
         """Compare parts of a sequence that match in no layout."""
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
-            return Given("unclear")
+            return InputJudgement("unclear")
         merged = _merged(parts, layouts[0], self._sizes(), expected)
         if merged is None or torch.equal(
             merged.flatten().sort().values, expected.flatten().long().sort().values
         ):
-            return Given("unclear")  # the same values in an unknown order
+            return InputJudgement("unclear")  # the same values in an unknown order
         return self._other(id, parts, expected)
 
-    def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> Given:
+    def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> InputJudgement:
         """The result for an input that differs, with the micro-batch that it matches, if any."""
         for there in self._same_place(id):
             other = _first(self.rung.reference, there)
             if other is None or torch.equal(other, expected):
                 continue
             if self._fits(id, parts, other, alone=len(parts) == 1):
-                text = f"it is what the reference is given in {_when(there, id)}"
+                text = f"it is the reference's input of {_when(there, id)}"
                 return _differs(text)
         value = parts[0].tensor
         if value.shape != expected.shape:
-            text = "the ranks' parts together hold other values than the reference is given"
+            text = "the ranks' parts together hold different values than the reference's input"
         else:
             wrong = int((value != expected).sum())
-            text = f"{wrong} of {expected.numel()} values are others than the reference is given"
+            text = f"{wrong} of {expected.numel()} values differ from the reference's input"
         return _differs(text)
 
     def _fits(
@@ -197,8 +202,8 @@ class ModelInputs:
         return self.rung.candidate.sizes
 
 
-def _differs(text: str) -> Given:
-    return Given("differs", Pattern("data", text, cause=CAUSE))
+def _differs(text: str) -> InputJudgement:
+    return InputJudgement("differs", Pattern("data", text, cause=CAUSE))
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judge.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judge.compare.sketch.screening import Screening
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     Undetermined,
     without,
 )
@@ -30,7 +30,7 @@ class Parameters(Screening):
         """Judge a parameter's initial value or its update.  Returns whether it passed."""
         assert merged.tensor is not None
         if not is_number(reference) or merged.tensor.shape != reference.shape:
-            return self.judge(order, id, merged, reference, self.yardstick.mark_exact(id))
+            return self.judge(order, id, merged, reference, self.tolerances.exact_tolerance(id))
         if id.step == INITIAL:
             return self.initial(order, id, merged, reference)
         if id.kind == "param" and self.has_master(id):
@@ -52,8 +52,8 @@ class Parameters(Screening):
         differ = f"{wrong} of {reference.numel()} values differ"
         if id.kind == "master_param" and self.starts_alike(id):
             message = (
-                f"the master copy starts other than the parameter that it is a copy of: {differ} "
-                "from the reference's, and the parameters do not. What made the optimizer moved it"
+                f"the initial master copy is wrong: {differ} from the reference's, but the "
+                "parameter that it copies agrees. Check the code that creates the optimizer"
             )
         else:
             message = (
@@ -88,8 +88,8 @@ class Parameters(Screening):
         if _rounds(self.candidate, id):
             return True
         message = (
-            "the parameter is not its master copy, rounded, as it is in the reference: the copy "
-            "back into the model is missing, early, or of another part"
+            "the parameter is not the rounded master copy, as in the reference: the copy back into "
+            "the model is missing, too early, or of another part"
         )
         self.fail(order, id, "master-copy", message)
         return False
@@ -114,8 +114,10 @@ class Parameters(Screening):
             candidate = without(candidate, undetermined)
             expected = without(expected, undetermined)
         judged_as = msgspec.structs.replace(id, kind="update")
-        mark = self.yardstick.mark_update(id, self.factor(judged_as), undetermined, expected)
-        return self.judge(order, judged_as, Merged(candidate), expected, mark)
+        tolerance = self.tolerances.update_tolerance(
+            id, self.factor(judged_as), undetermined, expected
+        )
+        return self.judge(order, judged_as, Merged(candidate), expected, tolerance)
 
     def note_flipped(
         self,

@@ -21,10 +21,10 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
-    Mark,
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
+    ReferenceTolerances,
+    Tolerance,
     Undetermined,
-    Yardstick,
 )
 from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -40,13 +40,13 @@ class Results:
         self.rung = rung
         self.loosen = loosen
         self.result = Comparison(rung.dtype)
-        self.yardstick = Yardstick(rung)
+        self.tolerances = ReferenceTolerances(rung)
         self.failed_step: int | None = None
         self.undetermined: dict[str, Undetermined] = {}
         self.counted: set[TensorId] = set()
-        self.reference = self.yardstick.reference
+        self.reference = self.tolerances.reference
         self.candidate = Values(rung.candidate)
-        measures = [values.trace for values in self.yardstick.measures]
+        measures = [values.trace for values in self.tolerances.measures]
         self.traces = (rung.candidate, rung.reference, *measures)
         self._explained = 0
 
@@ -56,32 +56,32 @@ class Results:
         id: TensorId,
         merged: Merged,
         reference: torch.Tensor,
-        mark: Mark,
+        tolerance: Tolerance,
     ) -> bool:
         """Judge values by the measured rounding.  Returns whether they passed."""
         assert merged.tensor is not None
-        if not mark.finite:
+        if not tolerance.finite:
             self.doubt(order, id, "reference-finite", not_finite(reference))
             return False
         if merged.tensor.shape == reference.shape and reference.numel() == 0:
             return True
-        if mark.unmeasured:
+        if tolerance.unmeasured:
             self.unmeasured(order, id)
             return False
         judged = judge_allowed(
             merged.tensor.numpy(),
             reference.numpy(),
-            mark.allowed,
-            mark.size,
+            tolerance.allowed,
+            tolerance.size,
             self.rung.dtype,
             # One flipped element exceeds the allowance of a slice of an update.
             whole=id.kind == "update" and precision(self.rung.dtype).low,
         )
-        self.note(id, mark, judged, merged.tensor)
+        self.note(id, tolerance, judged, merged.tensor)
         if judged.passed:
             self.precision(order, id, merged.tensor, reference)
             return True
-        self.fail_judged(order, id, merged, reference, judged, mark.allowed)
+        self.fail_judged(order, id, merged, reference, judged, tolerance.allowed)
         return False
 
     def precision(
@@ -93,16 +93,16 @@ class Results:
             event = self.event(id)
             assert event is not None, id
             message = (
-                f"every value fits {dtype} exactly, though the tensor is stored as {event.dtype} "
-                f"and the reference's values need that: it is accumulated, reduced or copied in "
-                f"{dtype}, with an error that the rounding of {self.rung.dtype} hides"
+                f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
+                "and the reference's values need this precision: it is accumulated, reduced or "
+                f"copied in {dtype}, with an error that the rounding of {self.rung.dtype} hides"
             )
             self.doubt(order, id, "narrowed", message)
 
     def note(
         self,
         id: TensorId,
-        mark: Mark,
+        tolerance: Tolerance,
         judged: TensorJudgement,
         candidate: torch.Tensor | None = None,
     ) -> None:
@@ -110,12 +110,14 @@ class Results:
         loosened = self.loosening(id)
         if loosened is not None:
             self.result.loosened.append((id, loosened))
-        if mark.undetermined is not None:
+        if tolerance.undetermined is not None:
             before = self.undetermined.get(id.path)
-            own = mark.rounding_of_zero(candidate) if candidate is not None else None
-            self.undetermined[id.path] = Undetermined.of(mark.undetermined, id.step, before, own)
+            own = tolerance.rounding_of_zero(candidate) if candidate is not None else None
+            self.undetermined[id.path] = Undetermined.of(
+                tolerance.undetermined, id.step, before, own
+            )
         self.count(id)
-        self.result.zero[id.kind] += mark.size == 0.0
+        self.result.zero[id.kind] += tolerance.size == 0.0
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
         if judged.passed and judged.allowed >= 1 and id.kind != "update":
@@ -135,7 +137,7 @@ class Results:
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not is_number(reference) or not self.may_explain():
             return None
-        return explain_replicas(self.rung, id, merged, reference, self.yardstick.others(id))
+        return explain_replicas(self.rung, id, merged, reference, self.tolerances.others(id))
 
     def may_explain(self) -> bool:
         """Count one more explanation.  Returns whether it is within the limit."""

@@ -12,8 +12,8 @@ from pytest_trainsafe.trace.reader import Trace
 
 #: Flaws of a float64 reference.  OTHER_START also covers master copies, which float64 does not
 #: have.
-OTHER_START = "starts from other parameters"
-OTHER_DRAWS = "draws other random numbers"
+OTHER_START = "starts from different parameters"
+OTHER_DRAWS = "draws different random numbers"
 
 #: The flaws of float64 references, by serial numbers; every candidate needs them.
 _flaws: dict[tuple[int, int], str] = {}

@@ -14,5 +14,5 @@ tensors that still differ show the fault.
     budget      the time limit, and failures with a common cause
     axes        finds the axis that a fault needs
     search      runs the above
-    words       the text of the report
+    description  the text of the report
 """

@@ -41,7 +41,7 @@ def without(case: Case, axis: str) -> Point | None:
     return point if reason is None else None
 
 
-def needed(
+def necessary_axis(
     case: Case, axes: list[str], persists: Callable[[Point], bool | None]
 ) -> tuple[str, str]:
     """The axis that the fault needs ("" if no single one), and a sentence on what was tried.
@@ -66,7 +66,7 @@ def needed(
 
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
-        return "", f"no single axis: the fault is there {tried} too" if tried else ""
+        return "", f"no single axis: the fault also occurs {tried}" if tried else ""
     if len(gone) == 1:
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"

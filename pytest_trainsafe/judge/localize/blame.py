@@ -21,7 +21,7 @@ from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
 from pytest_trainsafe.judge.localize.inputs import Inputs
-from pytest_trainsafe.judge.localize.stages import handed_wrong, is_input, stage_of
+from pytest_trainsafe.judge.localize.stages import is_input, stage_of, wrong_transfer
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_key_paths import is_local
@@ -247,7 +247,7 @@ class _Blame:
         """The code between the modules that `target` calls, or the transfer between its stages."""
         handed, caller = None, target
         while caller in self.stages.cut:
-            handed = handed_wrong(self.stages.candidate, caller, phase)
+            handed = wrong_transfer(self.stages.candidate, caller, phase)
             if handed is None:
                 return Fault(phase, caller, between=True)
             if caller not in self.callers:

@@ -23,7 +23,7 @@ Family = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class LocatedBefore:
     """The result of a localisation, and the test that failed."""
 
     nodeid: str
@@ -35,7 +35,7 @@ class Budget:
 
     def __init__(self) -> None:
         self.spent = 0.0
-        self._known: dict[Family, Known] = {}
+        self._known: dict[Family, LocatedBefore] = {}
 
     def allows(self, seconds: float) -> float:
         """The seconds that one more localisation may take; `seconds` is the limit of one test."""
@@ -48,9 +48,9 @@ class Budget:
     def keep(self, family: Family, nodeid: str, located: Located) -> None:
         """Store the result for other failures of the family, if it names faults."""
         if located.faults:
-            self._known.setdefault(family, Known(nodeid, located))
+            self._known.setdefault(family, LocatedBefore(nodeid, located))
 
-    def known(self, family: Family) -> Known | None:
+    def known(self, family: Family) -> LocatedBefore | None:
         """The result for an earlier failure of the family; None if there is none."""
         return self._known.get(family)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.localize.words import told_names
+from pytest_trainsafe.judge.localize.description import name_list
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds that an optimizer's step produces, named after parameters.
@@ -31,9 +31,9 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     wrong = list(dict.fromkeys(id for id, _ in findings))
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
-        f"the initial parameters, before the first step: those of {told_names(names, 'parameter')}"
-        f"{_on_stages(wrong, candidate)} are others than the reference's, so what fills the model "
-        "(an initialization, a checkpoint) or cuts it into shards is wrong"
+        "the initial parameters, before the first step: those of "
+        f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
+        "reference's, so the code that initializes, loads or shards the model is wrong"
     )
     return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
 
@@ -47,7 +47,7 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
     modules = [name for name in names if name != lacking[name].path]
     text = (
         "the initial parameters, before the first step: no rank holds "
-        f"{told_names(names, 'module' if len(modules) == len(names) else 'parameter')}"
+        f"{name_list(names, 'module' if len(modules) == len(names) else 'parameter')}"
     )
     if candidate.sizes["pp"] > 1 and names[0] in modules:
         text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
@@ -86,11 +86,11 @@ def _division(name: str, candidate: Trace) -> str:
             child = module.removeprefix(inside).partition(".")[0]
             if module.startswith(inside) and child:
                 here[child] = None
-    told = [
+    divisions = [
         f"rank {stage} of pp has {', '.join(children) or 'none'}"
         for stage, children in sorted(stages.items())
     ]
-    return f"of {parent or 'the root module'}, {'; '.join(told)}"
+    return f"of {parent or 'the root module'}, {'; '.join(divisions)}"
 
 
 def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
@@ -113,8 +113,8 @@ def whole_steps(failed: Comparison) -> Located:
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(_parameter(id) for id in wrong))
         text = (
-            "every gradient that the optimizer is given agrees; the optimizer's step is wrong of "
-            f"{told_names(names, 'parameter')}"
+            "every gradient that the optimizer is given agrees; the optimizer's step of "
+            f"{name_list(names, 'parameter')} is wrong"
         )
         return Located((("faulty", text),), faults=tuple(("optimizer", name) for name in names))
     if kinds == {"loss"} and failed.compared["main_grad"]:
@@ -122,8 +122,8 @@ def whole_steps(failed: Comparison) -> Located:
         return Located((("faulty", text),), faults=(("loss", "<program>"),))
     why = (
         "only whole steps were compared, so the fault may be in the data, the forward, the "
-        "backward or the reduction of gradients; marking micro-batches (ctx.microbatch) lets them "
-        "be told apart"
+        "backward or the reduction of gradients; mark micro-batches with ctx.microbatch to "
+        "distinguish these"
     )
     return Located((("not localised", why),))
 

@@ -1,7 +1,7 @@
 """Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
 
-Reads the lines that the recorder stored.  Called by `judge.localize.words`, and by the ladder if
-localisation found nothing.
+Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the
+ladder if localisation found nothing.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Places:
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
             return (
                 wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here, and reduces the gradients{_through(wrapper)}",
+                f"{wrapper.name} is applied here and reduces the gradients{_through(wrapper)}",
             )
         if ranked:
             return self._of(ranked)

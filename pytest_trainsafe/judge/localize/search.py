@@ -21,21 +21,21 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.axes import needed, parallel
+from pytest_trainsafe.judge.localize.axes import necessary_axis, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
-from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, Known
+from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
+from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.judge.localize.initial import has_whole_steps_only, initial, whole_steps
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
-from pytest_trainsafe.judge.localize.words import located
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
-    from pytest_trainsafe.runs.asked import Run
+    from pytest_trainsafe.runs.requested import Run
     from pytest_trainsafe.runs.traces import Traces
 
 
@@ -61,7 +61,7 @@ def localize(
         return _as_known(known)
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
-        return _looking_at(candidate, rung, failed, _all_spent(budget, most))
+        return _unlocated(candidate, rung, failed, _all_spent(budget, most))
     began = time.perf_counter()
     why = ""
     try:
@@ -69,7 +69,7 @@ def localize(
     except TimeoutError:
         spent = time.perf_counter() - began
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
-        why = f"stopped for want of time after {spent:.1f} s ({limit})"
+        why = f"stopped at the time limit after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
         reason = str(failure).partition("\n")[0]
         why = f"the program does not run with rewritten values ({reason})"
@@ -78,21 +78,21 @@ def localize(
     spent = time.perf_counter() - began
     budget.take(spent)
     if why:
-        return _looking_at(candidate, rung, failed, why)
+        return _unlocated(candidate, rung, failed, why)
     if not found.faults:
-        return _looking_at(candidate, rung, failed, *(text for _, text in found.rows))
+        return _unlocated(candidate, rung, failed, *(text for _, text in found.rows))
     found = replace(found, rows=(*found.rows, ("localised", f"in {spent:.1f} s")))
     budget.keep(family, case.nodeid, found)
     return found
 
 
-def look_at(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+def wrong_line(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
     """The line that produces the first wrong tensor, if no module does; without a search."""
-    found = _looking_at(candidate, rung, failed)
+    found = _unlocated(candidate, rung, failed)
     return found if found.source else None
 
 
-def _looking_at(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
+def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
     """The reasons why nothing was localised, and the line that produces the first wrong tensor."""
     first = next(f for f in failed.findings if f.verdict == "fail")
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
@@ -120,18 +120,18 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     )
 
 
-def _as_known(known: Known) -> Located:
+def _as_known(known: LocatedBefore) -> Located:
     """The result for another failure of the same family; nothing runs for this one."""
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
-    told = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    note = f"not again: {test} starts at the same tensor, and was localised: {text}"
     what = f"{known.located.what}; as in that test" if known.located.source else ""
-    return Located((("localised", told),), known.located.source, what)
+    return Located((("localised", note),), known.located.source, what)
 
 
 def _all_spent(budget: Budget, most: float) -> str:
     return (
-        f"localisations took {budget.spent:.0f} s in this process, and may take {TESTS} times "
+        f"localisation took {budget.spent:.0f} s in this process, and the limit is {TESTS} times "
         f"the {most:g} s of one test (--trainsafe-localize)"
     )
 
@@ -168,8 +168,8 @@ class Search:
         comparison, faults = self.judge(rung)
         if not faults:
             return _not_located(
-                "with what flows between modules rewritten nothing differs: the fault needs values "
-                "that only training has, or a state that modules share"
+                "nothing differs once the tensors between modules are rewritten: the fault needs "
+                "the values of the training, or state that modules share"
             )
         program = self.candidate.case.program
         return located(faults, comparison, rung, program, self.axis(faults, rung))
@@ -229,9 +229,9 @@ class Search:
         axes = parallel(case.point, parallel_axes(case.point.mesh))
         if len(axes) == 1 and case.arguments == case.candidate_arguments:
             return f"{axes[0]}, the only one of this Point"
-        text = needed(case, axes, persists)[1]
+        text = necessary_axis(case, axes, persists)[1]
         if late:
-            stopped = f"stopped for want of time after {self.seconds:.0f} s (--trainsafe-localize)"
+            stopped = f"stopped at the time limit after {self.seconds:.0f} s (--trainsafe-localize)"
             text = f"{text}; {stopped}" if text else stopped
         return text
 

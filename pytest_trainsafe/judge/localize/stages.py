@@ -102,7 +102,7 @@ def stage_of(trace: Trace, id: TensorId) -> int:
     return trace.holders(id)[0][0].coordinates["pp"]
 
 
-def handed_wrong(trace: Trace, module: str, phase: Literal["forward", "backward"]) -> int | None:
+def wrong_transfer(trace: Trace, module: str, phase: Literal["forward", "backward"]) -> int | None:
     """The pp rank that received a wrong tensor from a neighbouring stage; None if all are right.
 
     In the forward, a stage's input must be the previous stage's output; in the backward, the

@@ -15,8 +15,8 @@ from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.contract import FoundJudgement
-from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
@@ -36,7 +36,7 @@ JUDGE = "relation"
 
 
 @dataclass(frozen=True, slots=True)
-class RelationJudgement(FoundJudgement):
+class RelationJudgement(FindingsJudgement):
     """The Judgement on one relation: `compared` has that of the comparison.
 
     `changes` says what the changed Run had instead, and `draws` whether the steps of the unchanged
@@ -174,7 +174,7 @@ def _show(mine: VariedTraces, theirs: VariedTraces, view: View | None, relation:
     mine.show = show
 
 
-def _in_words_of(relation: Relation, rung: Judged) -> Judged:
+def _in_words_of(relation: Relation, rung: RungJudgement) -> RungJudgement:
     """A judged rung whose report speaks of the relation, not of a reference on one device."""
     findings = [
         each

@@ -1,9 +1,9 @@
-"""The replay judge: whether random numbers were drawn as a correct parallel program draws them.
+"""The replay judge: checks how a parallel program draws random numbers.
 
-`ledger_rules` asks every rule.  The rules are pure functions of traces: `parallel` compares ranks,
-`recomputation`, `evaluation`, `initialisation` and `workers` (and threads) each what they are named
-after, and `expected` what a test asked for.  `draws` arranges a trace's draws, `regions` says over
-which axes a drawn tensor is cut.
-`determinism` judges whether the same Run gives the same results twice, and `resume` whether a Run
-that goes on from a checkpoint gives those of an uninterrupted one.
+`ledger_rules` applies every rule. The rules are pure functions of traces: `parallel` compares
+ranks; `recomputation`, `evaluation`, `initialisation` and `workers` (with threads) check what their
+names say; `expected` checks the expectations of a test. `draws` arranges the draws of a trace, and
+`regions` determines the axes that shard a masked tensor. `determinism` judges whether the same Run
+gives the same results twice, and `resume` whether a Run that is resumed from a checkpoint gives the
+results of an uninterrupted one.
 """

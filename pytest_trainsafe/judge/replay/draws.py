@@ -1,4 +1,4 @@
-"""Arranges what the RNG ledgers of a trace recorded, so that ranks can be compared draw by draw."""
+"""Arranges the draws in a trace's RNG ledgers, so that ranks can be compared draw by draw."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Site = tuple[int, int | None, str, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """One draw of one rank.  `order` is the place of its event among all of the rank's events."""
+    """One draw of one rank. `order` is its event's position among all events of the rank."""
 
     rank: RankTrace
     event: DrawEvent
@@ -28,9 +28,10 @@ class Draw:
 
     @property
     def is_mask(self) -> bool:
-        """Whether it masks a tensor in a module's forward, as dropout does.
+        """Whether the draw masks a tensor in a module's forward, as dropout does.
 
-        One number alone decides for a whole module, which ranks may have to do alike.
+        Excludes draws of a single number, which decide for a whole module: ranks may have
+        to share them.
         """
         event = self.event
         return (
@@ -42,14 +43,14 @@ class Draw:
 
     @property
     def place(self) -> str:
-        """What an expectation's pattern is matched against."""
+        """The name that the pattern of an expectation is matched against."""
         if self.event.module is not None:
             return self.event.module
         return os.path.basename(self.event.line)
 
     @property
     def where(self) -> TensorId | None:
-        """The output of the module that drew, None for a draw outside of modules."""
+        """The output of the module that drew; None for a draw outside of modules."""
         if self.event.module is None:
             return None
         step, microbatch, module, _ = self.site
@@ -58,7 +59,7 @@ class Draw:
 
 @dataclass(slots=True)
 class Draws:
-    """The draws of every rank of a trace, in the order of time."""
+    """The draws of every rank of a trace, in order of time."""
 
     trace: Trace
     by_rank: list[list[Draw]] = field(default_factory=list)
@@ -69,16 +70,16 @@ class Draws:
         return cls(trace, [list(_of_rank(rank)) for rank in trace.ranks])
 
     def masks(self, rank: int) -> list[Draw]:
-        """What a rank drew for masks in the forwards of its training.
+        """A rank's draws for masks in the forwards of its training.
 
-        Where the program marks micro-batches, a forward outside of them is none of these.
+        If the program marks micro-batches, forwards outside of them do not count.
         """
         marked = not self.trace.ranks[rank].note("level")
         masks = (draw for draw in self.by_rank[rank] if draw.is_mask)
         return [draw for draw in masks if not marked or draw.event.microbatch is not None]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
-        """The ranks that differ in their place on one axis alone, group by group."""
+        """Groups of ranks that differ only in their coordinate on one axis."""
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for rank in self.trace.ranks:
             others = tuple((a, n) for a, n in sorted(rank.coordinates.items()) if a != axis)
@@ -100,8 +101,8 @@ def _of_rank(rank: RankTrace) -> Iterator[Draw]:
             counts[key] += 1
 
 
-def described(draw: Draw) -> str:
-    """What a draw was, in words: the operator, the shape, the module and the line."""
+def describe_draw(draw: Draw) -> str:
+    """A description of a draw: the operator, the shape, the module and the line."""
     event = draw.event
     shape = "x".join(map(str, event.shape)) or "one number"
     name = event.operator.partition(".")[0].strip("_") if event.operator else "a draw"
@@ -113,7 +114,7 @@ def described(draw: Draw) -> str:
 
 
 def stream_of(draw: Draw) -> str:
-    """The generator of a draw, in words, with its seed and its state."""
+    """A description of the generator of a draw, with its seed and its state."""
     event = draw.event
     seed = f", seed {event.seed}" if event.seed else ""
     stream = f", stream {event.stream!r}" if event.stream else ""
@@ -127,5 +128,5 @@ def when(draw: Draw) -> str:
 
 
 def first(draws: Iterable[Draw]) -> Draw:
-    """The first in the order of steps, then of the rank's events."""
+    """The first draw by step, then by the position of its event on the rank."""
     return min(draws, key=lambda draw: (draw.event.step, draw.order))

@@ -1,4 +1,4 @@
-"""Evaluation draws nothing from the streams from which training draws."""
+"""Checks that an evaluation draws nothing from the random streams of the training."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng.events import MASKS, NUMPY, PYTHON
 
@@ -16,7 +16,7 @@ _TRAINING = frozenset({"forward", "backward", "optimizer"})
 
 
 def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """No dropout is on while the model is evaluated.  At most one finding."""
+    """Checks that no dropout is active during evaluation. Yields at most one finding."""
     check = "rng:evaluation_dropout"
     for rank in draws.by_rank:
         for draw in rank:
@@ -25,26 +25,26 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 continue
             message = (
                 f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
-                f"{event.step}: {described(draw)} draws from {stream_of(draw)}"
+                f"{event.step}: {describe_draw(draw)} draws from {stream_of(draw)}"
             )
             cause = (
                 "the module is in training mode: call model.eval() before the evaluation, and "
                 "model.train() after it"
                 if event.training
-                else "the module is in evaluation mode and drops all the same: give the function "
-                "training=self.training"
+                else "the module is in evaluation mode, but its dropout is active: pass "
+                "training=self.training to the function"
             )
-            yield broken(check, message, cause, draw)
+            yield violation(check, message, cause, draw)
             return
 
 
 def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterator[Finding]:
-    """What evaluation draws is not missing from the training's stream.  At most one finding.
+    """Checks that an evaluation does not advance the training's random stream.
 
-    A stream that is put back, or seeded again, before training draws from it is no fault.  The
-    seeds that torch's loaders draw when they are iterated over are none either, since every
-    program that evaluates with a loader draws them; their lines go to `seeds`.  Dropout is for
-    `evaluation_dropout` to find.
+    Yields at most one finding. A stream that is restored or seeded again before the training
+    draws from it is not a fault. Nor are the seeds that torch's loaders draw when they are
+    iterated over, since every program that evaluates with a loader draws them; their lines are
+    added to `seeds`. Dropout is left to `evaluation_dropout`.
     """
     for rank in draws.by_rank:
         windows: dict[str, _Window] = {}
@@ -84,7 +84,7 @@ def _is_dropout(draw: Draw) -> bool:
 
 @dataclass(slots=True)
 class _Window:
-    """What evaluation drew: its first draw, and the state in which the stream is since."""
+    """The draws of an evaluation: the first one, and the state of the stream after the last."""
 
     first: Draw
     after: str
@@ -93,16 +93,16 @@ class _Window:
 def _shifted(began: Draw, draw: Draw) -> Finding:
     message = (
         f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
-        f"before step {began.event.step}: {described(began)} draws from {stream_of(began)}; the "
-        f"training goes on behind it, with {described(draw)}"
+        f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; "
+        f"the training continues in the same stream, with {describe_draw(draw)}"
     )
     cause = (
-        "what the training draws depends on whether and how much it evaluates: draw for the "
-        "evaluation from a generator of its own, or inside torch.random.fork_rng()"
+        "the random numbers of the training depend on whether and how often it evaluates: use a "
+        "separate generator for the evaluation, or torch.random.fork_rng()"
     )
-    return broken("rng:evaluation_shift", message, cause, began)
+    return violation("rng:evaluation_shift", message, cause, began)
 
 
 def is_loader_seed(draw: Draw) -> bool:
-    """Whether it is the 64-bit number that torch's loaders and samplers draw as a seed."""
+    """Whether a draw is the 64-bit seed that torch's loaders and samplers draw."""
     return draw.event.operator == "random_" and draw.event.shape == ()

@@ -1,4 +1,4 @@
-"""Judges what a test expects beyond the default rules: equal or different draws over an axis."""
+"""Judges the expectations of a test: equal or different draws over an axis."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.trace.rng.expectation import Expectation
 
 #: Phases in which a draw is no repetition of another.
@@ -15,7 +15,7 @@ _ONCE = frozenset({"data", "forward", "backward", "optimizer"})
 
 
 def expected(draws: Draws, expectations: Sequence[Expectation]) -> Iterator[Finding]:
-    """Each expectation holds over each of its axes.  At most one finding for each of them."""
+    """Checks every expectation over each of its axes. Yields at most one finding for each."""
     for expectation in expectations:
         by_rank = [
             [d for d in rank if d.event.phase in _ONCE and expectation.concerns(d.place)]
@@ -47,9 +47,9 @@ def _same(draws: Draws, by_rank: list[list[Draw]], axis: str, where: str) -> Ite
                 message = (
                     f"expected the same draws over {axis} at {where!r}, and rank {more} draws "
                     f"{len(by_rank[more])} times and rank {fewer} {len(by_rank[fewer])} times; the "
-                    f"first that is missing is in {when(extra)}, {described(extra)}"
+                    f"first that is missing is in {when(extra)}, {describe_draw(extra)}"
                 )
-                yield broken("rng:expected", message, "one rank skips a draw", extra, axis)
+                yield violation("rng:expected", message, "one rank skips a draw", extra, axis)
                 return
 
 
@@ -70,8 +70,8 @@ def _finding(axis: str, where: str, left: Draw, right: Draw, number: int, drew: 
     message = (
         f"expected {wanted} draws over {axis} at {where!r}, and "
         f"{name_ranks([left.rank.rank, right.rank.rank])} draw {drew} numbers, first at draw "
-        f"{number} there: in {when(left)}, {described(left)} draws from {stream_of(left)} on rank "
-        f"{left.rank.rank} and from {stream_of(right)} on rank {right.rank.rank}"
+        f"{number} there: in {when(left)}, {describe_draw(left)} draws from {stream_of(left)} on "
+        f"rank {left.rank.rank} and from {stream_of(right)} on rank {right.rank.rank}"
     )
     cause = f"the ranks of {axis} are seeded {'alike' if drew == 'the same' else 'differently'}"
-    return broken("rng:expected", message, cause, left, axis)
+    return violation("rng:expected", message, cause, left, axis)

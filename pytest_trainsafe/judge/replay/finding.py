@@ -6,10 +6,10 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.judge.replay.draws import Draw
 
 
-def broken(
+def violation(
     check: str, message: str, cause: str, draw: Draw | None = None, axis: str = ""
 ) -> Finding:
-    """A rule is broken, first at `draw`; `cause` completes "so ..." in a report."""
+    """A Finding: a rule is first broken at `draw`; `cause` completes "so ..." in a report."""
     where = None if draw is None else draw.where
     classes = {} if draw is None else draw.rank.modules
     event = None if where is None else classes.get(where.module)

@@ -1,4 +1,4 @@
-"""Replicas of parameters begin equal, also where they are drawn."""
+"""Checks that replicas of parameters start equal if they are drawn at random."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Scaled, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -18,9 +18,10 @@ _AXES = ("dp", "cp", "tp")
 
 
 def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Ranks whose copies of a parameter differ at the start did not draw it from other streams.
+    """Checks that ranks with different initial replicas drew them from the same random stream.
 
-    Copies that differ for another reason are the comparison's affair.  At most one finding.
+    Replicas that differ for another reason are left to the comparison. Yields at most one
+    finding.
     """
     check = "rng:initialisation"
     trace = draws.trace
@@ -36,14 +37,14 @@ def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 message = (
                     f"{name_ranks([first.rank, other.rank])} of {axis} begin with different copies "
                     f"of {id.path} and drew their parameters from different random streams, first "
-                    f"for {described(left)}: rank {first.rank} from {stream_of(left)}, rank "
+                    f"for {describe_draw(left)}: rank {first.rank} from {stream_of(left)}, rank "
                     f"{other.rank} from {stream_of(right)}"
                 )
                 cause = (
                     f"the ranks of {axis} were seeded differently before the model was made: seed "
                     "them alike for the parameters they share, or broadcast these from one rank"
                 )
-                yield broken(check, message, cause, left, axis)
+                yield violation(check, message, cause, left, axis)
                 return
 
 

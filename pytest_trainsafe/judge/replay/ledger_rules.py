@@ -1,4 +1,4 @@
-"""Judges the RNG ledgers of a trace by every rule: what `assert_rng` and the joint verdict ask."""
+"""Applies every RNG rule to the ledgers of a trace. Called by `assert_rng` and the replay judge."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.judge.replay.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judge.replay.expected import expected, unused
@@ -23,11 +23,11 @@ from pytest_trainsafe.trace.rng.expectation import Expectation
 
 def judge_rng(
     candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
-) -> FoundJudgement:
-    """Judge how a candidate drew its random numbers.
+) -> FindingsJudgement:
+    """Judge the random numbers that a candidate draws.
 
-    The reference, of the same dtype, is not judged: its draws say which tensors of the candidate
-    are parts of larger ones, and what the program repeats by itself.
+    The reference, in the same dtype, is not judged. Its draws show which tensors of the
+    candidate are shards, and which draws the program repeats on a single device.
     """
     draws = Draws.of(candidate)
     regions = Regions(draws, None if reference is None else Draws.of(reference))
@@ -58,16 +58,16 @@ def judge_rng(
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += [f"no draw matches expect_rng({where!r})" for where in unused(draws, rules)]
-    return FoundJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+    return FindingsJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
 
 
 def _unseen(draws: Draws) -> list[Finding]:
-    """Ranks whose dropout drew numbers that the ledger does not show: nothing can be said then."""
+    """A finding for each rank whose ledger does not show the draws of its dropout."""
     for rank in draws.trace.ranks:
         if SWITCHED_OFF in rank.rng:
             message = (
-                f"rank {rank.rank} kept no RNG ledger, so nothing is known of what it drew; "
-                "record it with --trainsafe-rng on"
+                f"rank {rank.rank} has no RNG ledger, so its draws are unknown; record it with "
+                "--trainsafe-rng on"
             )
             return [_doubt(message)]
         rates = rank.note("dropout")
@@ -101,8 +101,8 @@ def _notes(
     for axis, modules in unknown.items():
         if modules:
             notes.append(
-                f"dropout over {axis} in {_named(modules)}: it is not known whether what is "
-                f"dropped is cut over {axis}"
+                f"dropout over {axis} in {_named(modules)}: it is not known whether its input is "
+                f"sharded over {axis}"
             )
     if repeated:
         notes.append(

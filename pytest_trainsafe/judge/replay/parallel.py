@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
 
 #: Whether a default rule does not apply to a draw, because a test expects something else there.
@@ -19,10 +19,10 @@ Excused = Callable[[str, Draw], bool]
 def cut_axes(
     draws: Draws, regions: Regions, axis: str, excused: Excused, unknown: set[str]
 ) -> Iterator[Finding]:
-    """Ranks along tp or cp draw the same in replicated regions, and differently in sharded ones.
+    """Checks that ranks of tp and cp draw equal numbers in replicated regions only.
 
-    Yields at most one finding for each of the two, the first in the order of dataflow.  The
-    modules for which the region is not known go to `unknown`.
+    In sharded regions they must draw different numbers. Yields at most one finding for each of
+    the two, the first in dataflow. Modules whose region is not known are added to `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
     for group in draws.groups(axis):
@@ -50,36 +50,36 @@ def cut_axes(
 
 def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
     ranks = name_ranks([left.rank.rank, right.rank.rank])
-    place = f"in {when(left)}, {described(left)}"
+    place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
         message = (
-            f"{ranks} of {axis} draw the same dropout for different parts of a tensor that is cut "
-            f"over {axis}: {place}, both from {stream_of(left)}"
+            f"{ranks} of {axis} draw the same dropout for different shards of a tensor over "
+            f"{axis}: {place}, both from {stream_of(left)}"
         )
         cause = (
-            f"the ranks of {axis} use one random stream where each needs its own: seed a second "
-            f"generator with the rank on {axis}, and draw from it where activations are sharded"
+            f"the ranks of {axis} use the same random stream, but each needs its own: seed a "
+            f"second generator from the rank on {axis}, and use it where activations are sharded"
         )
     else:
         message = (
-            f"{ranks} of {axis} draw different dropout for a tensor of which both hold a copy: "
-            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank "
-            f"{right.rank.rank} from {stream_of(right)}"
+            f"{ranks} of {axis} draw different dropout for a tensor that both hold as replicas: "
+            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank {right.rank.rank} "
+            f"from {stream_of(right)}"
         )
         cause = (
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
             "before: copies of an activation need the same mask"
         )
-    return broken(check, message, cause, left, axis)
+    return violation(check, message, cause, left, axis)
 
 
 def data_parallel(
     draws: Draws, regions: Regions, excused: Excused, repeated: set[str]
 ) -> Iterator[Finding]:
-    """Ranks along dp draw different dropout for their different micro-batches.
+    """Checks that ranks of dp draw different dropout for different micro-batches.
 
-    Yields at most one finding.  What the reference itself repeats from one micro-batch to another
-    is no fault of the candidate's; the modules go to `repeated`.
+    Yields at most one finding. Draws that the reference itself repeats between micro-batches
+    are not a fault of the candidate; their modules are added to `repeated`.
     """
     check = "rng:dp_same_dropout"
     shared = shares_microbatches(draws)
@@ -104,18 +104,18 @@ def data_parallel(
         ranks = name_ranks([left.rank.rank, right.rank.rank])
         message = (
             f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
-            f"{when(left)}, {described(left)}; rank {right.rank.rank} in {when(right)}, "
-            f"{described(right)}; both from {stream_of(left)}"
+            f"{when(left)}, {describe_draw(left)}; rank {right.rank.rank} in {when(right)}, "
+            f"{describe_draw(right)}; both from {stream_of(left)}"
         )
         cause = (
             "all ranks of dp seed the generator with the same number: add the rank on dp to the "
             "seed from which dropout is drawn"
         )
-        yield broken(check, message, cause, left, "dp")
+        yield violation(check, message, cause, left, "dp")
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
-    """Whether the program draws the same for these two micro-batches wherever they are computed."""
+    """Whether the reference, too, draws the same for these two micro-batches."""
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:
         return one.before == other.before
@@ -129,7 +129,7 @@ def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
 
 
 def _equal_outputs(left: Draw, right: Draw) -> bool:
-    """Whether the module's outputs on both ranks are recorded and equal all the same."""
+    """Whether both ranks recorded equal outputs of the module in spite of different draws."""
     step, microbatch, module, _ = left.site
     id = TensorId(step, microbatch, "activation", module, "output")
     one, other = left.rank.tensors.get(id), right.rank.tensors.get(id)

@@ -1,4 +1,4 @@
-"""A recomputation draws the very numbers that its forward drew."""
+"""Checks that a recomputation draws the same numbers as its forward."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng.events import MASKS
 
 
 def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Every mask of a recomputation is drawn from a state from which the forward drew one.
+    """Checks that every mask of a recomputation starts from a state that its forward drew from.
 
     Yields at most one finding: the first in time, of the first rank.
     """
@@ -38,13 +38,14 @@ def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 continue
             same = [d for d in originals if d.event.microbatch == event.microbatch] or originals
             message = (
-                f"rank {draw.rank.rank} recomputes a forward with other random numbers: in "
-                f"{when(draw)}, {described(draw)} draws from {stream_of(draw)}, and its forward "
-                f"drew from state {same[0].event.before}"
+                f"rank {draw.rank.rank} recomputes a forward with different random numbers: in "
+                f"{when(draw)}, {describe_draw(draw)} draws from {stream_of(draw)}, and its "
+                f"forward drew from state {same[0].event.before}"
             )
             cause = (
-                "the checkpoint does not put the random state of the forward back: use "
-                "preserve_rng_state=True, or save and restore the state of the framework's tracker"
+                "activation checkpointing does not restore the random state of the forward: use "
+                "preserve_rng_state=True, or save and restore the state of the framework's RNG "
+                "tracker"
             )
-            yield broken(check, message, cause, draw)
+            yield violation(check, message, cause, draw)
             return

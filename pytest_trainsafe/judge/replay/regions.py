@@ -1,8 +1,8 @@
-"""Says over which axes the tensor that a draw masks is cut: in a sharded region, or a replicated.
+"""Determines the axes over which a masked tensor is sharded.
 
-Two things tell.  A rank draws for the part that it holds, so the reference's draw at the same
-place, which is for the whole, is larger by the sizes of the axes that cut it.  And where a module
-returns what it masked, the layout of its output says it.
+There are two sources. A rank draws for its own shard, and the reference at the same place for the
+whole tensor: the ratio of their sizes is the product of the sizes of the sharding axes. If a module
+returns the tensor that it masked, the layout of its output names them.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Regions:
             self._whole |= {draw.site: draw.event for draw in rank if draw.event.phase == "forward"}
 
     def whole(self, draw: Draw) -> DrawEvent | None:
-        """The reference's draw at the place of a candidate's."""
+        """The reference's draw at the same place as a candidate's."""
         return self._whole.get(draw.site)
 
     def of(self, draw: Draw) -> Region | None:
-        """The axes that cut what was drawn; None where it is not known, or two sources disagree."""
+        """The axes that shard the masked tensor; None if unknown, or if the sources disagree."""
         layout = self._by_layout(draw)
         whole = self.whole(draw)
         if whole is None or whole.operator != draw.event.operator:
@@ -46,7 +46,7 @@ class Regions:
         return possible[0] if len(possible) == 1 else None
 
     def _by_size(self, part: tuple[int, ...], whole: tuple[int, ...]) -> list[Region]:
-        """The sets of axes that make the whole tensor as many times as large as the part."""
+        """The sets of axes whose sizes explain the ratio of the whole tensor to the shard."""
         if len(part) != len(whole) or not math.prod(part) or math.prod(whole) % math.prod(part):
             return []
         times = math.prod(whole) // math.prod(part)

@@ -1,4 +1,4 @@
-"""Workers of one data loader draw different numbers, and threads share no generator."""
+"""Checks that loader workers draw different numbers, and that threads share no generator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draws, described, stream_of, when
-from pytest_trainsafe.judge.replay.finding import broken
+from pytest_trainsafe.judge.replay.draws import Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import WorkerDraw
@@ -17,10 +17,10 @@ _MAIN = "MainThread"
 
 
 def workers(trace: Trace) -> Iterator[Finding]:
-    """No two workers of a loader draw the same numbers for their first batches.
+    """Checks that no two workers of a loader draw the same numbers for their first batches.
 
-    Only of datasets that are read by index: workers that read a stream may all have to shuffle it
-    alike before each takes its part.  At most one finding.
+    Applies only to datasets that are read by index: workers that read a stream may all have to
+    shuffle it in the same way before each takes its part. Yields at most one finding.
     """
     for rank in trace.ranks:
         first: dict[tuple[int, str], dict[int, WorkerDraw]] = {}
@@ -45,12 +45,12 @@ def workers(trace: Trace) -> Iterator[Finding]:
                     "every worker has a copy of one generator, or seeds it with the same number: "
                     "seed it in worker_init_fn with torch.initial_seed(), which differs by worker"
                 )
-                yield broken("rng:workers", message, cause)
+                yield violation("rng:workers", message, cause)
                 return
 
 
 def shared_generator(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """No thread draws from a generator that another thread uses meanwhile.
+    """Checks that no thread draws from a generator while another thread uses it.
 
     Yields at most one finding: the first in time, of the first rank.
     """
@@ -63,12 +63,12 @@ def shared_generator(draws: Draws, excused: Excused) -> Iterator[Finding]:
             other = "the main thread" if event.shared == _MAIN else f"thread {event.shared!r}"
             message = (
                 f"rank {draw.rank.rank} draws from one generator in thread {event.thread!r} and in "
-                f"{other} at the same time: in {when(draw)}, {described(draw)} draws from "
+                f"{other} at the same time: in {when(draw)}, {describe_draw(draw)} draws from "
                 f"{stream_of(draw)}"
             )
             cause = (
                 "which thread gets which numbers depends on their timing: give each thread or each "
                 "example a generator of its own, as per_example_generator does"
             )
-            yield broken(check, message, cause, draw)
+            yield violation(check, message, cause, draw)
             return

@@ -122,7 +122,7 @@ def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_a
     if max(giver_at, taker_at) >= min(len(giver.gives), len(taker.takes)):
         return "number of parts"
     given, taken = giver.gives[taker_at], taker.takes[giver_at]
-    return f"{given} elements given, {taken} taken" if given != taken else ""
+    return f"{given} elements sent, {taken} received" if given != taken else ""
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ class WarmLauncher:
                 break
         if why not in self._warned:
             self._warned.add(why)
-            self._warn(f"ranks are started by {self.fallback.name}, not forked: {why}")
+            self._warn(f"ranks are started by {self.fallback.name} instead of forked: {why}")
         return self.fallback.run(task, timeout=timeout, workdir=workdir, stop=stop, environ=environ)
 
     def begin(
@@ -292,10 +292,10 @@ def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer |
         server = WarmServer.start()
         return server.address, server
     setup.folder.mkdir(parents=True, exist_ok=True)
-    told = setup.folder / "warm-address"
+    address_file = setup.folder / "warm-address"
     with wait_lock(setup.folder / "warm-lock", stop):
-        if told.exists():
-            return told.read_text(), None
+        if address_file.exists():
+            return address_file.read_text(), None
         server = WarmServer.start(controller=setup.controller)
-        told.write_text(server.address)
+        address_file.write_text(server.address)
         return server.address, server

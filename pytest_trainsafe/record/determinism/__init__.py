@@ -1,6 +1,6 @@
-"""What the ranks of `assert_deterministic` do beyond recording.
+"""The recording for `assert_deterministic`.
 
-runtime          sets torch up to be deterministic, and puts everything back
-sealed           gives the program the same clock, process id and system random numbers in every Run
-operator_ledger  hashes the results of every operator of one module and step
+runtime          makes torch deterministic in a region of the program, and restores its settings
+sealed           fixes the clock, process id and system random numbers that the program reads
+operator_ledger  hashes the results of every operator of one step
 """

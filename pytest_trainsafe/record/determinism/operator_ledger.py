@@ -1,8 +1,7 @@
-"""Records every operator of one step with exact hashes: which one first makes another result.
+"""Records every operator of one step with exact hashes, to find the first result that differs.
 
-Called by the recorder in Runs whose RunSpec names a step.  The step begins where the one before
-it ends, the first one where the program begins, so that its data and its initial values belong
-to it.
+Called by the recorder in Runs whose RunSpec names a step. The step begins where the previous one
+ends, and the first one where the program begins, so that it includes its data and initial values.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ _OUTSIDE: dict[tuple[str | None, str], str] = {
 
 
 class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operators of one step of a rank; `recording` is entered around the program."""
+    """Records the operators of one step of a rank; `recording` encloses the program."""
 
     def __init__(self, step: int, writer: RankWriter, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,7 +74,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Record the step's operators until the end, and what the program reads from outside."""
+        """Records the step's operators, and the program's reads of the clock, in this context."""
         before = sys.getprofile()
         if before is None:
             sys.setprofile(self._profile)
@@ -88,12 +87,12 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer.add(OperatorCount(self._called, self._recorded))
 
     def watch(self, names: Mapping[nn.Module, str]) -> None:
-        """From now on operators belong to these modules."""
+        """Attributes operators from now on to these modules."""
         self._names = names
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: nothing is compiled in these Runs, and to skip the compiler torch would import it."""
+        """False: nothing is compiled in these Runs, and skipping the compiler would import it."""
         return False
 
     def __torch_dispatch__(
@@ -139,7 +138,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._clock.steps_done == self._step and os.getpid() == self._pid
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """Note a call of the program's own code to a function whose result nobody repeats."""
+        """Notes a call of the program's own code to a function whose result is not reproducible."""
         if event != "c_call" or not self._on or len(self._reads) >= MAX_READS:
             return
         name = getattr(called, "__qualname__", "")
@@ -154,7 +153,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _of_the_recorder(frame: FrameType | None) -> bool:
-    """Whether the operator is the recorder's own: it hashes, copies and sketches tensors."""
+    """Whether the operator is the recorder's own, which hashes, copies and sketches tensors."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_THIN):
@@ -164,7 +163,7 @@ def _of_the_recorder(frame: FrameType | None) -> bool:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether the operator returns views of its arguments, by its schema."""
+    """Whether the operator's schema says that it returns views of its arguments."""
     returns = [each.alias_info for each in func._schema.returns]
     aliases = any(alias is not None and not alias.is_write for alias in returns)
     # What Python data becomes a tensor by has the signature of a view.
@@ -172,7 +171,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _digest(values: Sequence[Any]) -> str:
-    """The hash of the tensors among some values; "" where there are none, or not in memory."""
+    """The hash of the tensors among some values; "" if there are none, or they have no memory."""
     digest, found = xxhash.xxh3_128(), False
     for value in tree_leaves(values):
         local = getattr(value, "_local_tensor", value)
@@ -189,7 +188,7 @@ def _digest(values: Sequence[Any]) -> str:
 
 
 def _described(given: Sequence[Any]) -> str:
-    """The arguments that are no tensors and look alike in every process."""
+    """The arguments that are not tensors and have the same text in every process."""
     plain = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format)
     text = ", ".join(repr(each) for each in given if isinstance(each, plain))
     if len(text) <= _LONGEST:

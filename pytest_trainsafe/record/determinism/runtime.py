@@ -1,6 +1,6 @@
-"""`deterministic_runtime`: a region in which torch computes the same thing every time.
+"""`deterministic_runtime`: a region of a program in which torch computes deterministically.
 
-Called by programs and tests.  The settings are those of torch's notes on reproducibility.
+Called by programs and tests. The settings are those of torch's notes on reproducibility.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ _WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 
 @contextlib.contextmanager
 def deterministic_runtime(seed: int = 0, *, warn_only: bool = False) -> Iterator[None]:
-    """Seed all global generators, have torch use deterministic algorithms; undo all of it after.
+    """Seeds all global generators and selects deterministic algorithms; restores both at the end.
 
-    Seeds Python's `random`, NumPy's global generator and torch's generators on all devices.
-    Workers of a DataLoader are seeded from torch's generator, so they follow from `seed` too.
-    Operators without a deterministic algorithm raise RuntimeError, or warn with `warn_only`.
-    Uninitialised memory is filled, cuDNN chooses algorithms without benchmarks and among
-    deterministic ones, and cuBLAS has a fixed workspace; this last needs to be set before the
-    first use of CUDA in the process.  What does not depend on torch stays as it is: PYTHONHASHSEED,
-    which Python reads when a process starts, the clock, and the environment.
-    Raises ArgumentTypeError for a seed that is no integer, and ArgumentError outside of its range.
+    Seeds Python's `random`, NumPy's global generator and torch's generators on all devices. The
+    workers of a DataLoader are seeded from torch's generator, so their seeds follow from `seed`
+    too. Operators without a deterministic algorithm raise RuntimeError, or warn with
+    `warn_only`. Uninitialised memory is filled, cuDNN chooses deterministic algorithms without
+    benchmarks, and cuBLAS has a fixed workspace; the latter must be set before the first use of
+    CUDA in the process.
+
+    What does not depend on torch is unchanged: PYTHONHASHSEED, which Python reads when a
+    process starts, the clock, and the environment. Raises ArgumentTypeError for a seed that is
+    not an integer, and ArgumentError for one out of range.
     """
     _require_seed(seed)
     with contextlib.ExitStack() as undo:
@@ -65,7 +67,7 @@ def _require_seed(seed: object) -> None:
 
 
 def _keep_generators(undo: contextlib.ExitStack) -> None:
-    """Have the states of the global generators put back."""
+    """Restores the states of the global generators at the end."""
     undo.callback(random.setstate, random.getstate())
     undo.callback(np.random.set_state, np.random.get_state())
     undo.callback(torch.set_rng_state, torch.get_rng_state())
@@ -74,7 +76,7 @@ def _keep_generators(undo: contextlib.ExitStack) -> None:
 
 
 def _keep_algorithms(undo: contextlib.ExitStack) -> None:
-    """Have the switches of torch put back."""
+    """Restores torch's settings at the end."""
     undo.callback(
         torch.use_deterministic_algorithms,
         torch.are_deterministic_algorithms_enabled(),

@@ -1,8 +1,8 @@
-"""Has the clock, the process id and the system's random numbers be the same in every Run.
+"""Fixes the clock, the process id and the system's random numbers to the same values in every Run.
 
-Called by the recorder in Runs whose RunSpec is `sealed`: where two of these agree and others do
-not, what differs depends on one of these.  Only calls by the program's own code are answered so;
-torch and other packages read the real clock.
+Called by the recorder in Runs whose RunSpec is `sealed`. If such Runs agree and others do not, one
+of these sources is the cause of the difference. Only calls by the program's own code get fixed
+values; torch and other packages read the real clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SECONDS = ("time", "monotonic", "perf_counter", "process_time")
 
 
 def is_programs(file: str) -> bool:
-    """Whether a file is of the program itself: not of torch, another package, Python or ours."""
+    """Whether a file belongs to the program, not to torch, a package, Python or this package."""
     if file.startswith((TORCH, "<")) or is_ours(file):
         return False
     return not is_stdlib(file) and not is_installed(file)
@@ -33,7 +33,7 @@ def is_programs(file: str) -> bool:
 
 @contextlib.contextmanager
 def sealed(wanted: bool = True) -> Iterator[None]:
-    """Answer the program's own calls the same in every Run until the end, if it is wanted."""
+    """Gives the program's own calls fixed results in this context, if `wanted`."""
     if not wanted:
         yield
         return

@@ -119,8 +119,8 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
     expected, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
     if expected != local:
         raise LayoutError(
-            f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} holds "
-            f"{list(local)} here, where the placements give {list(expected)}"
+            f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} has the "
+            f"local shape {list(local)}, but the placements give {list(expected)}"
         )
     return arrays
 

@@ -1,6 +1,6 @@
-"""Random numbers that belong to an example, and not to the rank or worker that computes it.
+"""Random numbers that belong to an example, whichever rank or worker computes it.
 
-`keys` makes one key for each example, and generators of it.  `dropout` makes masks of keys, and
-`dataset` augments examples alike in every worker.  Training programs call these; nothing here
-needs a recorder.
+`keys` makes a key for each example, and generators seeded with it. `dropout` makes masks from keys,
+and `dataset` augments an example in the same way in every worker. Training programs call these;
+nothing here needs a recorder.
 """

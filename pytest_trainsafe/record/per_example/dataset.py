@@ -1,4 +1,4 @@
-"""A dataset whose augmentation is the same in whichever worker an example is loaded."""
+"""A dataset whose augmentation of an example is the same in every worker."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Transform = Callable[[Any, torch.Generator], Any]
 
 
 class PerExampleDataset(Dataset[Any]):
-    """A map-style dataset, read with random numbers that belong to each example.
+    """A map-style dataset that reads each example with random numbers of its own.
 
-    While an example is read, torch's default CPU generator, Python's `random` and NumPy's global
-    generator are seeded with its key and put back after, so that augmentation inside of
-    `dataset[index]` draws the same numbers in every worker process, and in none.  `transform`
-    is then given the example and a generator of its own, and returns what is loaded.
-    Seeding is of the process: do not read from several threads at once.
+    While an example is read, torch's default CPU generator, Python's `random` and NumPy's
+    global generator are seeded with its key, and restored afterwards. So augmentation in
+    `dataset[index]` draws the same numbers in every worker process, and without workers.
+    `transform` receives the example and a separate generator, and returns what is loaded. The
+    seeds apply to the whole process: do not read from several threads at once.
 
-    Call `set_epoch` before each iteration over the loader, as with a DistributedSampler.  The
-    epoch lies in shared memory, which persistent workers see too.
-    Examples are known by their index here, so wrap a dataset before a Subset takes a part of it.
+    Call `set_epoch` before each iteration over the loader, as with a DistributedSampler. The
+    epoch is in shared memory, so that persistent workers see it. An example is identified by
+    its index in this dataset: wrap a dataset before a Subset selects from it.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class PerExampleDataset(Dataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that examples are read in, from 0."""
+        """The epoch whose random numbers are used, from 0."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Read the examples of this epoch from now on, in all workers."""
+        """Uses the random numbers of this epoch from now on, in all workers."""
         example_key(epoch, 0, self.seed, self.stream)
         self._epoch.fill_(epoch)
 
@@ -78,7 +78,7 @@ class PerExampleDataset(Dataset[Any]):
 
 @contextmanager
 def _seeded(key: int) -> Iterator[None]:
-    """Seed the process's default generators with a key, and put them back at the end."""
+    """Seeds the process's default generators with a key; restores them at the end."""
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
     numpy_state = np.random.get_state()
     torch.default_generator.manual_seed(key)

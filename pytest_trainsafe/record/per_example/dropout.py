@@ -1,9 +1,9 @@
-"""Dropout whose mask is a function of the example and of the place in the logical tensor.
+"""Dropout whose mask is a function of the example and of the position in the logical tensor.
 
 The mask is computed, not drawn: each element is a hash of the example's key, the name of the
-dropout and the element's logical position.  A rank that holds a part of the tensor computes the
-mask of that part alone, a recomputation gets the mask of its forward, and the bits are the same
-on every device.
+dropout and the element's logical position. A rank that holds a shard computes the mask of that
+shard alone, a recomputation gets the mask of its forward, and the bits are the same on every
+device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BITS = 53
 
 
 def _signed(word: int) -> int:
-    """A word of 64 bits as the int64 that has the same bits."""
+    """The int64 with the same bits as a 64-bit word."""
     return word - 2**64 if word >= 2**63 else word
 
 
@@ -43,17 +43,16 @@ def per_example_dropout(
     """`x` with elements zeroed with probability `p`, and the others divided by 1 - p.
 
     `examples` are the keys of `per_example_keys`, int64 of [x.shape[batch_dim]]: one for each
-    entry of the batch dimension.  `stream` names this dropout; two with the same name drop the
-    same elements, so give each layer its own.
-    `positions` is needed where `x` is a part of the logical tensor: for each dimension that is
-    cut, the logical positions of the rows that this rank holds, int64 of [x.shape[dim]]
-    (`logical_positions` makes them of a Layout).  Sequences that are packed into one dimension
-    have a key for each token in `examples`, and the token's position in its sequence in
-    `positions[batch_dim]`.
-    Without `training`, or with p = 0, `x` itself.
+    entry of the batch dimension. `stream` names this dropout; two dropouts with one name drop
+    the same elements, so give each layer a name of its own. `positions` is needed if `x` is a
+    shard of the logical tensor: for each sharded dimension, the logical positions of this
+    rank's rows, int64 of [x.shape[dim]] (`logical_positions` computes them from a Layout). If
+    sequences are packed into one dimension, `examples` has a key for each token, and
+    `positions[batch_dim]` the token's position in its sequence. Returns `x` itself without
+    `training` or with p = 0.
     """
     if not 0 <= p <= 1:
-        raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+        raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
     _check(x, examples, batch_dim)
     if not training or p == 0:
         return x
@@ -67,14 +66,14 @@ def per_example_dropout(
 class PerExampleDropout(nn.Module):
     """`per_example_dropout` as a module, off in evaluation mode.
 
-    `stream` is its name, which differs between the dropouts of a model and is the same on all
-    ranks: the module's path in the whole model, for example.
+    `stream` is its name, which must differ between the dropouts of a model and be the same on
+    all ranks, such as the module's path in the whole model.
     """
 
     def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:
         super().__init__()
         if not 0 <= p <= 1:
-            raise ArgumentError(f"p={p} is no probability; dropout takes one from 0 to 1")
+            raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
         self.p, self.stream, self.batch_dim = p, stream, batch_dim
 
     def forward(
@@ -92,7 +91,7 @@ class PerExampleDropout(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """What `repr(model)` shows of it."""
+        """The settings that `repr(model)` shows."""
         return f"p={self.p}, stream={self.stream!r}"
 
 
@@ -103,11 +102,11 @@ def logical_positions(
     sizes: Sizes,
     device: torch.device | str = "cpu",
 ) -> dict[int, Tensor]:
-    """The logical positions of this rank's rows, by dimension, of a tensor of `logical_shape`.
+    """The logical positions of this rank's rows, by dimension, in a tensor of `logical_shape`.
 
-    `coordinates` are the rank's place on each mesh axis and `sizes` those of the axes, such as
-    `ctx.coordinates` and `ctx.point.sizes`.  Dimensions that the layout leaves whole are absent.
-    LayoutError where the layout does not fit the shape.
+    `coordinates` are the rank's coordinates on the mesh axes and `sizes` the sizes of the axes,
+    such as `ctx.coordinates` and `ctx.point.sizes`. Dimensions that are not sharded are absent.
+    Raises LayoutError if the layout does not fit the shape.
     """
     arrays = index_arrays(layout, coordinates, sizes, logical_shape)
     return {
@@ -120,7 +119,7 @@ def logical_positions(
 def _words(
     x: Tensor, examples: Tensor, stream: str, batch: int, positions: Mapping[int, Tensor]
 ) -> Tensor:
-    """A hash of 64 bits for each element of `x`."""
+    """A 64-bit hash for each element of `x`."""
     words = _mixed(examples.to(x.device) ^ _hash(stream)).reshape(_shape(x, batch))
     for dim in range(x.ndim):
         along = positions.get(dim)
@@ -134,7 +133,7 @@ def _words(
 
 
 def _hash(name: str) -> int:
-    """A hash of a name, as an int64.  The compiler calls it once, and puts the number in."""
+    """The hash of a name, as an int64. The compiler evaluates it once, as a constant."""
     return _signed(xxhash.xxh3_64_intdigest(name.encode()))
 
 
@@ -153,12 +152,13 @@ def _shape(x: Tensor, dim: int) -> list[int]:
 
 
 def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The positions by dimensions counted from 0, each of the length of its dimension."""
+    """The positions by dimension, counted from 0, each checked against the dimension's length."""
     found = {}
     for dim, along in positions.items():
         if not -x.ndim <= dim < x.ndim:
             raise ArgumentError(
-                f"positions has dimension {dim}, and x has the shape {list(x.shape)}"
+                f"positions has the key {dim}, which is not a dimension of x; x has the shape "
+                f"{list(x.shape)}"
             )
         if along.shape != (x.shape[dim],) or along.dtype.is_floating_point:
             raise ArgumentError(

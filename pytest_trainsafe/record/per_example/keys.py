@@ -1,8 +1,8 @@
-"""Keys of examples: hashes of (seed, stream, epoch, index), however the data is split over ranks.
+"""Keys of examples: hashes of (seed, stream, epoch, index), independent of how data is sharded.
 
 The finest unit of data parallelism is the example: any two may be computed at once, on any rank,
-and what happens to one example happens in order.  So each has random numbers of its own
-(DETrain, section 3.3).
+and the operations on one example happen in order. So each has random numbers of its own (DETrain,
+section 3.3).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def per_example_keys(
 ) -> torch.Tensor:
     """The keys of the examples `indices` in an epoch: int64, [len(indices)].
 
-    A key is a hash of the seed, the stream, the epoch and the example's index in the dataset, and
-    of nothing else: not of the rank, the worker or the batch that the example is in.  Different
-    streams give an example independent keys.  The keys are on `device`, by default that of the
-    indices; indices on an accelerator are copied to the host first.
-    ArgumentError for a number below 0, ArgumentTypeError for anything but whole numbers.
+    A key is a hash of the seed, the stream, the epoch and the example's index in the dataset,
+    and of nothing else: not of the rank, the worker or the batch. Different streams give an
+    example independent keys. The keys are on `device`, by default that of the indices; indices
+    on an accelerator are copied to the host first. Raises ArgumentError for a negative number,
+    and ArgumentTypeError for anything but integers.
     """
     if isinstance(indices, torch.Tensor):
         if indices.ndim != 1 or indices.dtype.is_floating_point or indices.dtype.is_complex:
@@ -62,10 +62,10 @@ def per_example_generator(
 ) -> torch.Generator:
     """A new generator for one example in one epoch, seeded with its key (`per_example_keys`).
 
-    Whoever computes the example draws the same numbers from it.  Each call makes a generator of
-    its own, at the start of its stream, so no two threads or workers share one.
-    torch seeds its CPU generator with the lower 32 bits alone: of 100 000 examples, about one pair
-    draws equal numbers there.
+    Every rank or worker that computes the example draws the same numbers from it. Each call
+    makes a separate generator at the start of its stream, so no two threads or workers share
+    one. torch seeds its CPU generator with only the lower 32 bits: of 100 000 examples, about
+    one pair draws equal numbers there.
     """
     generator = torch.Generator(device)
     generator.manual_seed(example_key(epoch, index, seed, stream))
@@ -73,13 +73,13 @@ def per_example_generator(
 
 
 def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
-    """The key of one example, a number of 63 bits."""
+    """The key of one example, a 63-bit number."""
     return _key(_base(epoch, seed, stream), index)
 
 
 def _base(epoch: int, seed: int, stream: str) -> int:
     if not isinstance(stream, str):
-        raise ArgumentTypeError(f"stream is a name, such as 'augmentation', not {shown(stream)}")
+        raise ArgumentTypeError(f"stream takes a name, such as 'augmentation', not {shown(stream)}")
     whole = _whole("epoch", epoch), _whole("seed", seed)
     return xxhash.xxh3_64_intdigest(f"{whole[1]}/{whole[0]}/{stream}".encode())
 
@@ -94,7 +94,7 @@ def _key(base: int, index: int) -> int:
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{name} is a whole number from 0 on, not {shown(value)}")
+        raise ArgumentTypeError(f"{name} takes an integer of at least 0, not {shown(value)}")
     number: int = value.__index__()
     if number < 0:
         raise ArgumentError(f"{name}={number} is below 0; count epochs, examples and seeds from 0")

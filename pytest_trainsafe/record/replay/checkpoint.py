@@ -1,4 +1,4 @@
-"""ReplayCheckpoint: what a program saves beside its own checkpoint, to continue with equal bits."""
+"""ReplayCheckpoint: the state that a program saves in addition to its own checkpoint."""
 
 from __future__ import annotations
 
@@ -43,26 +43,25 @@ _FOLDER = "step-{:08d}"
 
 
 class Stateful(Protocol):
-    """What a checkpoint saves the state of: a sampler, a loader, a learning rate schedule."""
+    """An object whose state a checkpoint saves: a sampler, a loader, a learning rate schedule."""
 
     def state_dict(self) -> Any:
-        """The state, of numbers, texts, bytes, tensors, arrays, dicts, lists and tuples."""
+        """The state: numbers, texts, bytes, tensors, arrays, dicts, lists and tuples."""
 
     def load_state_dict(self, state: Any) -> object:
-        """Take over a state."""
+        """Restores a state."""
 
 
 class ReplayCheckpoint:
-    """The state that decides which numbers a program draws next, for one rank.
+    """The state of one rank that determines the random numbers a program draws next.
 
-    Always saved are the default generators of torch (on the CPU, and on CUDA where it is in use),
-    of NumPy, and of Python's `random`.  `program` is a name that tells this program's checkpoints
-    from those of others.  `generators` names further ones: torch.Generator,
-    numpy.random.Generator, random.Random.  `states` names objects with `state_dict` and
-    `load_state_dict`.  `root` is the folder in which `folder` makes one for each step; where a
-    pytest run records the program, it is a folder of that Run.
-
-    Parameters and optimizer states are not saved: they are in the program's own checkpoint.
+    It always includes the default generators of torch (on the CPU, and on CUDA if in use), of
+    NumPy, and of Python's `random`. `program` is a name that distinguishes this program's
+    checkpoints from those of other programs. `generators` names further generators:
+    torch.Generator, numpy.random.Generator, random.Random. `states` names objects with
+    `state_dict` and `load_state_dict`. `root` is the folder in which `folder` creates one for
+    each step; if a pytest run records the program, it is a folder of that Run. Parameters and
+    optimizer states are not included: they belong to the program's own checkpoint.
     """
 
     def __init__(
@@ -97,11 +96,12 @@ class ReplayCheckpoint:
     def regenerates(
         self, name: str, draws: Callable[[], _Made], *, keep: Keep = "last"
     ) -> Regenerated[_Made]:
-        """`draws` as a function whose calls `fast_forward` can repeat after a restart.
+        """Wraps `draws` as a function whose calls `fast_forward` can repeat after a restart.
 
-        With `keep="last"` what a call makes replaces what the one before made, as a permutation
-        for each epoch does.  With `keep="all"` each call changes what the others left, as a
-        shuffle in place does.  A checkpoint then has the states before the calls, not the result.
+        With `keep="last"`, a call replaces the result of the previous one, as a new
+        permutation for each epoch does. With `keep="all"`, each call changes the results of
+        the others, as shuffling in place does. A checkpoint then has the generators' states
+        before the calls instead of the result.
         """
         if keep not in KEEP:
             raise ArgumentError(
@@ -120,7 +120,7 @@ class ReplayCheckpoint:
     # Where.
 
     def folder(self, step: int) -> Path:
-        """The folder of the checkpoint before `step`, for this and the program's own files."""
+        """The folder of the checkpoint before `step`, for this object's and the program's files."""
         _require_step("folder", step)
         run = current_run()
         root = self._root if run is None else run.root
@@ -132,19 +132,19 @@ class ReplayCheckpoint:
         return root / _FOLDER.format(step)
 
     def resume_folder(self) -> Path | None:
-        """The checkpoint that pytest replays this Run from; None for a run from the start."""
+        """The checkpoint from which pytest replays this Run; None for a Run from the start."""
         run = current_run()
         return None if run is None else run.resumed
 
     # Saving and loading.
 
     def save(self, folder: str | os.PathLike[str], *, step: int, **counters: int) -> Path:
-        """Save this rank's state in `folder`, beside the program's own checkpoint.
+        """Saves this rank's state in `folder`, beside the program's own checkpoint.
 
-        Call it between two steps, on every rank, after everything that draws and that a restarted
-        program does not repeat.  `step` is the number of the next step, and `counters` are loop
-        counters, such as `epoch=3`.  Returns the file.  Raises ArgumentTypeError for a state that
-        cannot be saved as data.
+        Call it between two steps, on every rank, after every draw that a restarted program
+        does not repeat. `step` is the number of the next step, and `counters` are loop
+        counters, such as `epoch=3`. Returns the file. Raises ArgumentTypeError for a state
+        that cannot be saved as data.
         """
         _require_step("save", step)
         for name, value in counters.items():
@@ -160,13 +160,14 @@ class ReplayCheckpoint:
         return path
 
     def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:
-        """Take over this rank's state from `folder`; returns the counters, with "step".
+        """Restores this rank's state from `folder`; returns the counters, with "step".
 
-        Call it last: after the program has loaded its own checkpoint and has made everything that
-        draws while it is made.  Everything is checked before anything is changed, and where a
-        `load_state_dict` raises, the states that were loaded before it are put back.
-        Raises ReplayError for a checkpoint of another program, schema, rank or world size, of
-        other generators or states, of ranks at different steps, and for a damaged one.
+        Call it last: after the program has loaded its own checkpoint and created every
+        object that draws when it is created. Everything is checked before anything is
+        changed, and if a `load_state_dict` raises, the states that were loaded before it
+        are restored. Raises ReplayError for a checkpoint of another program, schema, rank
+        or world size, of other generators or states, of ranks at different steps, and for a
+        damaged one.
         """
         folder = Path(folder)
         rank, world_size = _place()
@@ -210,7 +211,7 @@ class ReplayCheckpoint:
     def _save(
         self, folder: Path, step: int, counters: dict[str, int]
     ) -> tuple[Path, dict[str, int]]:
-        """The file that was written, and the bytes of each generator and function in it."""
+        """Writes the file; returns it with the bytes of each generator and function in it."""
         rank, world_size = _place()
         tensors: dict[str, torch.Tensor] = {}
         found = self._sources()
@@ -273,12 +274,13 @@ class ReplayCheckpoint:
 
     @contextmanager
     def first_step(self) -> Iterator[None]:
-        """Enter it around every step: verifies the first step after `load`.
+        """Verifies the first step after `load`; enter it around every step.
 
-        The first step after `save` is recorded, with every random number that it draws, in the
-        checkpoint's folder; the first one after `load` must draw the same.  Other steps cost
-        nothing.  Raises ReplayMismatchError, which names the first draw that differs, and warns
-        where the original ended at the checkpoint, so that there is nothing to compare with.
+        The first step after `save` is recorded in the checkpoint's folder, with every
+        random number that it draws; the first step after `load` must draw the same. Other
+        steps cost nothing. Raises ReplayMismatchError, which names the first draw that
+        differs. Warns if the original ended at the checkpoint, so that there is nothing to
+        compare with.
         """
         record, verify = self._to_record, self._to_verify
         if record is None and verify is None:
@@ -317,7 +319,7 @@ class ReplayCheckpoint:
 
     @property
     def named(self) -> Mapping[str, Any]:
-        """The generators that the program gave."""
+        """The generators that the program passed."""
         return self._named
 
     # What is checked.
@@ -345,7 +347,7 @@ class ReplayCheckpoint:
 
 
 def _place() -> tuple[int, int]:
-    """The rank of this process and the size of its world."""
+    """The rank of this process and the world size."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -362,7 +364,7 @@ def _require_step(method: str, step: object) -> None:
 def _parts(
     group: str, names: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[HeldPart, ...]:
-    """The bytes of the tensors below each name of a group."""
+    """The number of bytes of the tensors below each name of a group."""
     return tuple(
         HeldPart(
             name,

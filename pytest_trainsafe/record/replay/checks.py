@@ -1,6 +1,6 @@
-"""Checks a checkpoint that was read, before anything of it is loaded.
+"""Validates a checkpoint before any of it is loaded.
 
-Called by `ReplayCheckpoint.load`.  Each check raises ReplayError, which names the file.
+Called by `ReplayCheckpoint.load`. Each check raises ReplayError, which names the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_trainsafe.record.replay.generators import Source
 
 
 def require_ours(path: Path, header: Header, program: str, rank: int, world_size: int) -> None:
-    """Raise unless the checkpoint is of this program, this rank and this number of ranks."""
+    """Raises unless the checkpoint is of this program, this rank and this number of ranks."""
     if header.program != program:
         raise ReplayError(
             f"{path} is a checkpoint of the program {shown(header.program)}, and this is "
@@ -36,7 +36,7 @@ def require_ours(path: Path, header: Header, program: str, rank: int, world_size
 
 
 def require_one_step(folder: Path, header: Header) -> None:
-    """Raise unless the files of all ranks that this rank can see are of the same step."""
+    """Raises unless the files of all ranks visible to this rank are of the same step."""
     for other in range(header.world_size):
         path = file.file_of(folder, other)
         step = header.step if other == header.rank else file.step_of(path)
@@ -54,7 +54,7 @@ def require_same_parts(
     states: Iterable[str],
     regenerated: Iterable[str],
 ) -> None:
-    """Raise unless the checkpoint has the generators, states and functions of this program."""
+    """Raises unless the checkpoint has the generators, states and functions of this program."""
     kinds = {name: source.kind for name, source in found.items()}
     held: dict[str, tuple[Iterable[str], Iterable[str]]] = {
         "generators": (header.kinds, kinds),
@@ -85,7 +85,7 @@ def require_same_parts(
 
 
 def require_valid(path: Path, found: Mapping[str, Source], states: Mapping[str, Any]) -> None:
-    """Raise unless the generators can be set to these states."""
+    """Raises unless these states can be restored to the generators."""
     for name, state in states.items():
         fault = "there is no such generator" if name not in found else found[name].fault(state)
         if fault:

@@ -1,8 +1,8 @@
-"""Writes and reads the file in which a replay checkpoint keeps the state of one rank.
+"""Writes and reads the file in which a replay checkpoint stores the state of one rank.
 
-The file has the safetensors format.  Its metadata has one entry, the header as JSON, whose hash
-covers the header and every tensor.  It is written beside its final name and renamed, so that a
-file with that name is complete.
+The file has the safetensors format. Its metadata has one entry, the header as JSON, whose hash
+covers the header and every tensor. It is written under another name and renamed, so that a file
+with the final name is complete.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ Counter = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Calls in a row that drew one after the other: see `regenerate`.
+    """Consecutive calls, each of which started to draw where the previous one ended.
 
-    `states` has the states at the first call of the generators that were drawn from, and `after`
-    the ledger's texts of their states after the last.
+    `states` has the states, at the first call, of the generators that were drawn from, and
+    `after` their states after the last call, as the ledger writes them. See `regenerate`.
     """
 
     calls: Annotated[int, msgspec.Meta(ge=1, le=2**53)]
@@ -53,7 +53,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank's file says of itself; the states in it are the plain data of `tree`."""
+    """The description of a rank's file; the states in it are plain data as `tree` encodes it."""
 
     format: str = FORMAT
     schema: int = SCHEMA
@@ -75,7 +75,7 @@ def file_of(folder: Path, rank: int) -> Path:
 
 
 def write(folder: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> Header:
-    """Write a rank's file; returns the header with its hash."""
+    """Writes a rank's file; returns the header with its hash."""
     header = msgspec.structs.replace(header, hash="")
     header = msgspec.structs.replace(header, hash=_hash(header, tensors))
     text = msgspec.json.encode(header).decode()
@@ -85,7 +85,7 @@ def write(folder: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> 
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that another process sees either all of it or what was there before."""
+    """Writes a file atomically: another process sees either the new content or the old one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
@@ -101,16 +101,17 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
-    """The header and the tensors of a rank's file, whose hash is right.
+    """The header and the tensors of a rank's file, with their hash verified.
 
-    Raises ReplayError for a file that is missing, damaged, of another kind or another schema.
+    Raises ReplayError for a file that is missing, damaged, of another kind or of another
+    schema.
     """
     try:
         data = read_file(path, max_bytes=MAX_BYTES)
     except OSError as error:
         raise ReplayError(
-            f"{path} cannot be read ({error.strerror}): this is no folder that "
-            "ReplayCheckpoint.save wrote to on this rank. Give the folder of a checkpoint"
+            f"{path} cannot be read ({error.strerror}): ReplayCheckpoint.save wrote no file into "
+            "this folder on this rank. Give the folder of a checkpoint"
         ) from error
     header = _header(path, data)
     try:
@@ -123,7 +124,7 @@ def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
 
 
 def step_of(path: Path) -> int | None:
-    """The step of another rank's file; None where there is no such file in sight."""
+    """The step of another rank's file; None if this rank cannot see such a file."""
     try:
         with os.fdopen(open_file(path), "rb") as file:
             [length] = _LENGTH.unpack(file.read(_LENGTH.size))

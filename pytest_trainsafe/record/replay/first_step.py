@@ -1,8 +1,7 @@
 """Compares the first step after a restart with the first step after the checkpoint was saved.
 
-Both steps keep the RNG ledger for as long as they last; the first one's draws are written beside
-the checkpoint.  Draws that the ledger does not see show in the states of the generators after the
-step.
+Both steps record an RNG ledger; the draws of the first are written beside the checkpoint. Draws
+that the ledger does not see change the states of the generators after the step.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _MAX_BYTES = 2**28
 
 
 class FirstStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first step after a checkpoint drew.
+    """The draws of the first step after a checkpoint.
 
-    `checkpoint` is the hash of the rank's file, and `after` has the states of the generators that
-    the checkpoint holds at the end of the step, as the ledger writes them.  `finished` is False
-    for a step that an exception ended.
+    `checkpoint` is the hash of the rank's file, and `after` has the states, at the end of the
+    step, of the generators that the checkpoint includes, as the ledger writes them. `finished`
+    is False if an exception ended the step.
     """
 
     format: str = FORMAT
@@ -45,19 +44,19 @@ class FirstStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draws:
-    """Events in memory."""
+    """An event sink that keeps the events in memory."""
 
     def __init__(self) -> None:
         self.events: list[msgspec.Struct] = []
 
     def add(self, event: msgspec.Struct) -> None:
-        """Take one event."""
+        """Adds one event."""
         self.events.append(event)
 
 
 @contextmanager
 def recorded(draws: Draws) -> Iterator[None]:
-    """Keep the RNG ledger in `draws` until the end: that of the Run, or one of its own."""
+    """Records the RNG ledger into `draws` in this context: the Run's ledger, or a new one."""
     run = current_run()
     if run is not None and isinstance(run.rng, RngLedger):
         with run.rng.copied(draws):
@@ -86,12 +85,12 @@ def step_of(
 
 
 def write(path: Path, step: FirstStep) -> None:
-    """Write the record of a step."""
+    """Writes the record of a step."""
     replace_file(path, msgspec.json.encode(step))
 
 
 def read(path: Path, checkpoint: str) -> FirstStep | None:
-    """The record that belongs to a checkpoint; None where there is none.
+    """The record that belongs to a checkpoint; None if there is none.
 
     Raises ReplayError for a damaged file.
     """
@@ -110,14 +109,14 @@ def read(path: Path, checkpoint: str) -> FirstStep | None:
 
 
 def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None:
-    """Raise ReplayMismatchError, which names the first draw, unless both steps drew the same."""
+    """Raises ReplayMismatchError, which names the first draw that differs, if there is one."""
     both = original.finished and replayed.finished
     difference = first_difference(original.draws, replayed.draws, whole=both)
     if difference is not None:
         raise ReplayMismatchError(
             f"the first step after loading {folder} is not the step that followed the checkpoint: "
-            f"{difference}. Something that decides this draw is not in the checkpoint, or is "
-            "restored before something else draws"
+            f"{difference}. State that determines this draw is missing from the checkpoint, or was "
+            "restored before other code drew numbers"
         )
     for name, after in original.after.items() if both else ():
         if replayed.after.get(name) != after:

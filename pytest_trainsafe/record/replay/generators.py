@@ -1,8 +1,7 @@
-"""Reads, checks and restores the states of random number generators of every kind.
+"""Reads, validates and restores the states of random number generators of every kind.
 
-A state is a value that `tree` can encode.  A state that was read from a file is tried on a
-generator of the same kind first, so that restoring the checked states of several generators
-cannot fail halfway.
+A state is a value that `tree` can encode. A state from a file is first tried on another generator
+of the same kind, so that restoring validated states cannot fail halfway.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU
 
 
 class Source:
-    """One generator: reads its state, checks another one, and restores it.
+    """One generator: reads its state, validates another state, and restores it.
 
-    `kind` is part of a checkpoint: states are restored only to a generator of the same kind.
+    `kind` is stored in a checkpoint: a state is restored only to a generator of the same kind.
     `text` is the state as the RNG ledger writes it.
     """
 
@@ -40,7 +39,7 @@ class Source:
         self._attempt = attempt
 
     def fault(self, state: Any) -> str:
-        """Why this generator cannot be set to a state; "" where it can."""
+        """Why a state cannot be restored to this generator; "" if it can."""
         try:
             self._attempt(state)
         except Exception as error:  # of any class: the state comes from a file
@@ -51,8 +50,8 @@ class Source:
 def sources(named: Mapping[str, Any]) -> dict[str, Source]:
     """The default generators of this process and those that the program names.
 
-    Raises ArgumentTypeError for an object without a state to save, and ArgumentError for a name
-    that a default generator has.
+    Raises ArgumentTypeError for an object whose state cannot be saved, and ArgumentError for a
+    name that a default generator has.
     """
     found = {
         TORCH_CPU: _torch(torch.default_generator),
@@ -107,7 +106,7 @@ def _torch(generator: torch.Generator) -> Source:
 
 
 def _numpy_legacy(generator: Any) -> Source:
-    """A RandomState: it has a normal number put aside beside the state of its bit generator."""
+    """A RandomState, whose state includes a normal number that is kept for the next call."""
     bits = generator._bit_generator
 
     def attempt(state: Any) -> None:

@@ -1,8 +1,8 @@
-"""Records the key operations of a training program: which tensors and generators each one uses.
+"""Records the key operations of a training program: the tensors and generators that each one uses.
 
-This is the trace on which `plan` finds out what a checkpoint must hold (DETrain, section 4).  A
-variable is the memory of a tensor, or a generator.  What NumPy and Python hold is not seen, except
-for their random draws.
+`plan` determines from this trace what a checkpoint must contain (DETrain, section 4). A variable is
+the memory of a tensor, or a generator. Values in NumPy arrays and Python objects are not recorded,
+except for random draws.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ MAX_OPERATIONS = 200_000
 
 @dataclass(slots=True)
 class Variable:
-    """The memory of a tensor, or a generator, which has a name."""
+    """The memory of a tensor, or a named generator."""
 
     bytes: int
     text: str
@@ -59,7 +59,7 @@ class Variable:
 class Operation:
     """One operation: the variables it reads, replaces, and changes.
 
-    `shows` says that Python sees the result.  `regenerating` names the function of
+    `shows` is true if Python code can see the result. `regenerating` names the function of
     `ReplayCheckpoint.regenerates` that ran it.
     """
 
@@ -76,9 +76,9 @@ class Operation:
 class SavedAt:
     """A ReplayCheckpoint that was saved after `operations` operations and `steps` steps.
 
-    `states` has the variables that its states hold, by their names, and `generators` the
-    variables of generators; `untraced` names generators that no recorded operation draws from.
-    `sizes` has the bytes that it takes for a regenerated value, or for a generator.
+    `states` has the variables in its states, by name, and `generators` the variables of its
+    generators; `untraced` names the generators that no recorded operation draws from. `sizes`
+    has the bytes that each regenerated value or generator takes in it.
     """
 
     program: str
@@ -93,12 +93,12 @@ class SavedAt:
 
 @dataclass(slots=True)
 class Recording:
-    """The key operations of a program, in the order of time.
+    """The key operations of a program, in order of time.
 
-    `steps` has the number of operations at the end of each optimizer step, and `files` what
-    torch.save wrote: the number of operations by then, and the variables by their names.
-    `unsaved` has the lines that made generators of NumPy's which were drawn from after the last
-    checkpoint, and are not in it.
+    `steps` has the number of operations at the end of each optimizer step. `files` describes
+    what torch.save wrote: the number of operations before it, and the variables by name.
+    `unsaved` has the lines that created NumPy generators which were drawn from after the last
+    checkpoint but are not in it.
     """
 
     variables: list[Variable] = field(default_factory=list)
@@ -110,7 +110,7 @@ class Recording:
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fills a Recording while it is entered through `recording`."""
+    """Fills a Recording; `recording` encloses the program."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -128,7 +128,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
-        """Record until the end."""
+        """Records operations in this context."""
         global _current
         save = torch.save
 
@@ -151,7 +151,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.made.unsaved = drawn
 
     def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
-        """A ReplayCheckpoint has been saved."""
+        """Called when a ReplayCheckpoint has been saved."""
         made = self.made
         states = {name: state.state_dict() for name, state in replay.states.items()}
         generators, untraced = set(), dict(replay.named)
@@ -232,7 +232,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made.operations.append(operation)
 
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
-        """The variables that an operator writes in place."""
+        """The variables that an operator changes in place."""
         changed: set[int] = set()
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -277,7 +277,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made.steps.append(len(self.made.operations))
 
     def _number(self, tensor: torch.Tensor) -> int:
-        """The variable of a tensor; -1 for one without memory of its own."""
+        """The variable of a tensor; -1 for a tensor without memory of its own."""
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
@@ -317,7 +317,7 @@ def current_recorder() -> OperationRecorder | None:
 
 @contextmanager
 def unrecorded() -> Iterator[OperationRecorder | None]:
-    """Keep the operations until the end out of the recording: they are not the program's."""
+    """Excludes the operations in this context, which are not the program's."""
     recorder = _current
     if recorder is None:
         yield None
@@ -331,7 +331,7 @@ def unrecorded() -> Iterator[OperationRecorder | None]:
 
 @contextmanager
 def regenerating(name: str) -> Iterator[None]:
-    """Mark the operations until the end as those of a regenerated function."""
+    """Marks the operations in this context as those of a regenerated function."""
     recorder = _current
     if recorder is None:
         yield
@@ -344,7 +344,7 @@ def regenerating(name: str) -> Iterator[None]:
 
 
 def returned(name: str, made: object) -> None:
-    """A regenerated function has returned `made`."""
+    """Called when a regenerated function has returned `made`."""
     if _current is not None and hasattr(made, "__next__"):
         _current.iterating = name
 

@@ -1,9 +1,9 @@
-"""What a checkpoint must hold, found by DETrain's dependence analysis, as a plan for the user.
+"""Determines what a checkpoint must contain, by DETrain's dependence analysis, as a plan.
 
-A variable is needed at the checkpoint if an operation after it reads the variable before another
-one replaces it, and if the result reaches a parameter or Python.  A needed variable that is not in
-the checkpoint is saved, drawn again from the states of its generators, or computed again by the
-program's start; which of these, its definition before the checkpoint decides.
+A variable is needed at the checkpoint if a later operation reads it before another one replaces it,
+and if the result reaches a parameter or Python code. A needed variable that is not in the
+checkpoint must be saved, drawn again from the states of its generators, or computed again when the
+program starts; its definition before the checkpoint determines which.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Action = Literal["save", "regenerate", "recompute"]
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """How a restarted program gets one thing that it needs.
+    """How a restarted program obtains one variable that it needs.
 
-    `missing` says that the program does not yet do what the row says; `reason` says what to do.
+    `missing` is true if the program does not do this yet; `reason` says what to change.
     """
 
     action: Action
@@ -42,7 +42,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """What a restart from a checkpoint of `program` needs, as `str(plan)` shows it."""
+    """The variables that a restart from a checkpoint of `program` needs; `str(plan)` shows them."""
 
     program: str
     step: int
@@ -50,7 +50,7 @@ class ReplayPlan:
 
     @property
     def missing(self) -> tuple[PlanRow, ...]:
-        """What neither the checkpoint nor the program's start provides."""
+        """The rows on variables that neither the checkpoint nor the program's start provides."""
         return tuple(row for row in self.rows if row.missing)
 
     def __str__(self) -> str:
@@ -67,21 +67,22 @@ class ReplayPlan:
         ]
         count = len(self.missing)
         end = (
-            "complete, as far as tensors and generators show; state that Python and NumPy hold is "
-            "not traced"
+            "complete for tensors and generators; state in Python objects and NumPy arrays is not "
+            "traced"
             if not count
-            else f"{count} missing: a restart would not continue as the original does"
+            else f"{count} missing: a restarted training would differ from the original"
         )
         return "\n".join([head, "", *(f"  {line}" for line in lines), "", end])
 
 
 def replay_plan(train: Callable[[], object]) -> ReplayPlan:
-    """What a restart of a program needs, and whether its ReplayCheckpoint provides it.
+    """Determines what a restart of a program needs, and whether its ReplayCheckpoint provides it.
 
-    `train` runs a few steps of the program, on few and small data, saves one ReplayCheckpoint
-    among them, and takes at least one optimizer step after it.  What `torch.save` writes of nested
-    dicts and lists counts as the program's own checkpoint, if it was not changed between the two.
-    Raises ArgumentError if there is no checkpoint, or no step before and after it.
+    `train` runs a few steps of the program, on little data, saves one ReplayCheckpoint in
+    between, and takes at least one optimizer step after it. Nested dicts and lists that
+    `torch.save` writes count as the program's own checkpoint, if their tensors do not change
+    between the two. Raises ArgumentError if there is no checkpoint, or no step before and after
+    it.
     """
     if not callable(train):
         raise ArgumentTypeError(
@@ -93,7 +94,7 @@ def replay_plan(train: Callable[[], object]) -> ReplayPlan:
 
 
 def plan_of(recording: Recording) -> ReplayPlan:
-    """The plan for the last checkpoint that a step follows."""
+    """The plan for the last checkpoint that is followed by a step."""
     fitting = [c for c in recording.checkpoints if 0 < c.steps < len(recording.steps)]
     if not fitting:
         raise ArgumentError(
@@ -138,7 +139,7 @@ def _rows(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
 
 
 def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
-    """The variables whose value at the checkpoint reaches a parameter or Python after it."""
+    """The variables whose values at the checkpoint reach a parameter or Python code after it."""
     needed = {n for n, variable in enumerate(recording.variables) if variable.parameter}
     for operation in reversed(recording.operations[checkpoint.operations :]):
         made = operation.replaces | operation.changes
@@ -150,7 +151,7 @@ def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
 
 
 def _in_files(recording: Recording, checkpoint: SavedAt) -> Mapping[int, str]:
-    """What torch.save wrote that has the value of the checkpoint, by name."""
+    """The variables that torch.save wrote with their values at the checkpoint, by name."""
     found: dict[int, str] = {}
     for number, names in recording.files:
         first, last = sorted((number, checkpoint.operations))
@@ -178,7 +179,7 @@ def _tensor_row(
     before: list[Operation],
     started: int,
 ) -> PlanRow:
-    """The row of a needed tensor that is in no file, by how it came to its value."""
+    """The row of a needed tensor that is in no file, from its definition."""
     variable = recording.variables[number]
     slice_, trained = _definition(recording, number, before)
     last = max(slice_, default=-1)
@@ -194,7 +195,7 @@ def _tensor_row(
         }
     )
     if not slice_:
-        reason = "made by NumPy or Python, which are not traced: make it in the same way"
+        reason = "created by NumPy or Python, which are not traced: create it in the same way"
         return PlanRow("recompute", what, variable.bytes, reason)
     if not late:
         seeds = f", with {' and '.join(drawn)} seeded as before" if drawn else ""
@@ -222,7 +223,7 @@ def _tensor_row(
 def _definition(
     recording: Recording, number: int, before: list[Operation]
 ) -> tuple[list[int], bool]:
-    """The operations that made a variable's value, last first, and whether parameters did."""
+    """The operations that computed a variable, last first, and whether they read parameters."""
     wanted, found, trained = {number}, [], False
     for index in range(len(before) - 1, -1, -1):
         operation = before[index]
@@ -237,7 +238,7 @@ def _definition(
 
 
 def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
-    """Draws between steps whose results Python holds, made before the checkpoint and not after.
+    """Draws between steps before the checkpoint, but not after it, whose results Python code has.
 
     Whether a later step still uses them is not traced.
     """
@@ -274,7 +275,7 @@ def _draws(recording: Recording, operation: Operation) -> str:
 
 
 def _merged(rows: list[PlanRow]) -> list[PlanRow]:
-    """Rows of one line and reason as one."""
+    """The rows, with those of the same line and reason merged."""
     merged: dict[tuple[object, ...], PlanRow] = {}
     for row in rows:
         key = row.action, row.what, row.reason, row.missing

@@ -1,9 +1,9 @@
-"""Regenerates what a program has drawn instead of saving it: DETrain's fast-forwarding.
+"""Regenerates random values instead of saving them: DETrain's fast-forwarding.
 
-A shuffled dataset is large, and the states from which it was drawn are not.  The program passes
-the function that draws it to `ReplayCheckpoint.regenerates`; the checkpoint holds the states of
-the generators before the calls, and `fast_forward` makes the calls again, without the training
-between them.
+A shuffled dataset is large, but the states from which it was drawn are not. The program passes the
+function that draws it to `ReplayCheckpoint.regenerates`; the checkpoint contains the states of the
+generators before the calls, and `fast_forward` repeats the calls, without the training between
+them.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ KEEP: tuple[Keep, ...] = ("last", "all")
 
 @dataclass(slots=True)
 class Calls:
-    """Calls in a row, each of which drew from where the one before it ended.
+    """Consecutive calls, each of which started to draw where the previous one ended.
 
-    `states` are those before the first call of the generators that were drawn from; `after` has
-    the ledger's texts of their states after the last.
+    `states` are the states, before the first call, of the generators that were drawn from;
+    `after` has their states after the last call, as the ledger writes them.
     """
 
     count: int
@@ -41,9 +41,9 @@ class Calls:
 
 @dataclass(slots=True)
 class Regenerated(Generic[_Made]):
-    """A function that draws, whose calls can be repeated; made by `ReplayCheckpoint.regenerates`.
+    """A function that draws and whose calls can be repeated; see `ReplayCheckpoint.regenerates`.
 
-    Call it in place of the function.  `calls` has what is needed to repeat the calls so far.
+    Call it instead of the function. `calls` has the data to repeat the calls so far.
     """
 
     name: str
@@ -73,15 +73,14 @@ class Regenerated(Generic[_Made]):
 
 
 def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
-    """Repeat the calls that led to a loaded checkpoint; returns what the last one returned.
+    """Repeats the calls that led to a loaded checkpoint; returns the result of the last one.
 
-    Call it after `ReplayCheckpoint.load`.  With `keep="last"` the last call is repeated, with
-    `keep="all"` every call, from the states that the checkpoint has for them.  `skip` takes that
-    many items from the returned iterator, such as the batches of the current epoch that were
-    trained on before the checkpoint.  All generators are then put back to where they were.
-
-    Raises ReplayMismatchError if the calls draw other numbers than the original's, and
-    ArgumentError if the checkpoint has no call to repeat.
+    Call it after `ReplayCheckpoint.load`. With `keep="last"` it repeats the last call, with
+    `keep="all"` every call, from the states in the checkpoint. `skip` takes that many items
+    from the returned iterator, such as the batches of the current epoch that were used before
+    the checkpoint. Then all generators are restored. Raises ReplayMismatchError if the calls
+    draw other numbers than the original's, and ArgumentError if the checkpoint has no call to
+    repeat.
     """
     if not isinstance(regenerated, Regenerated):
         raise ArgumentTypeError(

@@ -1,6 +1,6 @@
 """The Run that this process records, as replay checkpoints see it.
 
-A program that is not recorded has none: its checkpoints then go where it says.
+A program that is not recorded has none: then its checkpoints go to the folder that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _current: RecordedRun | None = None
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """What a ReplayCheckpoint uses of the Run that is being recorded."""
+    """The data of the recorded Run that a ReplayCheckpoint uses."""
 
     assignment: Assignment
     clock: Clock
@@ -33,7 +33,7 @@ class RecordedRun:
 
     @property
     def root(self) -> Path:
-        """The folder in which this Run's checkpoints have their folders."""
+        """The folder that contains the folders of this Run's checkpoints."""
         assigned = self.assignment.checkpoints
         return Path(assigned) if assigned else Path(self.assignment.trace).parent / CHECKPOINTS
 
@@ -44,13 +44,13 @@ class RecordedRun:
         return Path(folder) if folder else None
 
     def saved(self, event: ReplayCheckpointEvent) -> None:
-        """Record that the program saved a checkpoint."""
+        """Records that the program saved a checkpoint."""
         self.rng.boundary()
         self.writer.add(event)
         self.writer.flush()
 
     def restarted(self, step: int, digest: str) -> None:
-        """Record that the program continues at `step`, which numbers the steps from now on."""
+        """Records that the program continues at `step`, from which later steps are numbered."""
         if self.clock.step is not None:
             raise ProgramError(
                 f"ReplayCheckpoint.load was called inside step {self.clock.step}; call it before "
@@ -61,13 +61,13 @@ class RecordedRun:
 
 
 def current_run() -> RecordedRun | None:
-    """The Run that this process records; None in a program of its own."""
+    """The Run that this process records; None in a program that runs by itself."""
     return _current
 
 
 @contextmanager
 def unrecorded_draws() -> Iterator[None]:
-    """Keep what draws until the end out of the Run's ledger."""
+    """Excludes draws in this context from the Run's ledger."""
     run = current_run()
     recorded = run is not None and isinstance(run.rng, RngLedger)
     with run.rng.paused() if recorded else nullcontext():  # type: ignore[union-attr]
@@ -76,7 +76,7 @@ def unrecorded_draws() -> Iterator[None]:
 
 @contextmanager
 def recorded_run(run: RecordedRun) -> Iterator[None]:
-    """Make `run` the current one until the end."""
+    """Makes `run` the current Run in this context."""
     global _current
     before, _current = _current, run
     try:

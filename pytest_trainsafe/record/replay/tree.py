@@ -32,13 +32,14 @@ _MAX_DIGITS = 4096
 
 
 class TreeError(TrainsafeError):
-    """Plain data from a file that describes no state."""
+    """Plain data from a file that does not describe a state."""
 
 
 def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
-    """`value` as plain data; its tensors are added to `tensors` under names that begin with `path`.
+    """`value` as plain data.
 
-    Raises ArgumentTypeError, which names the place below `path`, for a value of another type.
+    Its tensors are added to `tensors` under names that begin with `path`. Raises
+    ArgumentTypeError, which names the path below `path`, for a value of another type.
     """
     if depth > MAX_DEPTH:
         raise ArgumentTypeError(f"{path} is nested more than {MAX_DEPTH} levels deep")
@@ -79,7 +80,7 @@ def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: in
 
 
 def decode(node: Any, tensors: Mapping[str, torch.Tensor], depth: int = 0) -> Any:
-    """The value that `encode` was given.  Raises TreeError for anything that it never makes."""
+    """The value that `encode` was given. Raises TreeError for data that `encode` never returns."""
     if depth > MAX_DEPTH:
         raise TreeError("a state is nested too deeply")
     if node is None or isinstance(node, bool | int | float | str):

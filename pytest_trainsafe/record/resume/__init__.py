@@ -1,7 +1,7 @@
-"""Runs that save a checkpoint, or go on from one, for `assert_resumable`.
+"""Runs that save a checkpoint, or continue from one, for `assert_resumable`.
 
-checkpoints   the blocks `ctx.save` and `ctx.load`: which folder a program saves into or loads from
-objects       finds the schedulers, gradient scalers and samplers that a program makes
-state         reads the state of the training that no tensor of the trace has
-save          `TrainingCheckpoint`: a whole checkpoint, through torch.distributed.checkpoint
+checkpoints  implements `ctx.save` and `ctx.load`: the folder that a program saves to or loads from
+objects      finds the schedulers, gradient scalers and samplers that a program creates
+state        reads the state of the training that is not in any tensor of the trace
+save         `TrainingCheckpoint`: a complete checkpoint, through torch.distributed.checkpoint
 """

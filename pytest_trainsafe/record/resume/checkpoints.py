@@ -38,7 +38,7 @@ SaveOrLoad = Callable[[str, Any, Any], object]
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which Run saved a checkpoint, after how many steps."""
+    """The Run that saved a checkpoint, and the number of its steps before it."""
 
     format: str = FORMAT
     schema: int = SCHEMA_VERSION
@@ -47,7 +47,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoints:
-    """Says when a Run saves or loads, and where; does neither in a Run without `spec.resume`."""
+    """Decides when a Run saves or loads, and in which folder; never without `spec.resume`."""
 
     def __init__(
         self, assignment: Assignment, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
@@ -72,11 +72,11 @@ class Checkpoints:
         return self._resume is not None and self._resume.of is not None
 
     def save(self) -> Iterator[Path | None]:
-        """Implements `ctx.save`: the folder to save into, None where this Run does not save now."""
+        """Implements `ctx.save`: the folder to save to, None if this Run does not save now."""
         if self._clock.step is not None:
             raise ProgramError(
-                f"ctx.save was entered inside step {self._clock.step}; enter it between two steps, "
-                "after the `with ctx.step():` block"
+                f"ctx.save was entered inside step {self._clock.step}; enter it after the `with "
+                "ctx.step():` block, before the next step"
             )
         steps = self._clock.steps_done
         self._entered.append(steps)
@@ -86,19 +86,19 @@ class Checkpoints:
             yield folder
 
     def load(self) -> Iterator[Path | None]:
-        """Implements `ctx.load`: the folder to load from, None where this Run begins anew."""
+        """Implements `ctx.load`: the folder to load from, None for a Run from the start."""
         with self._loading(self._loads and not self._by_function) as folder:
             yield folder
 
     def watched(self, model: Any, optimizer: Any) -> None:
-        """Called by `ctx.watch` with its arguments; loads if a function of the test does."""
+        """Called by `ctx.watch` with its arguments; loads if the test passed a load function."""
         self._watched = model, optimizer
         if self._loads and self._by_function:
             with self._loading(True) as folder:
                 self._function()(str(folder), model, optimizer)
 
     def before_step(self) -> None:
-        """Raises ProgramError if the first step of a resumed Run comes before its checkpoint."""
+        """Raises ProgramError if a resumed Run begins a step before it has loaded a checkpoint."""
         if self._loads and not self._done:
             raise ProgramError(
                 f"{self._name} began a step and has loaded no checkpoint; enter "
@@ -107,7 +107,7 @@ class Checkpoints:
             )
 
     def after_step(self) -> None:
-        """Called between two steps: saves if a function of the test does, and it is time."""
+        """Called between two steps: saves at the step if the test passed a function that saves."""
         resume = self._resume
         due = resume is not None and resume.step == self._clock.steps_done
         if due and self._saves and self._by_function:
@@ -183,7 +183,7 @@ class Checkpoints:
             self._writer.add(CheckpointEvent("load", self._clock.steps_done))
 
     def _checked(self) -> Path:
-        """The folder to load from, once its manifest fits this Run and the program saved there."""
+        """The folder to load from, after its manifest and content are checked."""
         assert self._resume is not None
         assert self._resume.of is not None
         require_checkpoint_of(self._folder, self._resume.of, self._resume.step)
@@ -235,10 +235,10 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         raise ProgramError(f"{file} is damaged: {excerpt(error)}. {again}") from error
     if found.spec.identity() == spec.identity() and found.steps == steps:
         return
-    wanted = dict(zip(_WHAT, _told(spec, steps), strict=True))
+    wanted = dict(zip(_WHAT, _values(spec, steps), strict=True))
     differ = [
         f"{name} {excerpt(was, 100)} and not {wanted[name]}"
-        for name, was in zip(_WHAT, _told(found.spec, found.steps), strict=True)
+        for name, was in zip(_WHAT, _values(found.spec, found.steps), strict=True)
         if was != wanted[name]
     ]
     raise ProgramError(
@@ -250,7 +250,7 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
 _WHAT = ("program", "arguments", "Point", "dtype", "seed", "steps")
 
 
-def _told(spec: RunSpec, steps: int) -> tuple[str, ...]:
+def _values(spec: RunSpec, steps: int) -> tuple[str, ...]:
     name = spec.script or spec.program
     return name, spec.arguments, _at(spec.point), spec.dtype, str(spec.seed), str(steps)
 

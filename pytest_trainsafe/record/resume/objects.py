@@ -1,7 +1,7 @@
-"""Finds the objects of a training that it does not give to `ctx.watch`: schedulers and the like.
+"""Finds the objects of a training that are not passed to `ctx.watch`: schedulers and the like.
 
-Their constructors are watched while the program runs, so that they are known in the order in
-which they are made, which is the same in a Run and in the one that resumes it.
+Their constructors are intercepted while the program runs. The order in which objects are created
+identifies them, because it is the same in a Run and in the Run that resumes it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ CLASSES: tuple[type, ...] = (LRScheduler, GradScaler, DistributedSampler)
 
 
 class Objects:
-    """The objects that the program has made.  They are kept, to be read when it has returned."""
+    """The objects that the program has created; kept alive, to be read when it has returned."""
 
     def __init__(self) -> None:
         self._made: list[Any] = []
 
     def of(self, cls: type) -> list[Any]:
-        """The objects of a class, in the order in which they were made."""
+        """The objects of a class, in the order in which they were created."""
         return [each for each in self._made if isinstance(each, cls)]
 
     @contextlib.contextmanager
     def found(self) -> Iterator[None]:
-        """Find what is made until the end."""
+        """Finds the objects that are created in this context."""
         # Some classes, such as ReduceLROnPlateau, do not call the constructor they inherit.
         classes = {each: None for cls in CLASSES for each in _with_subclasses(cls)}
         originals = [(cls, cls.__dict__["__init__"]) for cls in classes if "__init__" in vars(cls)]

@@ -1,6 +1,6 @@
-"""A checkpoint of a whole training, which goes on bit by bit where it is loaded.
+"""A checkpoint of a whole training that continues bit by bit where it is loaded.
 
-For programs that have no checkpoints of their own yet.  The model and the optimizer are saved
+For programs that have no checkpoints of their own yet. The model and the optimizer are saved
 through torch.distributed.checkpoint, so that another number of ranks can load them.
 """
 
@@ -24,19 +24,20 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 
 class Stateful(Protocol):
-    """What `state_dict` gives, `load_state_dict` takes: schedulers, scalers, stateful loaders."""
+    """An object with `state_dict` and `load_state_dict`, such as a scheduler or a scaler."""
 
     def state_dict(self) -> Any: ...
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 class TrainingCheckpoint:
-    """Saves and loads a training: model, optimizer, random states, and whatever has a state_dict.
+    """Saves and loads a training: model, optimizer, random states, and further stateful objects.
 
-    `shared` has what is equal on all ranks, such as a scheduler and a gradient scaler, and
-    `per_rank` what each rank has for itself, such as torchdata's StatefulDataLoader.  `generators`
-    are generators of the program's own; torch's default ones, Python's and NumPy's are always
-    included.  Raises ArgumentTypeError for an object that has no state_dict.
+    `shared` has objects with equal states on all ranks, such as a scheduler and a gradient
+    scaler, and `per_rank` objects with a state for each rank, such as torchdata's
+    StatefulDataLoader. `generators` are the program's own generators; the default ones of
+    torch, Python and NumPy are always included. Raises ArgumentTypeError for an object without
+    a state_dict.
     """
 
     def __init__(
@@ -79,8 +80,8 @@ class TrainingCheckpoint:
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Loads all but the random states from a folder; every rank calls it.
 
-        Another number of ranks than saved it can load it if `per_rank` is empty; raises
-        ArgumentError otherwise.
+        The number of ranks may differ from that of the ranks that saved it only if
+        `per_rank` is empty; otherwise raises ArgumentError.
         """
         from torch.distributed.checkpoint.state_dict import set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -89,9 +90,10 @@ class TrainingCheckpoint:
         own = self._of_rank(path)
         if own is None and self._per_rank:
             raise ArgumentError(
-                f"{path} was saved by another number of ranks than the {_rank()[1]} here, and "
-                f"{listing(self._per_rank)} belong to single ranks; divide their state by a rule "
-                "of the program's own, and leave them out of per_rank"
+                f"{path} was saved by a different number of ranks than the {_rank()[1]} that load "
+                f"it, and the state of {listing(self._per_rank)} was saved per rank; leave these "
+                "out of per_rank, and save their state in a form that does not depend on the "
+                "number of ranks"
             )
         held = self._tensors()
         with _alone_or_together():
@@ -110,10 +112,10 @@ class TrainingCheckpoint:
             each.load_state_dict(own["per_rank"][name])
 
     def load_rng(self, folder: str | os.PathLike[str]) -> bool:
-        """Restores this rank's random states.  Call it last, after loaders are iterated over.
+        """Restores this rank's random states. Call it last, after creating the loaders' iterators.
 
-        Returns False, and restores nothing, if another number of ranks saved the folder: then no
-        rank has a state that is its own.
+        Returns False and restores nothing if another number of ranks saved the folder: then
+        no rank has a state of its own.
         """
         own = self._of_rank(Path(folder))
         if own is None:
@@ -129,7 +131,7 @@ class TrainingCheckpoint:
         return {"model": model, "optimizer": state}
 
     def _of_rank(self, folder: Path) -> dict[str, Any] | None:
-        """What this rank saved; None if another number of ranks did."""
+        """The data that this rank saved; None if another number of ranks saved the folder."""
         rank, ranks = _rank()
         first: dict[str, Any] = torch.load(folder / "rank0.pt")
         if first["ranks"] != ranks:
@@ -154,9 +156,9 @@ def rng_states(generators: Mapping[str, torch.Generator] | None = None) -> dict[
 def restore_rng(
     states: Mapping[str, Any], generators: Mapping[str, torch.Generator] | None = None
 ) -> None:
-    """Puts the states back that `rng_states` gave.
+    """Restores the states that `rng_states` returned.
 
-    Raises ArgumentError for a generator of the program's own whose state is not there.
+    Raises ArgumentError for a generator of the program whose state is missing.
     """
     missing = [name for name in generators or {} if name not in states["own"]]
     if missing:
@@ -179,14 +181,14 @@ def restore_rng(
 
 @contextlib.contextmanager
 def _alone_or_together() -> Iterator[None]:
-    """Keeps torch from warning that a single process saves and loads for itself."""
+    """Suppresses torch's warning that a single process saves and loads without a group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or")
         yield
 
 
 def _rank() -> tuple[int, int]:
-    """The number of this rank, and how many there are."""
+    """The number of this rank, and the number of ranks."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return 0, 1

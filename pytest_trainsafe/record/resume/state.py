@@ -1,7 +1,7 @@
-"""Reads the state of a training that is in no tensor of the trace: counters, schedules, streams.
+"""Reads the state of a training that is not in any tensor: counters, schedules, random streams.
 
 Called by the recorder at the start of each step and at the end, in Runs that save a checkpoint or
-go on from one.
+continue from one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LONGEST = 1024
 
 
 class StateRecorder:
-    """Writes a `TrainingState` when asked; does nothing in a Run without `spec.resume`."""
+    """Writes a `TrainingState` when called; does nothing in a Run without `spec.resume`."""
 
     def __init__(
         self, spec: RunSpec, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
@@ -47,15 +47,15 @@ class StateRecorder:
         self._optimizer: Any = None
 
     def found(self) -> contextlib.AbstractContextManager[None]:
-        """Finds the schedulers, scalers and samplers that are made in this context."""
+        """Finds the schedulers, scalers and samplers that are created in this context."""
         return self._objects.found() if self._wanted else contextlib.nullcontext()
 
     def watch(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
-        """Reads the state of these from now on."""
+        """Reads the state of these objects from now on."""
         self._parameters, self._optimizer = parameters, optimizer
 
     def write(self) -> None:
-        """Writes the state as it is between two steps."""
+        """Writes the current state; called between two steps."""
         if not self._wanted:
             return
         entries = tuple(
@@ -98,7 +98,7 @@ class StateRecorder:
 
 
 def _named(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Objects with their names: the class, and a number where there are several of it."""
+    """Objects with their names: the class, with a number if there are several of the class."""
     counts: dict[str, int] = {}
     for each in objects:
         name = type(each).__name__

@@ -1,6 +1,6 @@
-"""Which line of the program and which module led to a draw, from the frames on the stack.
+"""Finds the line of the program and the module that made a draw, from the stack's frames.
 
-Only draws pay for it: nothing is installed on modules.
+Only draws cost time: nothing is installed on modules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _lines: dict[tuple[int, int], str] = {}
 
 
 class Place(NamedTuple):
-    """Where a draw came from: lines as in `DrawEvent`, the innermost module, kinds of frames."""
+    """The origin of a draw: lines as in `DrawEvent`, the innermost module, kinds of frames."""
 
     at: str
     user: str
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
 
 def site() -> tuple[CodeType, int] | None:
-    """The instruction of the program that led to its caller; None inside of a module's call."""
+    """The program's instruction that led to the caller; None inside a module's call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -61,9 +61,9 @@ def site() -> tuple[CodeType, int] | None:
 
 
 def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -> Place:
-    """The place that led to its caller, `skip` frames up, in one of `modules` or in none.
+    """The place that led to the caller, `skip` frames up, in one of `modules` or outside of all.
 
-    Unless the `whole` stack is asked for, it ends at the user's line that calls the module.
+    It ends at the user's line that calls the module, unless the `whole` stack is requested.
     """
     frame: FrameType | None = sys._getframe(skip)
     at = user = ""

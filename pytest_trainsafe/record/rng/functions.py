@@ -1,8 +1,8 @@
-"""Watches the functions of Python's `random` and of `numpy.random`.
+"""Intercepts the functions of Python's `random` and of `numpy.random`.
 
-They are exchanged for wrappers while a program runs.  A function that the program took from its
-module before (`from random import shuffle`) is not one of them; the ledger then finds the change
-of the generator's state at its next look, without the line.
+They are replaced by wrappers while a program runs. A function that the program imported from its
+module before (`from random import shuffle`) is not replaced; the ledger then finds the change of
+the generator's state at its next look, without the line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ _wrappers: list[Callable[..., Any]] = []
 class Functions:
     """The wrappers of one rank.
 
-    `drawing` is called for each draw, and `made` with each generator that `default_rng` makes.
+    `drawing` is called for each draw, and `made` with each generator that `default_rng`
+    creates.
     """
 
     def __init__(self, drawing: Drawing, made: Callable[[Any], None]) -> None:
@@ -55,7 +56,7 @@ class Functions:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Exchange the functions, and put them back at the end."""
+        """Replaces the functions, and restores them at the end."""
         for name in _PYTHON:
             self._exchange(random, name, self._draws(PYTHON, f"random.{name}"))
         self.install_numpy()
@@ -68,7 +69,7 @@ class Functions:
             self._drawing = self._made = None
 
     def install_numpy(self) -> None:
-        """Exchange NumPy's functions, once the program has imported them."""
+        """Replaces NumPy's functions, once the program has imported them."""
         module = numpy_random()
         if self._with_numpy or not hasattr(module, "default_rng"):
             return

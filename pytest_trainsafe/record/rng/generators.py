@@ -1,4 +1,4 @@
-"""Finds generators: which one an operator draws from, what it is called, and NumPy's own."""
+"""Finds the generator that an operator draws from, its name, and NumPy's generators."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MAX_NAMES = 4096
 def generator_of(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> torch.Generator | LedgerGap | None:
-    """The generator that an operator draws from, given its arguments; None if from none.
+    """The generator that an operator with these arguments draws from; None if it draws from none.
 
-    Without one among the arguments it is the default generator of the device.
+    That is the generator among the arguments, else the default generator of the device.
     """
     tensor: torch.Tensor | None = None
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -53,7 +53,7 @@ def generator_of(
 
 
 def is_default(generator: torch.Generator) -> bool:
-    """Whether this is torch's default generator on the CPU, under whatever Python object."""
+    """Whether this is torch's default generator on the CPU, whatever its Python object."""
     return _address(generator) == _address(torch.default_generator)
 
 
@@ -73,7 +73,7 @@ class Generators:
         self._made: dict[str, NumpyState] = {}
 
     def name(self, generator: torch.Generator, line: str) -> str:
-        """What the ledger calls a generator that is first used at `line`."""
+        """The name in the ledger of a generator that is first used at `line`."""
         if generator is torch.default_generator:
             return TORCH_CPU
         address = _address(generator)
@@ -87,13 +87,13 @@ class Generators:
         return self._names.setdefault(key, f"torch.Generator of {_short(line)}")
 
     def first(self, gap: LedgerGap) -> bool:
-        """Whether this gap is found for the first time."""
+        """Whether this gap is new."""
         new = gap not in self._gaps
         self._gaps.add(gap)
         return new
 
     def add_numpy(self, generator: Any, line: str) -> LedgerGap | None:
-        """Look at a generator of NumPy's from now on; a gap if there are too many, once."""
+        """Watches a generator of NumPy's from now on; a gap, once, if there are too many."""
         if len(self._made) >= MAX_NUMPY:
             # Those that nobody holds any more but us.
             for name, state in list(self._made.items()):
@@ -111,7 +111,7 @@ class Generators:
         return None
 
     def others(self) -> dict[str, str]:
-        """The states of Python's generator and of NumPy's, by name."""
+        """The states of Python's and NumPy's generators, by name."""
         states = {PYTHON: python_state()}
         if numpy_random() is not None:
             states[NUMPY] = self.numpy_state()

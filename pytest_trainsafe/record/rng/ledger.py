@@ -1,7 +1,7 @@
-"""The RNG ledger of one rank: turns what generators do into the events of `trace/rng/events.py`.
+"""The RNG ledger of one rank: turns draws into the events of `trace/rng/events.py`.
 
-Owned by the recorder.  It reads a generator's state before and after each draw that it sees, and
-at the boundaries of steps, where it finds what it did not see.
+Owned by the recorder. It reads a generator's state before and after each draw that it intercepts,
+and at the boundaries of steps, where it finds draws that it did not intercept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_DRAWS = 4096
 
 @dataclass(slots=True)
 class _Pending:
-    """The last draw, outside of modules: more of the same site are counted with it."""
+    """The last draw outside of modules: further draws of the same site are added to it."""
 
     event: DrawEvent
     site: object
@@ -51,7 +51,7 @@ class _Pending:
 
 
 class _Source(NamedTuple):
-    """What drew: a generator of torch's or the name of another, and what is known of it."""
+    """The generator of a draw: one of torch's, or the name of another, and its known properties."""
 
     generator: object
     name: str
@@ -60,14 +60,14 @@ class _Source(NamedTuple):
 
 
 class EventSink(Protocol):
-    """What takes the ledger's events: a trace's writer, or a list of them in memory."""
+    """Receives the ledger's events: the writer of a trace, or a list in memory."""
 
     def add(self, event: msgspec.Struct) -> None:
         """Take one event."""
 
 
 class RngLedger:
-    """Records the draws of one rank.  `recording` is entered around the program."""
+    """Records the draws of one rank; `recording` encloses the program."""
 
     def __init__(self, writer: EventSink, clock: Clock) -> None:
         self._writer = writer
@@ -91,7 +91,7 @@ class RngLedger:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Record what draws until the end."""
+        """Records draws in this context."""
         with ExitStack() as around:
             why = operators.why_not()
             if why:
@@ -108,9 +108,9 @@ class RngLedger:
 
     @contextmanager
     def copied(self, sink: EventSink) -> Iterator[None]:
-        """Hand the events that happen until the end to `sink` as well."""
+        """Passes the events in this context to `sink` as well."""
         self.boundary()
-        writer, self._writer = self._writer, _Both(self._writer, sink)
+        writer, self._writer = self._writer, _TeeSink(self._writer, sink)
         try:
             yield
         finally:
@@ -119,9 +119,9 @@ class RngLedger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing until the end: generators are set to other states on purpose."""
+        """Records nothing in this context, in which code restores generators on purpose."""
         self.boundary()
-        writer, self._writer = self._writer, _Nowhere()
+        writer, self._writer = self._writer, _NullSink()
         try:
             yield
         finally:
@@ -132,12 +132,12 @@ class RngLedger:
             self._writer = writer
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
-        """From now on draws are of these modules; `roots` are the parts of the watched model."""
+        """Attributes draws from now on to these modules; `roots` are the watched model's parts."""
         self.boundary()
         self._names, self._roots = names, roots
 
     def boundary(self) -> None:
-        """Find what generators did unseen since the last boundary.  Called between draws."""
+        """Finds what advanced generators unseen since the last boundary. Called between draws."""
         if os.getpid() != self._pid:  # a worker of a data loader
             return
         self._flush()
@@ -151,7 +151,7 @@ class RngLedger:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
-        """What is drawn until the end is drawn in this phase."""
+        """Assigns the draws in this context to a phase."""
         self.boundary()
         self._doing = phase
         try:
@@ -169,7 +169,7 @@ class RngLedger:
         return states | self._generators.others()
 
     def look(self) -> None:
-        """Find what NumPy's and Python's generators did: these can be advanced unseen."""
+        """Finds advances of NumPy's and Python's generators, which may advance unseen."""
         if os.getpid() != self._pid:
             return
         before, self._others = self._others, self._generators.others()
@@ -214,7 +214,7 @@ class RngLedger:
         after: torch.Tensor,
         shape: tuple[int, ...],
     ) -> None:
-        """An operator has drawn, if the two states differ."""
+        """Called after an operator, which has drawn if the two states differ."""
         default = generator is torch.default_generator
         was, now = state_text(before), state_text(after)
         if was == now:
@@ -238,8 +238,8 @@ class RngLedger:
     def _stream(self) -> str:
         if self._streams is None:
             plain = Adapter.rng_stream
-            asked = [adapter for adapter in adapters() if type(adapter).rng_stream is not plain]
-            self._streams = [adapter.rng_stream for adapter in asked]
+            named = [adapter for adapter in adapters() if type(adapter).rng_stream is not plain]
+            self._streams = [adapter.rng_stream for adapter in named]
         return next((name for stream in self._streams if (name := stream())), "")
 
     def _place(self, skip: int) -> frames.Place:
@@ -270,9 +270,10 @@ class RngLedger:
             self._others = {**self._generators.others(), **self._others}
 
     def _count_in(self, generator: object) -> bool:
-        """Count a draw with the pending one, if the same line makes it.
+        """Adds a draw to the pending one if the same line makes it.
 
-        Reading a state takes longer than drawing a few numbers: a line in a loop pays once.
+        Reading a state takes longer than drawing a few numbers, so the states of a line in
+        a loop are read once.
         """
         pending = self._pending
         if pending is None or pending.site != self._site(generator):
@@ -325,7 +326,7 @@ class RngLedger:
             self._writer.add(event)
         elif self._draws == MAX_DRAWS + 1:
             what = f"the draws of step {event.step} after the first {MAX_DRAWS}"
-            self._writer.add(LedgerGap(what, "one step draws more often than is recorded"))
+            self._writer.add(LedgerGap(what, "the ledger records at most this many draws per step"))
 
     def _read(self, generator: object) -> str:
         if isinstance(generator, torch.Generator):
@@ -356,7 +357,7 @@ class RngLedger:
 
     @property
     def _step(self) -> int:
-        """The step that runs; between two steps the one that comes next."""
+        """The step that runs; between two steps, the next one."""
         return self._clock.steps_done if self._clock.step is None else self._clock.step
 
     def _phase(self, place: frames.Place | None = None) -> Phase:
@@ -386,14 +387,14 @@ class RngLedger:
         return self._clock.step is None and any(not root.training for root in self._roots)
 
 
-class _Nowhere:
-    """Takes events and keeps none."""
+class _NullSink:
+    """Discards events."""
 
     def add(self, event: msgspec.Struct) -> None: ...
 
 
-class _Both(NamedTuple):
-    """Two sinks that take the same events."""
+class _TeeSink(NamedTuple):
+    """Passes events to two sinks."""
 
     first: EventSink
     second: EventSink
@@ -404,7 +405,7 @@ class _Both(NamedTuple):
 
 
 class NoLedger:
-    """Takes a ledger's place where none is kept: its methods do nothing, and the trace says so."""
+    """Replaces the ledger if none is kept: its methods do nothing, and the trace says so."""
 
     def __init__(self, writer: EventSink) -> None:
         writer.add(SWITCHED_OFF)
@@ -428,7 +429,7 @@ class NoLedger:
 
 
 def _state(generator: torch.Generator) -> torch.Tensor | None:
-    """The generator's state; None where it cannot be read, as while a CUDA graph is captured."""
+    """The generator's state; None if it cannot be read, as while a CUDA graph is captured."""
     try:
         return generator.get_state()
     except RuntimeError:
@@ -436,7 +437,7 @@ def _state(generator: torch.Generator) -> torch.Tensor | None:
 
 
 def _shape(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of what an operator drew for."""
+    """The shape of the tensor that an operator drew for."""
     for value in (made, *args[:1]):
         if isinstance(value, torch.Tensor):
             return tuple(value.shape)

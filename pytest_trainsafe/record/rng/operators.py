@@ -1,10 +1,10 @@
-"""Intercepts torch's random operators, and no others, where the dispatcher calls them.
+"""Intercepts torch's random operators, and no others, at the dispatcher.
 
-torch's dispatcher keeps a key for modes that are tried out in Python, above those of autograd and
-of the devices, which nothing in torch uses.  A thread that includes it calls our kernels first
-for the operators that have one; every other operator falls through in the dispatcher and costs
-what it always does.  Operators that torch's C++ code calls itself, such as the `bernoulli_` in a
-dropout, are seen too.
+torch's dispatcher reserves a key for prototypes of modes in Python, above the keys of autograd and
+of devices; torch itself does not use it. A thread that includes the key calls our kernels first,
+for the operators that have one; every other operator falls through in the dispatcher at no extra
+cost. Operators that torch's C++ code calls itself, such as the `bernoulli_` in a dropout, are
+intercepted too.
 """
 
 from __future__ import annotations
@@ -143,21 +143,21 @@ _fallback: Any = None
 
 
 def why_not() -> str:
-    """Why this torch's operators cannot be intercepted; "" where they can."""
+    """Why this torch's operators cannot be intercepted; "" if they can."""
     try:
         key = torch._C._dispatch_key_parse(KEY_NAME)
     except (AttributeError, RuntimeError) as error:
         return str(error)
     if _fallback is None and torch._C._dispatch_has_backend_fallback(key):
-        return f"something else in this process uses the dispatch key {KEY_NAME}"
+        return f"other code in this process uses the dispatch key {KEY_NAME}"
     return ""
 
 
 @contextmanager
 def intercepted(drawing: Drawing) -> Iterator[None]:
-    """Call `drawing` in the place of random operators, in this thread and those that it starts.
+    """Calls `drawing` instead of random operators, in this thread and those that it starts.
 
-    `why_not` must have found nothing.
+    Requires that `why_not` returned "".
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
     global _fallback
@@ -213,7 +213,7 @@ def _kernel(
 
 
 def _traced() -> bool:
-    """Whether operators run on fake tensors, as when a program is compiled: nothing is drawn."""
+    """Whether operators run on fake tensors, as during compilation: then nothing is drawn."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 

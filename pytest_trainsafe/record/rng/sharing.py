@@ -1,7 +1,7 @@
-"""Finds generators that several threads of a rank use at once: the order of their draws is chance.
+"""Finds generators that several threads of a rank use at once, so that draws have no fixed order.
 
-To wait for another thread is no use at once.  A program that hands its generator to a thread and
-waits until that has drawn is deterministic, and is not found here.
+A program that passes its generator to a thread and waits until the thread has drawn is
+deterministic, and is not reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WAITING = frozenset(
 
 
 class Sharing:
-    """Remembers which threads drew from each generator.  `main` is the thread that trains."""
+    """Remembers which threads drew from each generator. `main` is the thread that trains."""
 
     def __init__(self, main: int) -> None:
         self._main = main
@@ -35,10 +35,10 @@ class Sharing:
         self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
 
     def other(self, generator: object) -> str:
-        """The name of another thread that uses a generator while this one draws from it.
+        """The name of another thread that uses a generator while this thread draws from it.
 
-        "" for none.  Called in the drawing thread, whose use is remembered.  For the thread that
-        trains it is always "": the other thread's next draw finds the sharing.
+        "" if there is none. Called in the drawing thread, whose use is remembered. Always
+        "" for the thread that trains: the other thread's next draw finds the sharing.
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
         key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ class Sharing:
 
 
 def _has_work(frame: FrameType | None) -> bool:
-    """Whether a thread runs code of a program's; one of a pool that waits for work does not."""
+    """Whether a thread runs code of the program, unlike a thread of an idle pool."""
     while frame is not None:
         if not is_stdlib(frame.f_code.co_filename):
             return True
@@ -76,13 +76,13 @@ def _has_work(frame: FrameType | None) -> bool:
 
 
 def _waits(frame: FrameType) -> bool:
-    """Whether a thread waits in a method of a lock, a queue or the like."""
+    """Whether a thread waits in a method of a lock, a queue or a similar object."""
     return _method(frame.f_code, frame.f_lasti) in _WAITING
 
 
 @functools.lru_cache(maxsize=256)
 def _method(code: CodeType, at: int) -> str:
-    """The method that the instruction `at` calls, "" where it calls none."""
+    """The method that the instruction `at` calls, "" if it calls none."""
     instructions = {each.offset: each for each in dis.get_instructions(code)}
     call = instructions.get(at)
     if call is None or not call.opname.startswith("CALL"):

@@ -1,4 +1,4 @@
-"""The states of generators as short texts; `trace/rng/events.py` defines the form."""
+"""The states of generators as short texts; `trace/rng/events.py` defines the format."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MT19937 = ctypes.c_ubyte * (624 * 4 + 4)
 
 
 def torch_state(generator: torch.Generator) -> str:
-    """The state of a generator of torch's, on any device."""
+    """The state of a torch generator, on any device."""
     return state_text(generator.get_state())
 
 
 def state_text(state: torch.Tensor) -> str:
-    """As text, the state that `torch.Generator.get_state` gives."""
+    """The text for a state that `torch.Generator.get_state` returns."""
     raw = state.numpy().data
     if len(raw) == _CPU_BYTES:
         [place] = _WORD.unpack_from(raw, _CPU_NEXT)
@@ -51,14 +51,14 @@ def state_text(state: torch.Tensor) -> str:
 
 
 def is_fresh(state: str) -> bool:
-    """Whether a generator of torch's was seeded and has drawn nothing since."""
+    """Whether a torch generator was seeded and has drawn nothing since."""
     return state.endswith(".0")
 
 
 def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
-    """How many 32-bit numbers lead from one state of a CPU generator to another; 0 if not `most`.
+    """How many 32-bit numbers lead from one state of a CPU generator to another; 0 above `most`.
 
-    The states are what `get_state` gives.
+    The states are those that `get_state` returns.
     """
     assert len(before) == len(after) == _CPU_BYTES
     walker = torch.Generator()
@@ -79,7 +79,7 @@ def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
 
 
 def python_state(generator: random.Random | None = None) -> str:
-    """The state of Python's `random`, or of a generator of that kind."""
+    """The state of Python's `random`, or of a `random.Random`."""
     _, numbers, aside = (generator or random).getstate()
     block = hash(numbers[:-1]) & 0xFFFFFFFFFFFFFFFF
     state = f"{block:016x}.{numbers[-1]}"
@@ -87,15 +87,15 @@ def python_state(generator: random.Random | None = None) -> str:
 
 
 def numpy_random() -> Any:
-    """The module `numpy.random`; None where the program has not imported it."""
+    """The module `numpy.random`; None if the program has not imported it."""
     return sys.modules.get("numpy.random")
 
 
 class NumpyState:
-    """Reads the state of a bit generator of NumPy's.
+    """Reads the state of a NumPy bit generator.
 
-    MT19937 is read in its memory, whose address NumPy gives out: `state` copies 624 numbers into
-    an array of its own each time, which takes some ten times as long.
+    MT19937 is read from its memory, whose address NumPy provides: `state` copies 624 numbers
+    into a new array each time, which takes about ten times as long.
     """
 
     def __init__(self, bits: Any) -> None:
@@ -108,7 +108,7 @@ class NumpyState:
                 self._memory = memory
 
     def read(self) -> str:
-        """The state as it is now."""
+        """The current state."""
         if self._memory is None:
             return xxhash.xxh3_64_hexdigest(repr(self.bits.state).encode())
         raw = memoryview(self._memory).cast("B")

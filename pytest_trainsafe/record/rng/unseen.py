@@ -1,7 +1,7 @@
-"""Finds what advanced torch's CPU generator without a draw that the ledger saw.
+"""Finds what advanced torch's CPU generator without a draw that the ledger intercepted.
 
-A state that is not the one that the last draw left was set by the program, or the generator was
-advanced unseen: by a thread of another library's, or by code that calls no operator of torch's.
+If the state is not the one that the last draw left, either the program set it, or the generator
+advanced unseen: in a thread of another library, or by code that calls no torch operator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_KNOWN = 4096
 
 
 class LastState:
-    """The state in which the last draw, or the last look, left torch's CPU generator."""
+    """The state of torch's CPU generator after the last draw or the last look."""
 
     def __init__(self, state: torch.Tensor) -> None:
         self._raw = state
@@ -28,17 +28,17 @@ class LastState:
         self.set(state, self.text)
 
     def set(self, state: torch.Tensor, text: str) -> None:
-        """The generator is in this state now, by a draw that was seen."""
+        """Stores the current state, after a draw that was intercepted."""
         self._raw, self.text = state, text
         self._known[text] = None
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
     def unseen(self, state: torch.Tensor, text: str) -> int | None:
-        """How many 32-bit numbers were drawn unseen until the generator came to this state.
+        """The number of 32-bit numbers that were drawn unseen before the generator had this state.
 
-        None where the program set the state: it was seeded and has not drawn since, or went back
-        to a state that it had before.  0 where one cannot tell: it was set to a state that the
+        None if the program set the state: it seeded the generator and has not drawn since,
+        or restored an earlier state. 0 if this is unknown: the program set a state that the
         ledger did not see, or more than MAX_NUMBERS were drawn.
         """
         if text == self.text or is_fresh(text) or text in self._known:

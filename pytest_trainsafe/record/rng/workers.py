@@ -1,8 +1,8 @@
-"""Records what the worker processes of data loaders draw, and hands it to the rank's ledger.
+"""Records the draws of data loaders' worker processes, and passes them to the rank's ledger.
 
-A worker writes a line for each generator that one of its first fetches advanced, into a file of
-its own.  The rank reads the files at its boundaries.  Watched are the worker's default generators
-and those that the dataset holds as attributes.
+A worker writes a line for each generator that one of its first fetches advanced, into its own file.
+The rank reads the files at its boundaries. The worker's default generators and those that are
+attributes of the dataset are watched.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Workers:
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the workers that are started until the end."""
+        """Follows the workers that are started in this context."""
         iterator: Any = data.dataloader._MultiProcessingDataLoaderIter
         make = iterator.__init__
 
@@ -85,7 +85,7 @@ class Workers:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     def draws(self) -> list[WorkerDraw]:
-        """What workers have recorded since this was asked last."""
+        """The draws that workers have recorded since the last call."""
         if self._folder is None:
             return []
         found = []
@@ -101,7 +101,7 @@ class Workers:
 
 
 class _WatchedLoop:
-    """Stands for torch's worker loop, in the rank and, pickled, in a worker that is spawned."""
+    """Replaces torch's worker loop, in the rank and, pickled, in a spawned worker."""
 
     def __init__(self, folder: str, loader: int, at: str) -> None:
         self.folder, self.loader, self.at = folder, loader, at
@@ -132,7 +132,7 @@ class _Watch:
         self._file = Path(loop.folder) / f"{loop.loader}-{worker}-{os.getpid()}.jsonl"
 
     def around(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`fetch`, with a look at the generators before and after it."""
+        """Wraps `fetch`: reads the generators before and after it."""
 
         @functools.wraps(fetch)
         def fetching(index: Any) -> Any:
@@ -166,7 +166,7 @@ class _Watch:
 
 
 def _readers(dataset: Any) -> dict[str, _Reader]:
-    """What reads each generator that a worker may draw from, by its name."""
+    """A reader for each generator that a worker may draw from, by name."""
     readers: dict[str, _Reader] = {
         TORCH_CPU: functools.partial(torch_state, torch.default_generator),
         PYTHON: python_state,

@@ -146,7 +146,7 @@ class ParameterRecorder:
         self._write_main_grads()
         self._note_missing_gradients()
         if self._skipping and not self.optimizer_stepped:
-            why = f"{self._skipping}.step() was called and called no optimizer's step()"
+            why = f"{self._skipping}.step() was called, but did not call an optimizer's step()"
             self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
         self.write_values()
         return self.optimizer_stepped
@@ -210,7 +210,10 @@ class ParameterRecorder:
         if not self._with_gradient or not self.spec.records("param_grad"):
             return
         for name, parameter in self.parameters.items():
-            text = f"{name}: its micro-batch gradients, which FSDP2 reduced before they were seen"
+            text = (
+                f"{name}: its micro-batch gradients, which FSDP2 reduced before they could be "
+                "recorded"
+            )
             if name in self._with_gradient or text in self._noted or parameter.grad is None:
                 continue
             if is_dtensor(parameter):

@@ -1,7 +1,7 @@
 """The texts of the replay judge.
 
 rng          the failure message of the RNG rules
-determinism  that of `assert_deterministic`
-resume       that of `assert_resumable`
-replays      the terminal's section on `--trainsafe-replay`
+determinism  the failure message of `assert_deterministic`
+resume       the failure message of `assert_resumable`
+replays      the terminal section of `--trainsafe-replay`
 """

@@ -1,17 +1,17 @@
 """The failure message of `assert_deterministic`: the first difference, its operator, its cause.
 
-Plain text within 100 columns, as the other reports.
+Plain text of at most 100 columns, like the other reports.
 """
 
 from __future__ import annotations
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import head, row
 
 
-def determinism_message(judgement: FoundJudgement, program: str, point: str) -> str:
-    """The report of a judgement that is no pass."""
+def determinism_message(judgement: FindingsJudgement, program: str, point: str) -> str:
+    """The report of a judgement that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = "is not deterministic" if wrong else "is inconclusive, so not a pass"
     lines = head(f"trainsafe: {program} at {point} {what}")

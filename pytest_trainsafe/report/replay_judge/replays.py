@@ -1,4 +1,4 @@
-"""The terminal's section on `--trainsafe-replay`: what was replayed, and how far it is the same."""
+"""The terminal section of `--trainsafe-replay`: what was replayed, and whether it is equal."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MOST = 2000
 
 def write_replays(reporter: pytest.TerminalReporter) -> None:
     """Write the section; nothing without the option."""
-    asked = reporter.config.stash[SETTINGS].replay
-    if asked is None:
+    requested = reporter.config.stash[SETTINGS].replay
+    if requested is None:
         return
     reports = [report for group in reporter.stats.values() for report in group]
     found = {
@@ -31,6 +31,7 @@ def write_replays(reporter: pytest.TerminalReporter) -> None:
     }
     reporter.write_sep("=", "trainsafe replay")
     for text in found or {
-        f"no test asked for the run of {asked[0]}; select the one that did": None
+        f"no selected test requests the run of {requested[0]}; select the test that recorded "
+        "it": None
     }:
         reporter.write_line(excerpt(text, _MOST))

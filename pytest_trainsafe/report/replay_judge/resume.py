@@ -1,6 +1,6 @@
-"""The failure message of `assert_resumable`: what was not resumed, and where it shows first.
+"""The failure message of `assert_resumable`: what was not restored, and the first difference.
 
-Plain text within 100 columns, as the other reports.
+Plain text of at most 100 columns, like the other reports.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.report.rows import head, row
 
 
-def resume_message(judgement: ResumedJudgement, program: str, asked: Resumption) -> str:
-    """The report of a judgement that is no pass."""
+def resume_message(judgement: ResumedJudgement, program: str, resumption: Resumption) -> str:
+    """The report of a judgement that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = (
-        "does not go on as if it was never interrupted"
+        "does not continue as if it were never interrupted"
         if wrong
         else "is inconclusive, so not a pass"
     )
-    interrupted = f"interrupted after step {asked.at_step - 1} and resumed"
-    lines = head(f"trainsafe: {program} at {asked.point}, {interrupted}, {what}")
+    interrupted = f"interrupted after step {resumption.at_step - 1} and resumed"
+    lines = head(f"trainsafe: {program} at {resumption.point}, {interrupted}, {what}")
     shown = [each for each in judgement.findings if each.judge == "replay"]
     for finding in shown:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]

@@ -5,12 +5,12 @@ Plain text of at most 100 columns.  Called by `assert_rng`.
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import row
 from pytest_trainsafe.trace.reader import Trace
 
 
-def rng_message(judgement: FoundJudgement, trace: Trace) -> str:
+def rng_message(judgement: FindingsJudgement, trace: Trace) -> str:
     """The report of the RNG rules' Findings on a trace."""
     wrong = judgement.verdict == "fail"
     what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"

@@ -1,8 +1,8 @@
-"""Reports of a whole run, made from plain data on pytest's reports.
+"""Reports on a whole pytest run, made from plain data in pytest's reports.
 
-end.py          called after the last test: the summary, the reports for GitHub, the seconds
-outcome.py      what the run says of each test; families.py and table.py arrange it
-summary.py      the terminal; live.py shows there what runs at the moment
-github.py       annotations and the summary of a job; escape.py makes texts harmless
-junit.py        reads the files of shards, for `python -m pytest_trainsafe.report`
+end       called after the last test: the summary, the reports for GitHub, the seconds
+outcome   the result of each test; `families` and `table` group and arrange the results
+summary   the terminal summary; `live` shows the running tests
+github    annotations and the job summary; `escape` escapes untrusted text
+junit     reads the files of shards, for `python -m pytest_trainsafe.report`
 """

@@ -20,9 +20,9 @@ _PREFIX = "trainsafe"
 
 
 def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
-    """Writes all that is said of the marked tests after a run; nothing if there are none.
+    """Writes all reports on the marked tests after a run; nothing if there are none.
 
-    `folder` is where the seconds of the tests are kept for later plans, None for nowhere.
+    The tests' seconds are stored in `folder` for later plans, unless it is None.
     """
     reports = [
         report

@@ -1,6 +1,6 @@
-"""Escapes texts of programs and traces for the places that interpret them.
+"""Escapes text from programs and traces for the formats that interpret it.
 
-Nothing that a program can choose, such as the name of a module or the text of an exception, may
+No text that a program can choose, such as the name of a module or the message of an exception, may
 become a workflow command, a link, an image or markup.
 """
 
@@ -11,7 +11,7 @@ _MARKUP = frozenset("&<>\"'\\`*_{}[]()#+-.!|~@:$^=")
 
 
 def printable(text: str) -> str:
-    """The text without control characters: each is written as Python escapes it, but newlines."""
+    """The text with control characters, except newlines, written as Python escapes them."""
     return "".join(
         c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text.replace("\r\n", "\n")
     )
@@ -28,11 +28,11 @@ def command_property(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """One line of text in Markdown or in a cell of a table: no character has a meaning."""
+    """One line of text in Markdown or in a table cell, without any markup."""
     line = printable(text).replace("\n", " ")
     return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in line)
 
 
 def code(text: str) -> str:
-    """One line of text as code, also in the cell of a table."""
+    """One line of text as code, also in a table cell."""
     return f"<code>{markdown(text)}</code>"

@@ -51,7 +51,7 @@ def families(found: Sequence[Outcome]) -> list[Family]:
 
 
 def _groups(failing: Sequence[Outcome]) -> list[list[Outcome]]:
-    """The failing Outcomes, those that share a key together."""
+    """The failing Outcomes, grouped by shared keys."""
     parent = list(range(len(failing)))
 
     def root(number: int) -> int:
@@ -83,10 +83,10 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
 
 
 def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
-    """The axis values that all failing Points have, and that no passing one has together.
+    """The axis values that all failing Points share and no passing Point has together.
 
-    Begins with everything that the failing Points have in common, and leaves out each part
-    without which the passing Points are still excluded.
+    Starts with all values that the failing Points share, and drops each one without which the
+    passing Points are still excluded.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""

@@ -37,7 +37,7 @@ _OTHER = "pytest_github_actions_annotate_failures"
 
 
 def is_wanted(settings: Settings, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether these reports are written: in a job of GitHub Actions, unless settings differ."""
+    """Whether to write these reports: in a job of GitHub Actions, unless the settings differ."""
     if settings.github == "auto":
         return environ.get("GITHUB_ACTIONS") == "true"
     return settings.github == "on"
@@ -68,7 +68,7 @@ def write_github(
 def error_commands(
     causes: Sequence[Family], root: Path, workspace: Path, options: str = ""
 ) -> list[str]:
-    """The workflow commands for the first families, and a notice of how many others there are."""
+    """The workflow commands for the first families, and a notice with the number of the others."""
     most = MAX_ANNOTATIONS if len(causes) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     lines = [_annotation(family, root, workspace, options) for family in causes[:most]]
     left = len(causes) - most
@@ -119,7 +119,7 @@ def append_summary(
     workspace: Path,
     options: str = "",
 ) -> None:
-    """Appends to the summary; what other commands of the step have written counts too."""
+    """Appends to the summary, within the limit that applies to all commands of the step."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
     with os.fdopen(descriptor, "ab") as file:
         status = os.fstat(descriptor)
@@ -156,7 +156,7 @@ def job_summary(
 
 
 def _fitted(head: str, blocks: Sequence[str], most: int) -> str:
-    """As many blocks as fit, and a line that says how many do not."""
+    """As many blocks as fit, and a line with the number of the others."""
     note = "\n\nThe summary is cut here: it would be too long for GitHub. See the job's log.\n"
     left = most - _bytes(head) - _bytes(note)
     if left < 0:
@@ -200,7 +200,7 @@ def _family(number: int, family: Family, workspace: Path, options: str) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    """The blocks of one table: its head, each row, and its end, so that it can be cut."""
+    """The blocks of one table: its head, each row, and its end, so that rows can be omitted."""
     constant = f" {markdown(table.constant)}" if table.constant else ""
     names = [*(markdown(_cell(column)) for column in table.columns), "worst tensor"]
     head = [

@@ -1,7 +1,7 @@
 """Reads the reports of marked tests from JUnit files, to report the shards of a run together.
 
-One shard sees only its own Points, so that it cannot say which axis values the Points of a cause
-have in common and no passing Point has.  The files may come from jobs that ran untrusted code.
+One shard has only its own Points, so it cannot determine which axis values the Points with one
+cause share and no passing Point has. The files may come from jobs that ran untrusted code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_BYTES = 2**28
 
 @dataclass(frozen=True, slots=True)
 class JUnitReport:
-    """A test of a JUnit file, with the attributes of pytest's report that Outcomes need."""
+    """A test in a JUnit file, with the attributes of pytest's report that Outcomes need."""
 
     nodeid: str
     outcome: str
@@ -47,9 +47,12 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
     try:
         data = read_file(path, max_bytes=MAX_BYTES)
         # pytest declares no entities, whose expansion could fill the memory, and writes UTF-8; in
-        # UTF-16 a declaration would look otherwise.
+        # UTF-16 a declaration would have other bytes.
         if b"<!" in data.replace(b"<![CDATA[", b"") or b"\0" in data:
-            raise SettingError(f"{shown(str(path))} has a declaration that pytest never writes")
+            raise SettingError(
+                f"{shown(str(path))} has an XML declaration that pytest does not write; pass "
+                "files of pytest --junitxml"
+            )
         tree = ElementTree.fromstring(data)
     except BadFileError as error:
         raise SettingError(f"{shown(str(path))} cannot be read: {error.strerror}") from None
@@ -60,7 +63,7 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
         if isinstance(error, SettingError):
             raise
         reason = excerpt(str(error), 200)
-        raise SettingError(f"{shown(str(path))} is no JUnit file: {reason}") from None
+        raise SettingError(f"{shown(str(path))} is not a JUnit file: {reason}") from None
     return list(_tests(tree, root))
 
 

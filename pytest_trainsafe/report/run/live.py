@@ -1,9 +1,9 @@
-"""Live lines: what each running Point does while a test waits for it.
+"""Live lines: the current activity of each running Point while a test waits for it.
 
-On a terminal, a line for each running Point stands below pytest's own output and goes when the test
-ends.  Elsewhere, as in the logs of CI, a plain line says every now and then what still runs.
-With pytest-xdist the controller shows the Points of its workers (`live_workers.py`).  Nothing is
-shown where other output may appear during a test (`-s`, live logs).
+On a terminal, a line for each running Point is shown below pytest's own output and removed when the
+test ends. Elsewhere, as in CI logs, a plain line is printed from time to time. With
+pytest-xdist the controller shows the Points of its workers (`live_workers.py`). Nothing is shown if
+other output may appear during a test (`-s`, live logs).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ BOARD = pytest.StashKey[Board]()
 
 
 def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str, str]]:
-    """A line for each running Point: the Point, what it does, its ranks, and seconds.
+    """A line for each running Point: the Point, its activity, its ranks, and seconds.
 
-    Of several Runs of one Point the one that trains is shown, and how many others there are.
+    If a Point has several Runs, the one that trains is shown, with the number of the others.
     """
     points: dict[str, list[Status]] = {}
     for row in rows:
@@ -55,7 +55,7 @@ def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str,
 
 
 def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool) -> list[str]:
-    """The lines as a table of rich, each at most `width` columns wide."""
+    """The lines as a rich table, each at most `width` columns wide."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -79,7 +79,7 @@ def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool
 
 
 def frame(lines: Sequence[str], column: int) -> str:
-    """Writes lines below the current one and returns the cursor; without lines it clears them."""
+    """Writes lines below the current one and restores the cursor; without lines, clears them."""
     below = "\n".join(lines)
     back = f"\x1b[{column}C" if column else ""
     return f"\n\x1b[J{below}\x1b[{max(1, len(lines))}A\r{back}"
@@ -91,10 +91,10 @@ def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 class Live:
-    """Shows the lines during each test, from a thread of its own.
+    """Shows the lines during each test, from its own thread.
 
-    `rows` are the Runs in progress, and `clock` is that of their times.
-    `file` is pytest's output, not captured, and `column` the width of pytest's current line.
+    `rows` gives the Runs in progress, and `clock` the time in their unit.
+    `file` is pytest's uncaptured output, and `column` the width of pytest's current line.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Live:
             self.draw()
 
     def draw(self) -> None:
-        """Writes the lines of this moment."""
+        """Writes the current lines."""
         with self.lock:
             if self._paused:
                 return

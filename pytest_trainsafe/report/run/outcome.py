@@ -1,8 +1,8 @@
-"""What a run says of each test with the marker, from the reports of pytest.
+"""The result of each marked test, from pytest's reports.
 
 The terminal summary, the reports for GitHub Actions and the seconds of earlier runs are made from
-Outcomes.  Reports come from workers of pytest-xdist, and any test can record a property, so that
-nothing is assumed about the properties' values.
+Outcomes. Reports come from workers of pytest-xdist, and any test can record a property, so nothing
+is assumed about the properties' values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MAX_TEXT = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class First:
-    """The first wrong thing of a failing Point; a text is "" and a number None if unknown.
+class FirstDifference:
+    """The first wrong tensor of a failing Point; a text is "" and a number None if unknown.
 
-    `where` names the tensor with its step and micro-batch, `tensor` without them.  `source` is the
-    "file:line" of the faulty code, and `what` its name; `located` says whether localisation found
-    it, and not only the module that makes the first wrong tensor.
+    `where` names the tensor with its step and micro-batch, `tensor` without them. `source` is
+    the "file:line" of the faulty code, and `what` its name. `located` is true if localisation
+    found the code, and false if it is the module that computes the tensor.
     """
 
     check: str = ""
@@ -55,13 +55,13 @@ class First:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run says of one test at one Point.
+    """The result of one test at one Point.
 
-    `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that died.
-    `failed` says whether the test failed: a Point that fails does not fail a test that expects it.
-    `axes` has the values of the Point as text, and `point` all of them.  `worst` is the largest
-    error as a multiple of its tolerance, None if nothing was compared, at `worst_name`.
-    `location` is the "file:line" of the test, relative to the root directory.
+    `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that
+    died. `failed` says whether the test failed: a Point that fails does not fail a test that
+    expects it. `axes` has the values of the Point as text, and `point` all of them. `worst` is
+    the largest error as a multiple of its tolerance, None if nothing was compared, at
+    `worst_name`. `location` is the "file:line" of the test, relative to the root directory.
     """
 
     nodeid: str
@@ -75,7 +75,7 @@ class Outcome:
     worst_name: str = ""
     seconds: float = 0.0
     reason: str = ""
-    first: First = First()
+    first: FirstDifference = FirstDifference()
     location: str = ""
 
     @property
@@ -86,7 +86,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Test:
-    """The facts of one test from all of its reports."""
+    """The data on one test from all of its reports."""
 
     values: dict[str, str]
     summaries: dict[str, dict[str, object]]
@@ -160,7 +160,7 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
         seconds=test.seconds,
         location=test.location,
     )
-    first = First(check="error", message=test.message)
+    first = FirstDifference(check="error", message=test.message)
     return replace(judged or plain, verdict="error", reason=test.message, first=first)
 
 
@@ -203,10 +203,10 @@ def _worst_name(rung: dict[str, object]) -> str:
     return f"{name} ({_text(rung, 'dtype')})" if name else ""
 
 
-def _first(summary: dict[str, object]) -> First:
+def _first(summary: dict[str, object]) -> FirstDifference:
     found, place = summary.get("first"), summary.get("look_at")
     if not isinstance(found, dict):
-        return First(check="inconclusive", message=_text(summary, "reason"))
+        return FirstDifference(check="inconclusive", message=_text(summary, "reason"))
     texts = {
         name: _text(found, name)
         for name in (
@@ -218,7 +218,7 @@ def _first(summary: dict[str, object]) -> First:
     if located:
         assert isinstance(place, dict)
         texts |= {"source": _text(place, "source"), "what": _text(place, "what")}
-    return First(
+    return FirstDifference(
         **texts,
         error=_number(found, "error"),
         allowed=_number(found, "allowed"),
@@ -262,7 +262,7 @@ def _list(data: dict[str, object], key: str) -> list[object]:
 
 
 def summaries(reports: Iterable[pytest.TestReport]) -> list[tuple[str, PointSummary]]:
-    """Node id and PointSummary of every report that has a valid one, each once, in order."""
+    """The node id and PointSummary of every report with a valid one, each once, in order."""
     return [
         (nodeid, summary)  # type: ignore[misc]
         for nodeid, test in _tests(reports)

@@ -148,7 +148,7 @@ def _row(label: str, text: str, *, wrapped: bool = True) -> list[str]:
 
 
 def what(outcome: Outcome) -> str:
-    """The first wrong thing in a few words: `decoder.final_layernorm.weight · param_grad`."""
+    """A short name of the first wrong tensor: `decoder.final_layernorm.weight · param_grad`."""
     first = outcome.first
     return first.tensor or first.where or first.message or outcome.reason or outcome.verdict
 

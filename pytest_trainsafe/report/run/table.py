@@ -1,6 +1,6 @@
-"""The table of Points: axes by verdict, with the worst error over its allowance.
+"""The table of Points: axes by verdict, with the largest error over its allowance.
 
-Plain data for the terminal and for the job summary of GitHub Actions, which lay it out.
+Plain data, formatted for the terminal and for the job summary of GitHub Actions.
 """
 
 from __future__ import annotations

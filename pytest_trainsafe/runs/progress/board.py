@@ -1,4 +1,4 @@
-"""What the Runs of this process are doing now, for the live lines of the terminal.
+"""The current activity of this process's Runs, for the live lines of the terminal.
 
 The session's threads write it, and the display's thread reads it.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 #: The stages of a Run, in order.
-QUEUED, WAITING, TRAINING = "looks for a kept reference", "waits for free ranks", "trains"
+QUEUED, WAITING, TRAINING = "looks for a cached reference", "waits for free ranks", "trains"
 STAGES = (QUEUED, WAITING, TRAINING)
 
 

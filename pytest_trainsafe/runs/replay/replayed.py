@@ -23,7 +23,7 @@ def did_restart(later: Trace) -> bool:
 
 
 def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int) -> int:
-    """The number of a rank's events up to and with its last checkpoint, or restart, at a step."""
+    """The number of a rank's events up to and including its last checkpoint or restart."""
     events = rank.events
     return max(
         number + 1 for number, e in enumerate(events) if isinstance(e, kind) and e.step == first
@@ -31,7 +31,7 @@ def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], 
 
 
 def verify(request: ReplayRequest, later: Trace) -> str:
-    """One line on how far the replay is the original; `later` may be incomplete.
+    """A line that says how far the replay equals the original; `later` may be incomplete.
 
     Raises ReplayMismatchError, which names the first draw of the first step that differs.
     """
@@ -46,7 +46,7 @@ def verify(request: ReplayRequest, later: Trace) -> str:
             raise ReplayMismatchError(
                 f"step {first}, replayed from {request.folder}, is not the step that "
                 f"{earlier.path} recorded: on rank {before.rank} {difference}. Either the program "
-                "was changed, or something that decides this draw is not in the checkpoint"
+                "was changed, or state that determines this draw is missing from the checkpoint"
             )
         draws += len(original)
     unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)
@@ -58,7 +58,7 @@ def verify(request: ReplayRequest, later: Trace) -> str:
 
 
 def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
-    """How many of the tensors that both recorded are equal, and the first that is not."""
+    """A sentence: how many tensors that both Runs recorded are equal, or the first unequal one."""
     equal, unequal = 0, ""
     for before, after in zip(earlier.ranks, later.ranks, strict=True):
         for id, event in before.tensors.items():

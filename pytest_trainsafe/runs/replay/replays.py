@@ -1,4 +1,4 @@
-"""The replays of a Session: which Runs continue from a checkpoint, and what is said of them."""
+"""The replays of a Session: which Runs continue from a checkpoint, and notes for the summary."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from msgspec import structs
 
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.runs.idle import given_traces
 from pytest_trainsafe.runs.replay.replayed import did_restart, verify
 from pytest_trainsafe.runs.replay.request import ReplayRequest, read_request
 from pytest_trainsafe.runs.replay.spliced import spliced
+from pytest_trainsafe.runs.unused_traces import given_traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -22,27 +22,27 @@ PROPERTY = "trainsafe_replay"
 
 
 class Replays:
-    """What `--trainsafe-replay` asks for; None asks for nothing.
+    """The Runs that `--trainsafe-replay` selects; none without the option.
 
-    `notes` says what was replayed, and how far it is the original.
+    `notes` describes what was replayed, and how far it equals the original.
     """
 
-    def __init__(self, asked: tuple[str, int | None] | None) -> None:
-        self._asked = asked
+    def __init__(self, requested: tuple[str, int | None] | None) -> None:
+        self._requested = requested
         self._request: ReplayRequest | None = None
         self._lock = threading.Lock()
         self.notes: list[str] = []
 
     def of(self, spec: RunSpec) -> ReplayRequest | None:
-        """What to replay in the place of a Run; None for one that is made from the start.
+        """The replay that replaces a Run; None for a Run from the start.
 
         Raises TraceError and ArgumentError as `read_request` does.
         """
-        if self._asked is None:
+        if self._requested is None:
             return None
         with self._lock:
             if self._request is None:
-                self._request = read_request(*self._asked)
+                self._request = read_request(*self._requested)
         request = self._request
         if not request.is_of(spec):
             return None
@@ -54,10 +54,10 @@ class Replays:
     def make(
         self, request: ReplayRequest, spec: RunSpec, trace: Path, record: Callable[[RunSpec], None]
     ) -> Trace:
-        """The Trace of a Run, of which `record` makes the steps after the checkpoint in `trace`.
+        """The Trace of a Run whose steps after the checkpoint are recorded in `trace` by `record`.
 
-        Raises GroupFailure if its ranks did not finish, and ReplayMismatchError if its first step
-        draws other numbers than the original.
+        Raises GroupFailure if its ranks did not finish, and ReplayMismatchError if its
+        first step draws other numbers than the original.
         """
         assert request.folder is not None
         try:
@@ -65,7 +65,7 @@ class Replays:
         except GroupFailure:
             later = Trace.open(trace, allow_incomplete=True)
             if did_restart(later):
-                self._note(request, f"{verify(request, later)}; it then failed, as shown")
+                self._note(request, f"{verify(request, later)}; the Run then failed, as shown")
             raise
         later = Trace.open(trace)
         if not did_restart(later):
@@ -83,7 +83,7 @@ class Replays:
 
 
 def attach_notes(item: pytest.Item) -> None:
-    """Store what was replayed for a test in its report."""
+    """Adds a test's notes on replays to its report."""
     for traces in given_traces(item):
         notes = traces.runs.session.replays.notes
         while notes:

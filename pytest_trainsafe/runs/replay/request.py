@@ -21,9 +21,9 @@ OPTION = "--trainsafe-replay"
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The Run of `trace` is made again up to `step`, from `folder`, the checkpoint before `first`.
+    """The Run of `trace` is repeated up to `step`, from `folder`, the checkpoint before `first`.
 
-    Without a checkpoint `folder` is None, and `why` says why it runs from the start.
+    Without a checkpoint `folder` is None, and `why` says why the Run starts from the beginning.
     """
 
     trace: Trace
@@ -33,22 +33,22 @@ class ReplayRequest:
     why: str
 
     def is_of(self, spec: RunSpec) -> bool:
-        """Whether a Run that a test asks for is the one that recorded the trace."""
+        """Whether a Run that a test requests is the one that recorded the trace."""
         return spec.identity() == self.trace.manifest.spec.identity()
 
     @property
     def title(self) -> str:
-        """The Run in words: "program:train at tp=2 in float64"."""
+        """A title for the Run: "program:train at tp=2 in float64"."""
         manifest = self.trace.manifest
         return f"{manifest.program} at {self.trace.point} in {manifest.dtype}"
 
 
 def read_request(path: str, step: int | None) -> ReplayRequest:
-    """What to replay: by default up to the step that failed, as far as the trace tells.
+    """Reads what to replay: by default up to the step that failed.
 
-    That is the step in which a rank ended, else the first one whose loss or gradient norm is not
-    finite, else the last one.
-    Raises TraceError for a folder that is no trace, and ArgumentError for a step that it has not.
+    That is the step in which a rank ended, else the first step whose loss or gradient norm is
+    not finite, else the last step. Raises TraceError for a folder that is not a trace, and
+    ArgumentError for a step that the trace does not have.
     """
     trace = Trace.open(_folder_of(Path(path)), allow_incomplete=True)
     done = min(_steps_done(trace, rank) for rank in range(len(trace.ranks)))
@@ -84,7 +84,7 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
 
 
 def _folder_of(path: Path) -> Path:
-    """The trace itself, or the folder of a Run that holds it."""
+    """The trace itself, or the folder of a Run that contains it."""
     inside = path / "trace"
     whole = (path / "manifest.json").exists() or not (inside / "manifest.json").exists()
     return path if whole else inside
@@ -95,7 +95,7 @@ def _steps_done(trace: Trace, rank: int) -> int:
 
 
 def _first_not_finite(trace: Trace) -> int:
-    """The first step that reports a loss or a gradient norm which is not finite."""
+    """The first step that reports a loss or a gradient norm that is not finite."""
     found = [_steps_done(trace, 0)]
     for rank in trace.ranks:
         for id, event in rank.tensors.items():

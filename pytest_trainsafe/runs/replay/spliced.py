@@ -1,4 +1,4 @@
-"""One Trace of two: the steps before a checkpoint as they were recorded, and the replayed ones."""
+"""Joins two Traces: the steps before a checkpoint, and the replayed steps."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class SplicedTrace(Trace):
     first: int = 0
 
     def with_ranks(self, ranks: list[RankTrace]) -> Trace:
-        """As for any Trace."""
+        """See `Trace.with_ranks`."""
         made = SplicedTrace(self.path, self.manifest, ranks)
         made.earlier, made.later, made.first = self.earlier, self.later, self.first
         return made
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
-        """As for any Trace."""
+        """See `Trace.load`."""
         return self._part(event).load(rank, event)
 
     def sketch(self, rank: int, event: TensorEvent) -> Values:
-        """As for any Trace."""
+        """See `Trace.sketch`."""
         return self._part(event).sketch(rank, event)
 
     def _part(self, event: TensorEvent) -> Trace:
@@ -43,7 +43,7 @@ class SplicedTrace(Trace):
 
 
 def spliced(earlier: Trace, later: Trace, first: int) -> Trace:
-    """The Run that `earlier` recorded up to the checkpoint at `first`, and `later` from there."""
+    """The Run that `earlier` recorded up to the checkpoint at `first`, continued by `later`."""
     ranks = [
         _joined(before, after, first)
         for before, after in zip(earlier.ranks, later.ranks, strict=True)
@@ -81,7 +81,7 @@ def _joined(before: RankTrace, after: RankTrace, first: int) -> RankTrace:
 
 
 def _step(event: msgspec.Struct) -> int | None:
-    """The step of an event; None for one that belongs to no step."""
+    """The step of an event; None if it belongs to no step."""
     if isinstance(event, TensorEvent):
         return event.id.step
     step = getattr(event, "step", None)

@@ -26,7 +26,7 @@ _ALL_BITS = IS_TENSOR | IS_VIEW | FINITE | 1 | 4
 
 
 def check(table: Table) -> str:
-    """What is wrong with a table; "" for a sound one."""
+    """What is wrong with a table; "" for a valid one."""
     for part in (_texts, _calls, _changes, _values, _positions):
         fault = part(table)
         if fault:
@@ -63,7 +63,7 @@ def _calls(table: Table) -> str:
 
 
 def _slices(table: Table, first: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> str:
-    """No value is of two calls, and each value of a call has a place."""
+    """Checks that every value belongs to exactly one call."""
     owners = np.zeros(len(table.values["type"]) + 1, np.int64)
     np.add.at(owners, first, 1)
     np.add.at(owners, first + counts, -1)

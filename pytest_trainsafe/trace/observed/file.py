@@ -1,8 +1,8 @@
-"""A table as a file: parts that are appended, each complete or not there.
+"""A table as a file, to which complete parts are appended.
 
 A file is a line that names the format, then parts: a length, a hash, and msgpack with the texts and
-the columns that the part adds.  After a crash all complete parts are read.  Whoever can write to
-the folder can compute the hashes again; `check.py` checks what parts declare.
+the columns that the part adds. After a crash, all complete parts are readable. Hashes detect
+damage, not tampering; `check.py` checks what parts declare.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _Meta = Annotated[dict[_Name, bool | int | float | _Text | None], msgspec.Meta(m
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part as it stands in the file; each column is the bytes of its rows, little-endian."""
+    """A part as it is stored in the file; a column is the little-endian bytes of its rows."""
 
     texts: list[_Name]
     metas: list[_Meta]
@@ -77,7 +77,7 @@ class ObservedEvent(msgspec.Struct, frozen=True, tag="observed"):
 
 
 class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
-    """What the rank was to observe and could not, as a sentence."""
+    """A sentence on what the rank should have observed but could not."""
 
     what: _Name
 
@@ -98,27 +98,27 @@ class TableWriter:
         self._write(FORMAT)
 
     def entered(self, call: Call) -> None:
-        """Add a call that begins."""
+        """Adds the beginning of a call."""
         self._builder.entered(call)
 
     def left(self, call: Call) -> None:
-        """Add how a call ended."""
+        """Adds the end of a call."""
         self._builder.left(call)
         if self._builder.waiting >= MANY:
             self.flush()
 
     def changed(self, change: Change) -> None:
-        """Add a change."""
+        """Adds a change."""
         self._builder.changed(change)
 
     def step_ended(self, step: int) -> None:
-        """Add the end of a step; write a part if there is enough for one."""
+        """Adds the end of a step; writes a part if it is large enough."""
         self._builder.step_ended(step)
         if self._builder.waiting >= FEW:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added as a part."""
+        """Writes the pending data as a part."""
         data = encode(self._builder.take_part())
         if self.full or self._bytes + _HEADER.size + len(data) > MAX_FILE or len(data) > MAX_PART:
             self.full = True
@@ -127,7 +127,7 @@ class TableWriter:
         self._parts += 1
 
     def close(self) -> ObservedEvent | None:
-        """Write the rest; the event that seals the file, None if it is not complete."""
+        """Writes the rest; returns the event that seals the file, None if it is not complete."""
         self.flush()
         if self.full:
             return None

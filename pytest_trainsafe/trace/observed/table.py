@@ -103,7 +103,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Part:
-    """What a TableBuilder collected since the part before; rows are numbered through all parts."""
+    """The data of a TableBuilder since the previous part; row numbers continue over parts."""
 
     texts: Sequence[str]
     metas: Sequence[Mapping[str, Plain]]
@@ -173,7 +173,7 @@ class TableBuilder:
         self._steps.append([self._next(), step])
 
     def table(self) -> Table:
-        """What was collected so far.  Calls that have not returned have no exit and no values."""
+        """The table so far. Calls that have not returned have no exit and no values."""
         assert not self._taken_texts, "parts were taken; they make up the table"
         return Table(
             self._rank,
@@ -191,7 +191,7 @@ class TableBuilder:
         return len(self._values)
 
     def take_part(self) -> Part:
-        """What was collected since the last part; it is not kept here."""
+        """The data since the last part, which is then discarded here."""
         part = Part(
             tuple(islice(self._texts, self._taken_texts, None)),
             tuple(self._meta_list[self._taken_metas :]),
@@ -263,9 +263,9 @@ class TableBuilder:
 
 
 def replay(table: Table, listener: Listener) -> None:
-    """Call the listener for everything in the table, in the order in which it happened.
+    """Calls the listener for everything in the table, in the original order.
 
-    A call that never returned is entered and not left.  Arguments of such calls are not recorded.
+    For a call that never returned, only `entered` is called; its arguments are not recorded.
     """
     calls, changes, steps = table.calls, table.changes, table.steps
     moments = [(int(at), 0, row) for row, at in enumerate(calls["entry"])]

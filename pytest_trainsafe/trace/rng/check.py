@@ -1,4 +1,4 @@
-"""Checks of the fields of the RNG ledger's events, which types alone cannot make."""
+"""Checks fields of the RNG ledger's events beyond their types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LINE = re.compile(r".+:[0-9]{1,9}", re.DOTALL | re.ASCII)
 def fault_of_fields(
     texts: Iterable[str], lines: Iterable[str] = (), states: Iterable[str] = ()
 ) -> str:
-    """The first of these that is too long, no line of a file, or no state; "" if all are sound."""
+    """The first fault: a text that is too long, an invalid line or state; "" if all are valid."""
     if any(len(text) > _LONGEST for text in texts):
         return f"it has a text of more than {_LONGEST} characters"
     if any(line and not _LINE.fullmatch(line) for line in lines):

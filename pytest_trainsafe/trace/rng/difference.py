@@ -1,7 +1,7 @@
 """Finds the first draw in which two ledgers of the same step differ.
 
-Used where a replay is compared with its original: by the judge on two traces, and inside a
-training program on the draws of the first step after a restart.
+Used to compare a replay with its original: by the judge on two traces, and inside a training
+program on the draws of the first step after a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Advance = DrawEvent | UnseenDraws
 
 @dataclass(frozen=True, slots=True)
 class DrawDifference:
-    """The first draws that differ: `number` counts from 1, and one of the two may be missing."""
+    """The first pair of draws that differ; `number` counts from 1, and one may be missing."""
 
     number: int
     original: Advance | None
@@ -58,7 +58,7 @@ def first_difference(
 ) -> DrawDifference | None:
     """The first draw that differs in its generator, its operator, its shape or its states.
 
-    Without `whole` one of the two ended early, and only the draws that both made are compared.
+    Without `whole`, one of the two ended early, and only the draws that both made are compared.
     """
     count = (max if whole else min)(len(original), len(replayed))
     for number in range(count):
@@ -70,7 +70,7 @@ def first_difference(
 
 
 def described(event: Advance) -> str:
-    """A draw in words: operator, shape, generator, line and state."""
+    """A description of a draw: operator, shape, generator, line and state."""
     if isinstance(event, UnseenDraws):
         return f"a draw from {event.generator} that no operator of torch's makes"
     shape = f" ({'x'.join(map(str, event.shape))})" if event.shape else ""
@@ -88,12 +88,12 @@ def _key(event: Advance) -> tuple[object, ...]:
 
 
 def _name(generator: str) -> str:
-    """The generator's name without its line, where it has one: the line may have moved."""
+    """The generator's name without a line, which may have moved."""
     return generator if generator in (NUMPY, PYTHON) else generator.partition(" of ")[0]
 
 
 def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | None) -> str:
-    """What the replay's state is in terms of the original's, where that is known."""
+    """The relation of the replay's state to the original's states, if known."""
     if here is None or there is None or here.before == there.before:
         return ""
     for number, event in enumerate(original):
@@ -108,7 +108,7 @@ def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | No
 
 
 def _apart(here: str, there: str) -> int | None:
-    """How many numbers the second state is ahead of the first in one block of numbers."""
+    """How far the second state is ahead of the first in the same block of numbers."""
     first, second = position(here), position(there)
     if first is None or second is None or here.partition(".")[0] != there.partition(".")[0]:
         return None

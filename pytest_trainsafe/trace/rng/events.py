@@ -1,11 +1,10 @@
-"""The events of the RNG ledger: which random number generator was advanced, by what, and when.
+"""The events of the RNG ledger: which random number generator advanced, by what, and when.
 
-`record/rng/` writes them inside the ranks, the rules in `judge/replay/` read them.
-
-A state is written as text: a hash of the generator's block of numbers and, where the generator
-has one, its position in that block ("9c1185a5c5e9fc54.312").  Equal text means that the generator
-draws the same numbers from there on.  A third part is a hash of numbers that were drawn and put
-aside (a generator of normal numbers makes two at a time).
+`record/rng/` writes them in the ranks; the rules in `judge/replay/` read them. A state is a text: a
+hash of the generator's block of numbers and, if the generator has one, its position in that block
+("9c1185a5c5e9fc54.312"). Generators with equal texts draw the same numbers from there on. A third
+part is a hash of numbers that were drawn in advance (a generator of normal numbers draws two at a
+time).
 """
 
 from __future__ import annotations
@@ -53,21 +52,20 @@ MASKS = frozenset(
 
 
 class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
-    """One generator was advanced: by an operator, or by several that one line called in a row.
+    """One generator was advanced, by one operator or by several consecutive ones of the same line.
 
-    `generator` names it: "torch cpu", "torch cuda:0", "numpy", "python random"; one that the
-    program made has its line in its name.  `stream` is the name under which a framework keeps the
-    state ("model-parallel-rng"), "" for none.
-    `before` and `after` are states, and `seed` is what the generator was last seeded with.
-    `operator` is what drew ("bernoulli_.float", "random.shuffle"), "" where only the change of the
-    state is known, and `shape` the shape of what it drew.  `count` is the number of operators;
-    `before` is the first one's and `after` the last one's.
-    `step` is the step that was running, or between two steps the one that came next.
-    `module` is the innermost watched module that was running, None for none, and `training` says
-    whether it was in training mode.  `at` is the innermost line outside of torch, and `user` that
-    of the user's own code where `at` is an installed package's.  `thread` names a thread of the
-    program's other than the one that trains, and `shared` another thread that used the generator
-    at the same time.
+    `generator` names it: "torch cpu", "torch cuda:0", "numpy", "python random"; the name of a
+    generator that the program created contains its line. `stream` is the name under which a
+    framework stores the state ("model-parallel-rng"), "" for none. `before` and `after` are
+    states, and `seed` is the generator's last seed. `operator` is the function that drew
+    ("bernoulli_.float", "random.shuffle"), "" if only the change of the state is known, and
+    `shape` the shape that it drew. `count` is the number of operators; `before` is the first
+    one's state and `after` the last one's. `step` is the current step or, between two steps,
+    the next one. `module` is the innermost watched module that was running, None for none, and
+    `training` says whether it was in training mode. `at` is the innermost line outside of
+    torch, and `user` the innermost line of the user's own code if `at` is in an installed
+    package. `thread` names the program's thread if it is not the one that trains, and `shared`
+    another thread that used the generator at the same time.
     """
 
     generator: str
@@ -90,11 +88,11 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
 
     @property
     def line(self) -> str:
-        """The program's line that drew, "" where it is not known."""
+        """The program's line that drew, "" if it is not known."""
         return self.user or self.at
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         texts = [self.generator, self.operator, self.module or "", self.stream, self.thread]
         lines = [self.at, self.user]
         states = [self.before, self.after]
@@ -106,9 +104,9 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
 
 
 class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults=True):
-    """A generator was advanced by something that the ledger does not see, before this event.
+    """A generator advanced before this event by draws that the ledger did not intercept.
 
-    `count` is the number of 32-bit numbers that were drawn, or 0 where it is unknown: then the
+    `count` is the number of 32-bit numbers that were drawn, or 0 if it is unknown: then the
     program may also have set the state.
     """
 
@@ -120,16 +118,16 @@ class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults
     count: Count = 0
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return fault_of_fields([self.generator], states=[self.before, self.after])
 
 
 class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=True):
     """A worker process of a data loader advanced a generator while it fetched one batch.
 
-    `loader` numbers the iterators of the rank's loaders, and `at` is the line that made this one.
-    `fetch` numbers the batches of the worker, and `map_style` says that the dataset is read by
-    index, so that no two workers read the same example.
+    `loader` numbers the iterators of the rank's loaders, and `at` is the line that created this
+    one. `fetch` numbers the batches of the worker. `map_style` is true if the dataset is read
+    by index, so that no two workers read the same example.
     """
 
     loader: Count
@@ -142,18 +140,18 @@ class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=T
     map_style: bool = True
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return fault_of_fields([self.generator], [self.at], [self.before, self.after])
 
 
 class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
-    """Something that this rank's ledger does not record: `what`, and `why`, in words."""
+    """A kind of draw that this rank's ledger does not record: `what`, and the reason `why`."""
 
     what: str
     why: str
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return fault_of_fields([self.what, self.why])
 
 
@@ -164,6 +162,6 @@ RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
 
 
 def position(state: str) -> int | None:
-    """The position in its block that a state names, None for a generator without one."""
+    """The position in its block that a state contains, None if it contains none."""
     parts = state.split(".")
     return int(parts[1]) if len(parts) > 1 else None

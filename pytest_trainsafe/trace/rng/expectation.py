@@ -1,4 +1,4 @@
-"""What a test expects of random numbers beyond the default rules: `expect_rng(...)`."""
+"""The expectations of a test on random numbers beyond the default rules: `expect_rng(...)`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RNG_CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """One expectation; `expect_rng` makes it and describes its parts."""
+    """One expectation; see `expect_rng`."""
 
     where: str
     same: tuple[str, ...]
@@ -40,7 +40,7 @@ class Expectation:
     reason: str
 
     def concerns(self, place: str) -> bool:
-        """Whether it is about draws at this place: a module's path, or a line as "file.py:12"."""
+        """Whether it applies to draws at this place: a module's path, or a line as "file.py:12"."""
         return fnmatchcase(place, self.where)
 
 

@@ -22,7 +22,7 @@ _MOST = 4096
 
 
 class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a checkpoint has of one generator, state or regenerated value: its name and size."""
+    """One generator, state or regenerated value in a checkpoint: its name and size."""
 
     name: Text
     bytes: Count
@@ -48,7 +48,7 @@ class ReplayCheckpointEvent(
     counters: tuple[Text, ...] = ()
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         if not _FOLDER.fullmatch(self.folder):
             return "it names no folder of a checkpoint"
         if not _HASH.fullmatch(self.hash):
@@ -64,5 +64,5 @@ class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):
     hash: str
 
     def fault(self) -> str:
-        """What is wrong with this event; "" for a sound one."""
+        """What is wrong with this event; "" for a valid one."""
         return "" if _HASH.fullmatch(self.hash) else "it has a malformed hash"

@@ -101,7 +101,7 @@ class Payload:
             self._start = _LENGTH.size + length
             expected = self._start + _end_of(self._entries.values())
             if size != expected:
-                raise PayloadError(f"it has {size} bytes, where its header says {expected}")
+                raise PayloadError(f"it has {size} bytes, but its header says {expected}")
             # Map the opened file, because another file may have the path by now.  The mapping is
             # private: writing to a loaded tensor never changes the file.
             opened = f"/proc/self/fd/{file.fileno()}"

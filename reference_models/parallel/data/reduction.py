@@ -69,8 +69,8 @@ class BucketedReduction:
         if additions > self.backwards:
             raise RuntimeError(
                 f"a parameter of shape {list(parameter.shape)} had {additions} additions to its "
-                f"gradient in a step of {self.backwards} micro-batches, the last of them after "
-                "its bucket was reduced; do without overlap_grad_reduce"
+                f"gradient in a step of {self.backwards} micro-batches, the last of them after its "
+                "bucket was reduced; set overlap_grad_reduce=False"
             )
         if self.axes.techniques.overlap_grad_reduce:
             while self._next_is_full():

@@ -24,7 +24,9 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
     if config.experts % axes.ep.size:
         raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
     if axes.pp.size > 1 or axes.techniques.recompute == "full":
-        raise ValueError("pp and recompute=full would lose the balancing loss of layers")
+        raise ValueError(
+            "pp and recompute=full are not supported: they lose the balancing loss of layers"
+        )
     model = MoE(config)
     if axes.sp:
         model.embedding = SequenceParallelTokenEmbedding(config, axes)

@@ -32,7 +32,9 @@ def expert_axes(point: Point, rank: int) -> tuple[Axis, Axis]:
     parts = int(point.get("ep", 1))
     whole = point.size("dp") * point.size("cp")
     if whole % parts:
-        raise ValueError(f"ep={parts} must divide dp*cp={whole}: those ranks share experts out")
+        raise ValueError(
+            f"ep={parts} must divide dp*cp={whole}: experts are distributed over these ranks"
+        )
     numbered: dict[tuple[int, int], list[int]] = {}
     for other in range(point.world_size):
         at = point.coordinates(other)  # cp varies faster than dp, so each list is in order

@@ -54,7 +54,7 @@ def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> l
     else:
         if vpp > 1 and microbatches % pp:
             raise ValueError(
-                f"{microbatches} micro-batches a rank are not a multiple of pp={pp}, as the "
+                f"{microbatches} micro-batches per rank are not a multiple of pp={pp}, as the "
                 "interleaved schedule needs; use another number, or schedule='gpipe'"
             )
         forwards = list(_interleaved(pp, vpp, microbatches))

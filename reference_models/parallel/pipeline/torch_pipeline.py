@@ -34,7 +34,10 @@ class TorchPipeline:
         self.stages = stages
         self.name = TORCHS[schedule][axes.vpp > 1]
         if not self.name:
-            raise ValueError(f"schedule={schedule!r} has one chunk a rank, and vpp={axes.vpp}")
+            raise ValueError(
+                f"schedule={schedule!r} has one chunk per rank, but vpp={axes.vpp}; "
+                "use vpp=1 or another schedule"
+            )
         self.wrapped = [
             PipelineStage(stage, stage.number, count, ctx.device, group=group) for stage in stages
         ]

@@ -1,4 +1,4 @@
-"""Planted faults of one tensor: what each rank holds, as a Wrong tensor to be explained."""
+"""Planted faults of one tensor: what each rank holds, as a WrongTensor to be explained."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 #: Sizes that can be told apart: tp*dp is 8, and there are 6 micro-batches.
 POINT = Point.of(tp=4, dp=2)
@@ -63,7 +63,7 @@ def wrong_tensor(
     noisy: bool = True,
     earlier: dict[str, torch.Tensor] | None = None,
     terms: dict[int, torch.Tensor] | None = None,
-) -> Wrong:
+) -> WrongTensor:
     """What the ranks hold when each sees the tensor as `view` says, with rounding in `dtype`."""
     parts = []
     for rank in range(point.world_size):
@@ -74,7 +74,7 @@ def wrong_tensor(
         parts.append(Part(rank, at, extract(seen, layout, at, point.sizes), layout))
     value = merge(parts, point.sizes, shape=tuple(reference.shape)).tensor
     assert value is not None
-    return Wrong(
+    return WrongTensor(
         value=value,
         reference=reference,
         parts=parts,
@@ -190,8 +190,8 @@ def micro_batches() -> dict[int, torch.Tensor]:
     return {index: drawn(f"micro-batch {index}", ROWS, COLUMNS) for index in range(MICROBATCHES)}
 
 
-def planted(name: str, dtype: str) -> Wrong:
-    """The Wrong tensor of a fault by name."""
+def planted(name: str, dtype: str) -> WrongTensor:
+    """The WrongTensor of a fault by name."""
     fault = FAULTS[name]
     reference = reference_tensor()
     return wrong_tensor(

@@ -46,7 +46,7 @@ def test_a_norm_of_each_rank_is_one_cause(tmp_path: Path) -> None:
     found = judged(rung(tmp_path, TP, norm_wrong({0: 0.8, 1: 0.9})))
     assert found.factor is not None
     assert (len(found.factor.scaled), found.factor.apart) == (4, ())
-    assert "1.25 times on rank 0, 1.11111 times on rank 1" in found.factor.told
+    assert "1.25 times on rank 0, 1.11111 times on rank 1" in found.factor.description
     assert lead(found).where == NORM
 
 

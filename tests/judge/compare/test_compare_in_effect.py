@@ -10,7 +10,7 @@ import pytest
 from pytest_trainsafe.core.layout import Layout, Owned, Partial, Shard, Slices
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.judge.compare.guards.in_effect import idle
+from pytest_trainsafe.judge.compare.guards.in_effect import why_without_effect
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -74,9 +74,9 @@ def test_ep_is_in_effect_where_a_parameter_is_absent_from_some_rank(
     point = at(dp=2, ep=2)
     ranks = (rank(point, number, modules=names) for number, names in enumerate(held))
 
-    found = idle(rung(trace(point, *ranks)), "ep")
+    found = why_without_effect(rung(trace(point, *ranks)), "ep")
 
-    said = "every rank holds every parameter of its stage, so no expert is shared out"
+    said = "every rank holds every parameter of its stage, so no experts are distributed"
     assert found == (None if shared_out else said)
 
 
@@ -89,8 +89,8 @@ def test_ep_is_in_effect_where_one_tensor_of_all_experts_is_cut_over_dp() -> Non
             point, *(rank(point, n, modules=["experts"], tensors=[tensor]) for n in range(2))
         )
 
-    assert idle(rung(held((Shard(0, "dp"),))), "ep") is None
-    assert idle(rung(held((Owned(("cp", "dp"), 2),))), "ep") is not None
+    assert why_without_effect(rung(held((Shard(0, "dp"),))), "ep") is None
+    assert why_without_effect(rung(held((Owned(("cp", "dp"), 2),))), "ep") is not None
 
 
 def test_stages_hold_other_parameters_without_experts() -> None:
@@ -98,7 +98,7 @@ def test_stages_hold_other_parameters_without_experts() -> None:
     stages = [["layers.0"], ["layers.1"]]
     ranks = [rank(point, n, modules=stages[point.coordinates(n)["pp"]]) for n in range(4)]
 
-    assert idle(rung(trace(point, *ranks)), "ep") is not None
+    assert why_without_effect(rung(trace(point, *ranks)), "ep") is not None
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ def test_sp_is_in_effect_where_the_sequence_is_cut_over_tp(
     tensor: tuple[Kind, str, tuple[int, ...], Layout], split: bool
 ) -> None:
     point = at(tp=2, sp=True)
-    found = idle(rung(trace(point, *(rank(point, n, tensors=[tensor]) for n in range(2)))), "sp")
+    found = why_without_effect(
+        rung(trace(point, *(rank(point, n, tensors=[tensor]) for n in range(2)))), "sp"
+    )
 
     assert (found is None) == split
 
@@ -157,7 +159,7 @@ def test_vpp_is_in_effect_where_a_rank_computes_several_parts_of_the_model(
     reference = trace(alone, rank(alone, tensors=called(LEAVES)))
     ranks = (rank(point, n, tensors=called(names)) for n, names in enumerate(stages))
 
-    found = idle(rung(trace(point, *ranks), reference), "vpp")
+    found = why_without_effect(rung(trace(point, *ranks), reference), "vpp")
 
     assert (found is None) == interleaved
 
@@ -168,12 +170,12 @@ def test_what_leaves_no_tensor_is_in_effect_where_a_rank_noted_it(axis: str) -> 
     plain = trace(point, rank(point, 0), rank(point, 1))
     noted = trace(point, rank(point, 0), rank(point, 1, notes=[axis]))
 
-    assert idle(rung(plain), axis) is not None
-    assert idle(rung(noted), axis) is None
+    assert why_without_effect(rung(plain), axis) is not None
+    assert why_without_effect(rung(noted), axis) is None
 
 
 @pytest.mark.parametrize("axis", ["ep", "sp", "vpp"])
 def test_a_trace_without_what_would_tell_is_not_doubted(axis: str) -> None:
     point = at(tp=2)
 
-    assert idle(rung(trace(point, rank(point, 0), rank(point, 1))), axis) is None
+    assert why_without_effect(rung(trace(point, rank(point, 0), rank(point, 1))), axis) is None

@@ -56,7 +56,7 @@ def sample(
 
 
 def of(inferred: Inferred) -> list[Layout]:
-    return inferred.telling()
+    return inferred.confirmed()
 
 
 @pytest.mark.parametrize(

@@ -347,7 +347,7 @@ def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench
 
     finding = only_failure(compare(rung(stale)))
     assert (finding.check, finding.where) == ("master-copy", parameter("param", "norm.weight", 1))
-    assert "not its master copy, rounded" in finding.message
+    assert "not the rounded master copy" in finding.message
 
     def half(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "master_param" and record.id.path == "norm.weight":
@@ -531,7 +531,7 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
     ours = stepped(("a", "b"), ("b", "b"))
     for states, flaw in [
         ((("x", "b"), ("b", "y")), ""),  # seeded again within the step; nothing drawn after it
-        ((("a", "y"), ("y", "y")), "draws other random numbers"),
+        ((("a", "y"), ("y", "y")), "draws different random numbers"),
     ]:
         judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
         assert judged.shadow_flaw() == flaw
@@ -562,7 +562,8 @@ def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> N
     found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
     assert [f.check for f in found.findings] == ["reference"]
     assert (
-        "the reference does not fit together: replicas over dp differ" in found.findings[0].message
+        "the parts of the reference do not merge: replicas over dp differ"
+        in found.findings[0].message
     )
 
 

@@ -63,12 +63,14 @@ def test_the_layout_that_fits_is_told(
 ) -> None:
     wrong = found(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
     assert wrong is not None
-    does = f"{source} says dimension 0 cut over tp, which the parts of {path} do not fit"
-    assert wrong.told == [f"{does}; they fit {fits}"]
+    does = (
+        f"{source} declares dimension 0 cut over tp, but the parts of {path} do not fit this layout"
+    )
+    assert wrong.sentences == [f"{does}; they fit {fits}"]
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)
-    assert first == ("declared", wrong.told[0], True)
-    assert "nothing else is" in last[1]
+    assert first == ("declared", wrong.sentences[0], True)
+    assert "every other tensor agrees" in last[1]
 
 
 def test_what_is_wrong_besides_is_told_with_it(bench: Bench) -> None:

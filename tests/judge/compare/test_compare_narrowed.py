@@ -82,7 +82,7 @@ def test_micro_batches_added_up_in_bfloat16_pass_and_are_doubted(tmp_path: Path)
 
     [message] = doubts(tmp_path, write(tmp_path / "candidate", terms, in_bfloat16(terms)))
 
-    assert message.startswith("every value fits bfloat16 exactly, though the tensor is stored as")
+    assert message.startswith("every value is exact in bfloat16, although the tensor is stored as")
 
 
 def test_gradients_from_before_clipping_are_doubted_alike(tmp_path: Path) -> None:

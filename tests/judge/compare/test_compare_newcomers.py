@@ -27,7 +27,7 @@ def test_a_missing_sum_is_seen_through_the_bias_that_every_rank_added(dtype: str
 
     assert found is not None
     assert (found.name, found.axis) == ("partial sum", "tp")
-    assert "plus a row that is the same everywhere" in found.text
+    assert "plus the same row everywhere" in found.text
     assert "an all-reduce over tp is missing" in found.cause
 
 
@@ -50,17 +50,17 @@ def test_an_axis_that_the_program_never_asks_for_is_not_in_effect(
     bench: Bench, axis: str, value: int | bool | str
 ) -> None:
     point = Point.of({"tp": 2, axis: value})
-    ignored = [NoteEvent("asked", "tp")]
+    ignored = [NoteEvent("read_axis", "tp")]
 
     assert _unasked(bench, point, ignored)
-    assert not _unasked(bench, point, [*ignored, NoteEvent("asked", axis)])
+    assert not _unasked(bench, point, [*ignored, NoteEvent("read_axis", axis)])
 
 
 @pytest.mark.parametrize(("axis", "value"), [("sp", False), ("zero", 0), ("ep", 1)])
 def test_an_axis_at_its_trivial_value_need_not_be_asked_for(
     bench: Bench, axis: str, value: int | bool
 ) -> None:
-    assert not _unasked(bench, Point.of({"tp": 2, axis: value}), [NoteEvent("asked", "tp")])
+    assert not _unasked(bench, Point.of({"tp": 2, axis: value}), [NoteEvent("read_axis", "tp")])
 
 
 def _unasked(bench: Bench, point: Point, notes: list[NoteEvent]) -> bool:

@@ -20,7 +20,7 @@ from compare_faults import (
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 
@@ -39,7 +39,7 @@ ALSO = {
 }
 
 TEXTS = {
-    "zero": ("every value is zero", "nothing reaches this tensor"),
+    "zero": ("every value is zero", "no value reaches this tensor"),
     "no update": ("the parameter did not move", "the parameter is not stepped"),
     "sum over dp": (
         "the ranks of dp hold partial sums: rank0 + rank4 equals the reference",
@@ -70,24 +70,24 @@ TEXTS = {
         "the order or the offset of the parts along tp is wrong",
     ),
     "rows interleaved": (
-        "22 of 24 rows of dimension 0 are in another order: row 1 holds what belongs to row 12",
+        "22 of 24 rows of dimension 0 are in another order: row 1 holds the values of row 12",
         "gathered or reordered wrongly along dimension 0",
     ),
     "rows copied": (
-        "12 of 24 rows of dimension 0 are copies of others: row 12 holds what belongs to row 0",
+        "12 of 24 rows of dimension 0 are copies of others: row 12 holds the values of row 0",
         "copied from the wrong places",
     ),
     "one row on": (
-        "the rows of dimension 0 are shifted on by one row: row 1 holds what belongs to row 0",
+        "the rows of dimension 0 are shifted on by one row: row 1 holds the values of row 0",
         "an index or an offset along dimension 0 is off by 1",
     ),
-    "stale": ("the value is the reference's of the step before", "not refreshed in time"),
+    "stale": ("the value is the reference's of the step before", "not updated in time"),
     "part of tp rank 2 zero": (
         "rows 12-17 of dimension 0, of 24 (the part of tp rank 2): zero there, and right elsewhere",
-        "nothing reaches this part",
+        "no value reaches this part",
     ),
-    "masked": ("of 384 values are zero, and the others are right", "a mask, or dropout"),
-    "one left out": ("micro-batch 5 of 6 is not in it", "before every micro-batch is in"),
+    "masked": ("of 384 values are zero, and the others are right", "a mask or dropout"),
+    "one left out": ("micro-batch 5 of 6 is not in it", "before all micro-batches are added"),
     "one twice": ("with other weights than in the reference (1: 2 times)", "counted again"),
     "garbage in tp rank 1": (
         "wrong only in rows 6-11 of dimension 0, of 24 (the part of tp rank 1)",
@@ -270,7 +270,7 @@ def test_shifted_elements_of_a_vector_are_told() -> None:
     vector = drawn("vector", 40)
     found = explain(wrong_tensor(vector, lambda r, at: r.roll(-1)))
     assert found is not None
-    assert "shifted back by one row: row 0 holds what belongs to row 1" in found.text
+    assert "shifted back by one row: row 0 holds the values of row 1" in found.text
 
 
 def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
@@ -331,7 +331,7 @@ def test_another_mask_is_told_by_what_neither_masks() -> None:
     assert found is not None
     assert found.name == "other mask"
     assert found.text == (
-        "52 values are zero here alone and 51 in the reference alone, and the others are right"
+        "52 values are zero only here and 51 only in the reference; the others are right"
     )
 
 
@@ -357,7 +357,7 @@ def test_another_choice_of_a_few_in_every_row_is_no_dropout() -> None:
         )
         assert found is not None
         assert found.name == "other choice"
-        assert found.text.startswith("1 of 24 rows have other non-zero values than the reference's")
+        assert found.text.startswith("1 of 24 rows have their non-zero values in other places than")
         assert "decision: topk" in found.cause
 
 
@@ -410,7 +410,7 @@ def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
 def test_a_factor_of_an_optimizers_step_is_not_blamed_on_a_reduction(kind: str) -> None:
     """A beta of 0.8 in place of 0.9 doubles the first moment, whatever there are two of."""
     reference = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64)
-    wrong = Wrong(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
+    wrong = WrongTensor(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
     found = scaled(wrong)
     assert found is not None
     assert "its learning rate or a beta" in found.cause

@@ -83,6 +83,6 @@ def test_of_a_declared_layout_the_missing_order_is_told(bench: Bench) -> None:
 
     assert wrong is not None
     assert wrong.left is None
-    assert wrong.told[0].endswith("fit dimension 1 cut over tp, with permuted: {tp: [1, 0]}")
+    assert wrong.sentences[0].endswith("fit dimension 1 cut over tp, with permuted: {tp: [1, 0]}")
     excused = rung_of(bench, transposed_and_wrong, Point.of(tp=2), declared=True)
     assert misdeclared(excused, compare(excused), ()) is None

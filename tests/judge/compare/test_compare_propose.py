@@ -136,7 +136,7 @@ def test_a_forgotten_reduction_is_not_offered_as_a_layout(bench: Bench) -> None:
     assert found.left is not None
     text = " ".join(text for _, text, _ in proposal_rows(found))
     assert "most likely a reduction is missing" in text
-    assert f"{found.left.where} is still wrong then" in text
+    assert f"{found.left.where} is still wrong" in text
 
 
 def scaled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -174,7 +174,7 @@ def test_zeros_are_not_explained_by_their_shape(bench: Bench, tmp_path: Any) -> 
     )
     found = proposed(undeclared(rung))
     assert "modules" not in found.wanted
-    assert "its values confirm no layout: they are all equal, or zeros" in found.unexplained
+    assert "its values cannot confirm a layout: all of them are equal or zero" in found.unexplained
 
 
 def test_an_order_that_the_file_denies_is_told(bench: Bench) -> None:
@@ -258,7 +258,9 @@ def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench:
     # The others hold their own parts, and are offered as such.
     assert found.wanted["parameters"] == ALL["parameters"]
     rows = proposal_rows(found)
-    assert rows[0][1].startswith("by its shape 1 parameter is cut, and was filled as if every rank")
+    assert rows[0][1].startswith(
+        "by its shape 1 parameter is cut, and was initialized as if every rank"
+    )
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
 
 

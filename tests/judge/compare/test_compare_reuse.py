@@ -14,7 +14,7 @@ from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tolerance import yardstick
+from pytest_trainsafe.judge.compare.tolerance import reference_tolerances
 from pytest_trainsafe.judge.compare.values import ByteLRU
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -40,7 +40,11 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests' comparisons of the same references are not remembered."""
-    monkeypatch.setattr(yardstick, "_marks", ByteLRU(yardstick.KEPT, yardstick._bytes))
+    monkeypatch.setattr(
+        reference_tolerances,
+        "_cache",
+        ByteLRU(reference_tolerances.KEPT, reference_tolerances._bytes),
+    )
 
 
 def reference_itself(dtype: str, bench: Bench, point: Point, **options: object) -> Rung:
@@ -59,7 +63,7 @@ def test_a_judgement_is_the_same_whether_the_reference_was_judged_by_before_or_n
 ) -> None:
     rung = bench.rung(POINT, dtype=dtype)
     first, again = compare(rung), compare(rung)
-    monkeypatch.setattr(yardstick, "_marks", ByteLRU(0, yardstick._bytes))
+    monkeypatch.setattr(reference_tolerances, "_cache", ByteLRU(0, reference_tolerances._bytes))
     anew = compare(rung)
     assert facts(first) == facts(again) == facts(anew)
     assert first.worst > 0

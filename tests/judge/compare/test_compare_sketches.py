@@ -15,7 +15,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.guards.vacuity import guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.sketch.again import to_keep
+from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]
@@ -153,7 +153,7 @@ def test_suspects_that_are_right_after_all_pass(sketched: Bench, bench: Bench) -
 def test_what_a_suspect_update_needs_is_kept(sketched: Bench) -> None:
     rung = sketched.rung(POINT, only("param", "fc2.weight", another, step=1))
     found = compare(rung)
-    kept = {(id.kind, id.step) for id in to_keep(found.suspects, rung.candidate)}
+    kept = {(id.kind, id.step) for id in tensors_to_record(found.suspects, rung.candidate)}
 
     assert kept == {("param", 1), ("param", 0), ("main_grad", 0), ("main_grad", 1)}
 

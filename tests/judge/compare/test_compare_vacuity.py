@@ -159,7 +159,7 @@ def test_a_model_without_its_optimizer(bench: Bench) -> None:
     kinds = ("param", "main_grad", "optimizer_state")
     found = doubts(pair(bench, [r for r in training() if r.id.kind not in kinds]))
     assert list(found) == ["moved"]
-    assert "no optimizer was watched, or these are not recorded" in found["moved"]
+    assert "give ctx.watch the optimizer, and record these kinds" in found["moved"]
 
 
 def test_an_optimizer_that_is_not_watched_but_steps(bench: Bench) -> None:
@@ -239,7 +239,7 @@ def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> Rung
         for r in training()
     ]
     return pair(
-        bench, records, Point.of(dp=2, zero=1), edit=cut, notes=[NoteEvent("asked", "zero")]
+        bench, records, Point.of(dp=2, zero=1), edit=cut, notes=[NoteEvent("read_axis", "zero")]
     )
 
 
@@ -269,7 +269,7 @@ def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:
 
 def test_a_candidate_that_compiled_nothing(bench: Bench) -> None:
     point = Point.of(tp=2, compile=True)
-    asked = [NoteEvent("asked", "compile")]
+    asked = [NoteEvent("read_axis", "compile")]
     said = "compile=True had no effect: torch.compile compiled nothing on any rank"
     assert doubts(bench.rung(point, notes=asked)) == {"in-effect": said}
     assert doubts(bench.rung(point, notes=[*asked, NoteEvent("ran", "compile")])) == {}
@@ -293,7 +293,7 @@ def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
     notes = [NoteEvent("dropout", "0.1")]
     assert doubts(bench.rung(POINT, notes=notes)) == {}
     found = doubts(bench.rung(POINT, notes=notes, rng=lambda step: ("same", "same")))
-    assert found == {"dropout": "dropout 0.1 is on and drew no numbers on rank 0"}
+    assert found == {"dropout": "dropout 0.1 is on, but drew no numbers on rank 0"}
     assert doubts(bench.rung(POINT, rng=lambda step: ("same", "same"))) == {}
 
 
@@ -340,7 +340,9 @@ def test_rounding_that_was_not_measured(bench: Bench) -> None:
     reference = write(bench.path(), training())
     candidate = write(bench.path(), training(), POINT)
     found = doubts(Rung("float64", candidate, reference))
-    assert found == {"measured": "no rounding was measured, so only equal bits could pass"}
+    assert found == {
+        "measured": "no rounding was measured, so only tensors with equal bits could pass"
+    }
 
 
 def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:

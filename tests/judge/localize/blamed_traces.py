@@ -11,7 +11,7 @@ from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
-from pytest_trainsafe.judge.localize.words import located
+from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.reader import RankTrace, Trace

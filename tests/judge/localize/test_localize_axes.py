@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import PARALLEL_AXES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.localize.axes import needed, parallel
+from pytest_trainsafe.judge.localize.axes import necessary_axis, parallel
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -14,7 +14,7 @@ from pytest_trainsafe.sweep.program import resolve
 def axis_of(fault, **axes):
     """What is said of a fault that is there where `fault(point)` is true."""
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
-    return needed(case, parallel(case.point, PARALLEL_AXES), fault)
+    return necessary_axis(case, parallel(case.point, PARALLEL_AXES), fault)
 
 
 def test_one_axis_is_named_with_what_does_not_matter():
@@ -40,7 +40,7 @@ def test_two_axes_may_be_needed_together():
 def test_a_fault_that_is_always_there_needs_no_axis():
     axis, text = axis_of(lambda point: True, tp=2, cp=2)
     assert axis == ""
-    assert text == "no single axis: the fault is there at tp=1 and at cp=1 too"
+    assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
 
 
 def test_nothing_is_said_of_what_could_not_be_tried():

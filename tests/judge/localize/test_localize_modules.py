@@ -79,7 +79,7 @@ def test_a_forward_that_is_set_on_the_instance_is_the_place_to_look_at(tmp_path:
     found = said(wrong)
     assert (found.source, found.what) == (
         "/user/fast.py:7",
-        "module class Norm, whose forward is replaced",
+        "module class Norm, with a replaced forward",
     )
 
 

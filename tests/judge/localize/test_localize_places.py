@@ -73,7 +73,7 @@ def test_a_bucket_may_hold_any_parameter(wrong) -> None:
 def test_of_a_wrapper_the_line_that_constructs_it_is_named(wrong) -> None:
     source, what = place(wrong, STEP, DDP)
     assert source == "/me/fit.py:25"
-    assert what == "DistributedDataParallel is applied here, and reduces the gradients"
+    assert what == "DistributedDataParallel is applied here and reduces the gradients"
 
 
 def test_without_any_reduction_the_line_that_changes_gradients_is_named(wrong) -> None:

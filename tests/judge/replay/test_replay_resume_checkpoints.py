@@ -80,7 +80,7 @@ def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path
     assert (finding.check, finding.verdict) == ("resume:lr_schedule", "inconclusive")
     assert "StepLR.last_epoch is 2, not 4" in finding.message
 
-    assert "in 4 steps no result differs by that" in finding.message
+    assert "no result of 4 steps differs because of it" in finding.message
 
     accepting = Settings(dtypes=("float64",), accept=("resume:lr_schedule",))
     assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)
@@ -106,7 +106,7 @@ def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_no
 
     [finding] = caught.value.findings
     assert (finding.check, finding.verdict) == ("resume:rng", "inconclusive")
-    assert "python random of rank 0 is 2 draws behind: it goes on from before random.random" in (
+    assert "python random of rank 0 is 2 draws behind: it continues from before random.random" in (
         finding.message
     )
     unseeded_traces = traces_here(unseeded, tmp_path / "unseeded", program=logs_at_random)
@@ -151,7 +151,11 @@ def restarts_its_schedule(ctx):
             "data_order",
             "differs first in input.0 · input · step 2 · ",
         ),
-        ("rate doubled", "lr_schedule", "the LR schedule is not resumed: on rank 0 group 0: lr is"),
+        (
+            "rate doubled",
+            "lr_schedule",
+            "the LR schedule is not restored: on rank 0 group 0: lr is",
+        ),
     ],
 )
 def test_what_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):

@@ -29,10 +29,14 @@ FAULTS = [
     ("learning rate lost", ["lr_schedule"], "on rank 0 group 0: lr is 0.00125, not 0.00625"),
     ("scaler lost", ["scaler"], "on rank 0 GradScaler.scale is 16.0, not 32.0"),
     ("model lost", ["model"], "on rank 0 first.weight has other values; 4 more of its values"),
-    ("buffer lost", ["model"], "the model is not resumed: on rank 0 average is all zeros"),
-    ("state of rank 0", ["rng"], "torch cpu of rank 1 goes on in the state of rank 0"),
+    ("buffer lost", ["model"], "the model is not restored: on rank 0 average is all zeros"),
+    ("state of rank 0", ["rng"], "torch cpu of rank 1 continues in the state of rank 0"),
     ("restored before the iterator", ["rng"], "rank 0 is 1 draw (2 numbers) ahead: the resumed "),
-    ("rng not restored", ["rng"], "5 draws (98 numbers) behind: it goes on from before bernoulli"),
+    (
+        "rng not restored",
+        ["rng"],
+        "5 draws (98 numbers) behind: it continues from before bernoulli",
+    ),
     ("attribute lost", ["unknown"], "although its model, optimizer, schedule, random streams and"),
 ]
 

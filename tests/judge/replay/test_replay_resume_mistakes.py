@@ -99,7 +99,11 @@ def starts_over(ctx: Any) -> None:
     [
         (saves_nothing, 2, "saves_nothing never entered ctx.save, so there is no checkpoint"),
         (saves_late, 2, "did not enter ctx.save after 2 steps, only after 3; give assert_resum"),
-        (saves_inside, 2, "ctx.save was entered inside step 0; enter it between two steps"),
+        (
+            saves_inside,
+            2,
+            "ctx.save was entered inside step 0; enter it after the `with ctx.step():`",
+        ),
         (saves_an_empty_folder, 2, "saves_an_empty_folder saved nothing: it wrote no file into"),
         (loads_nothing, 2, "loads_nothing began a step and has loaded no checkpoint; enter `with"),
     ],
@@ -116,7 +120,7 @@ def test_a_program_that_resumes_passes(tmp_path):
 def test_a_training_that_nothing_could_fail_in_is_inconclusive(tmp_path):
     traces = traces_here(never_moves, tmp_path)
 
-    with pytest.raises(TrainsafeFailure, match="no parameter has moved before") as caught:
+    with pytest.raises(TrainsafeFailure, match="no parameter changed before") as caught:
         assert_resumable(traces, at_step=2)
 
     assert [each.check for each in caught.value.findings] == ["resume:nothing"]

@@ -38,7 +38,7 @@ DISAGREE: list[tuple[str, Collective, Collective, str]] = [
         "parts",
         gather(gives=3, takes=(3, 3)),
         gather(gives=4, takes=(3, 4)),
-        "(4 elements given, 3 taken)",
+        "(4 elements sent, 3 received)",
     ),
     ("arguments", call(detail="[4] elements"), call(detail="[5] elements"), "(arguments)"),
 ]

@@ -50,6 +50,8 @@ def test_a_copy_of_a_preloaded_module_hides_nothing_until_it_differs(tmp_path: P
 
 def test_such_a_group_runs_all_the_same(warm: WarmLauncher, tmp_path: Path) -> None:
     task = Task.of("sys:getrecursionlimit", world_size=1, env={"PYTHONHASHSEED": "1"})
-    with pytest.warns(TrainsafeWarning, match="not forked: PYTHONHASHSEED is read when a process"):
+    with pytest.warns(
+        TrainsafeWarning, match="instead of forked: PYTHONHASHSEED is read when a process"
+    ):
         result = warm.run(task, timeout=60, workdir=tmp_path)
     assert result.values == [sys.getrecursionlimit()]

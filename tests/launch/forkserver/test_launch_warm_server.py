@@ -120,7 +120,7 @@ def test_an_unsafe_server_says_so_and_is_replaced(server: WarmServer, tmp_path: 
     assert after["never"]["turns_unsafe"] == "a server that had imported it has 2 threads"
     assert warned in (
         [],  # where the status found it out
-        ["ranks are started by torchrun, not forked: the fork server has 2 threads"],
+        ["ranks are started by torchrun instead of forked: the fork server has 2 threads"],
     )
 
 
@@ -200,7 +200,9 @@ def test_a_closed_server_leaves_nothing_and_its_groups_fall_back(
         result = run(launcher, "sys:getrecursionlimit", tmp_path, world_size=1)
         assert result.values == [sys.getrecursionlimit()]
     (warning,) = warned
-    assert warning.startswith("ranks are started by warm, not forked: there is no fork server")
+    assert warning.startswith(
+        "ranks are started by warm instead of forked: there is no fork server"
+    )
 
 
 def test_a_server_that_cannot_start_says_why(

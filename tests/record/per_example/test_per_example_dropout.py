@@ -155,7 +155,7 @@ def test_the_module_drops_in_training_alone():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"p": 1.5}, ArgumentError, "p=1.5 is no probability"),
+        ({"p": 1.5}, ArgumentError, "p=1.5 is not a probability"),
         ({"examples": KEYS[:2]}, ArgumentError, "so it takes 4 keys, one for each entry"),
         ({"examples": KEYS.int()}, ArgumentTypeError, "int64 keys .*, not torch.int32"),
         ({"examples": [1, 2, 3, 4]}, ArgumentTypeError, "int64 keys"),
@@ -163,7 +163,7 @@ def test_the_module_drops_in_training_alone():
         ({"batch_dim": 3}, ArgumentError, "batch_dim=3 is no dimension of x"),
         ({"positions": {1: torch.arange(4)}}, ArgumentError, r"takes integers of shape \[8\]"),
         ({"positions": {1: torch.rand(8)}}, ArgumentError, "tensor of torch.float32"),
-        ({"positions": {3: torch.arange(8)}}, ArgumentError, "positions has dimension 3"),
+        ({"positions": {3: torch.arange(8)}}, ArgumentError, "positions has the key 3"),
     ],
 )
 def test_what_does_not_fit_the_tensor_is_refused(arguments, error, message):

@@ -100,7 +100,7 @@ def test_what_a_checkpoint_lacks_is_named_with_what_to_do(tmp_path, forgotten):
     assert {row.action for row in plan.missing} == {action}, str(plan)
     assert all(text in f"{row.what} {row.reason}" for row in plan.missing), str(plan)
     assert "MISSING" in str(plan)
-    assert "missing: a restart would not continue as the original does" in str(plan)
+    assert "missing: a restarted training would differ from the original" in str(plan)
 
 
 def test_a_checkpoint_that_has_everything_lacks_nothing(tmp_path):

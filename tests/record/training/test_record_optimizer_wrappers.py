@@ -193,7 +193,7 @@ def test_a_step_in_which_a_wrapper_steps_nothing_is_noted(record: Any) -> None:
     run = record(train_with(model, Gated(torch.optim.AdamW(model.parameters(), lr=1e-2))))
     assert [event.optimizer_stepped for event in run.rank.steps] == [False, False]
     assert run.rank.note("skipped")[0] == (
-        "step 0, Gated.step() was called and called no optimizer's step()"
+        "step 0, Gated.step() was called, but did not call an optimizer's step()"
     )
 
 

@@ -46,7 +46,7 @@ def test_one_clipped_step_tells_the_cause(candidate_trace, reference_trace):
     assert "starts at embedding.position_embeddings.weight · param · step 0 · bfloat16" in text
     assert "replicas over tp differ: rank 1 from rank 0" in text
     assert "tp ranks 0 and 1 had the same gradient when it was reduced" in text
-    assert "made smaller on tp rank 0 only: clipping acts there" in text
+    assert "scaled down on tp rank 0 only: clipping acts on this rank" in text
     assert "18 of 18 main gradients" in text
 
 
@@ -64,7 +64,7 @@ def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_
     from pytest_trainsafe.align.merge import merge
     from pytest_trainsafe.judge.compare.judge import compare
     from pytest_trainsafe.judge.compare.tensor import judge_tensor
-    from pytest_trainsafe.judge.compare.tolerance.yardstick import Yardstick
+    from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
     from pytest_trainsafe.judge.ladder import make_rung
 
     rung = make_rung("bfloat16", candidate_trace, reference_trace, shadowed=True)
@@ -76,14 +76,14 @@ def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_
     assert all(finding.where is not None for finding in failed)
     assert {id.path for id in odd if id.kind == "master_param"} == REPLICATED
 
-    yardstick = Yardstick(rung)
+    tolerances = ReferenceTolerances(rung)
     norms = [id for id in odd if id.path.startswith(NORMS) and id.kind == "optimizer_state"]
     moments = [id for id in norms if id.name.endswith(".exp_avg")]
     assert len(moments) == 4
     for id in moments:
-        reference = yardstick.reference.tensor(id)
+        reference = tolerances.reference.tensor(id)
         assert reference is not None
-        others = [each.numpy() for each in yardstick.others(id)]
+        others = [each.numpy() for each in tolerances.others(id)]
         passed = []
         for rank in (0, 1):
             parts = [part for part in parts_of(rung.candidate, id) if part.rank == rank]

@@ -68,7 +68,7 @@ def test_gradients_that_are_not_reduced_lack_other_ranks_micro_batches(
     pytest.importorskip("deepspeed")
     text = judge("ds-8382", candidate_trace, reference_trace)
     assert "micro-batches 2, 3 of 4 are not in it" in text
-    assert "the gradient reduction is wrong of all 12 parameters" in text
+    assert "the gradient reduction of all 12 parameters is wrong" in text
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_a_training_that_ends_in_nan_does_so_again_from_its_last_checkpoint(
     verified = (
         "*nan_loss:train at a single device in float32 was replayed from the checkpoint before "
         "step *: 1 draw of step * verified against the ledger of the trace; * tensors of the "
-        "replayed steps have the recorded bits; it then failed, as shown"
+        "replayed steps have the recorded bits; the Run then failed, as shown"
     )
     result.stdout.fnmatch_lines(
         [
@@ -93,4 +93,6 @@ def test_a_run_that_no_test_asks_for_is_named(pytester, write_ini, without_hypot
     result = pytester.runpytest_inprocess("--trainsafe-replay=other@3")
 
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*no test asked for the run of */other; select the one that did"])
+    result.stdout.fnmatch_lines(
+        ["*no selected test requests the run of */other; select the test that*"]
+    )

@@ -131,9 +131,9 @@ def _ways(candidate: Trace, comparison: Comparison) -> Iterator[_Way]:
         if not loss:
             yield _Way(dropped=declared)
     else:
-        told = _loss_means(candidate)
+        reported = _loss_means(candidate)
         for over in dict.fromkeys([(axes[0],), tuple(axes), (axes[-1],)]):
-            if told <= {*over}:
+            if reported <= {*over}:
                 yield _Way(over, loss)
 
 
@@ -195,10 +195,10 @@ def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
     if comparison.compared[UNCLIPPED]:
         return True
     norms = (id for id in reference.ids() if id.kind == "grad_norm" and id.step == 0)
-    told = next(norms, None)
-    if told is None or not comparison.compared["grad_norm"]:
+    reported = next(norms, None)
+    if reported is None or not comparison.compared["grad_norm"]:
         return False
-    value, power = logical_tensor(reference, told).tensor, 0.0
+    value, power = logical_tensor(reference, reported).tensor, 0.0
     for parts in _terms(reference).values():
         total = _total(reference, parts)
         if total is None:

@@ -50,15 +50,16 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class FittingLayout:
     """A layout with which the parts merge into the reference.
 
-    `telling` is true if the values confirm the layout: the parts do not merge into the reference if
-    the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm nothing.
+    `confirmed` is true if the values rule out other layouts: the parts do not merge into the
+    reference if the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm
+    nothing.
     """
 
     layout: Layout
-    telling: bool
+    confirmed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +70,24 @@ class Inferred:
     its merge.
     """
 
-    explained: list[Explained]
+    explained: list[FittingLayout]
     nearest: Layout | None = None
     left: float = float("inf")
     trouble: str = ""
 
-    def telling(self) -> list[Layout]:
+    def confirmed(self) -> list[Layout]:
         """The layouts that the values confirm."""
-        return [each.layout for each in self.explained if each.telling]
+        return [each.layout for each in self.explained if each.confirmed]
 
 
 def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
     """Try every layout over the undeclared axes in `axes` that the shapes allow."""
-    explained: list[Explained] = []
+    explained: list[FittingLayout] = []
     nearest = Inferred([])
     for layout in _candidates(sample, sizes, axes):
         merged = _merge(sample, layout, sizes)
         if _explains(merged, sample):
-            explained.append(Explained(layout, _telling(sample, layout, sizes)))
+            explained.append(FittingLayout(layout, _is_confirmed(sample, layout, sizes)))
         elif not explained:
             left = _left(merged, sample.reference)
             trouble = next((f.message.partition("; layout from")[0] for f in merged.findings), "")
@@ -109,7 +110,7 @@ def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXE
         same = [next((e for e in o.explained if e.layout == each.layout), None) for o in others]
         found = [each, *(e for e in same if e is not None)]
         if len(found) == len(samples):
-            kept.append(Explained(each.layout, any(e.telling for e in found)))
+            kept.append(FittingLayout(each.layout, any(e.confirmed for e in found)))
     if kept:
         return Inferred(kept)
     return next((other for other in others if not other.explained), replace(first, explained=[]))
@@ -190,7 +191,7 @@ def _explains(merged: Merged, sample: Sample) -> bool:
     return bool(whole and not merged.findings and sample.ratio(_of(merged)) <= 1)
 
 
-def _telling(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
+def _is_confirmed(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
     """Whether the values, not only the shapes, confirm every placement that was not declared."""
     for placement in layout:
         if placement in sample.parts[0].layout:

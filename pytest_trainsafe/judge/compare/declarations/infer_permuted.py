@@ -33,7 +33,7 @@ def infer_permuted(
     if samples:
         for order in _orders(samples[0].reference.ndim):
             inferred = infer_all([_permuted(sample, order) for sample in samples], sizes, axes)
-            if len(inferred.telling()) == 1:
+            if len(inferred.confirmed()) == 1:
                 found.append((inferred, order))
     return found[0] if len(found) == 1 else (Inferred([]), ())
 

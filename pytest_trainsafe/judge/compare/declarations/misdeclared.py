@@ -39,7 +39,7 @@ _UNFIT = LAYOUT_CHECKS - {"replicas"}
 _BY_HAND = ("parameters", "modules", "attribute")
 
 #: Limits: wrong declarations reported, and tensors examined.
-MAX_TOLD = 3
+MAX_LISTED = 3
 MAX_NAMES = 100
 
 
@@ -47,7 +47,7 @@ MAX_NAMES = 100
 class Misdeclared:
     """The wrong declarations, a sentence each; `left` is the first finding not explained."""
 
-    told: list[str]
+    sentences: list[str]
     left: Finding | None
 
 
@@ -59,7 +59,7 @@ def misfits(rung: Rung, comparison: Comparison) -> bool:
 def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
     """The wrong declarations and the layouts that fit; None if no layout fits."""
     needs: list[MissingLayout] = []
-    told: dict[tuple[str, str, str], str] = {}
+    wrong: dict[tuple[str, str, str], str] = {}
     shaped: set[TensorId] = set()
     for id, event in _misfits(rung, comparison):
         order: Permutation = ()
@@ -71,14 +71,14 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
             continue
         how = f", with permuted: {{{order_at(rung.candidate)}: {list(order)}}}" if order else ""
         key = event.layout_source, describe(event.layout), describe(fits) + how
-        told.setdefault(key, id.path)
+        wrong.setdefault(key, id.path)
         if id.kind == "param":
             shaped.add(id)
         else:
             source, ndim = event.layout_source, len(event.shape)
             need = MissingLayout("modules", id.module, place_of(id), (), fits, source, ndim, order)
             needs.append(need)
-    if not told:
+    if not wrong:
         return None
     left = _first_left(comparison, shaped)
     if needs:
@@ -86,8 +86,9 @@ def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
         left = _first_left(compare(dataclasses.replace(rung, candidate=trace), loosen), shaped)
     return Misdeclared(
         [
-            f"{source} says {said}, which the parts of {path} do not fit; they fit {fits}"
-            for (source, said, fits), path in list(told.items())[:MAX_TOLD]
+            f"{source} declares {said}, but the parts of {path} do not fit this layout; they fit "
+            f"{fits}"
+            for (source, said, fits), path in list(wrong.items())[:MAX_LISTED]
         ],
         left,
     )
@@ -118,17 +119,17 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
 
 def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
     """The one layout with which the parts match the reference, and their permutation."""
-    asked = [
+    evidence = [
         dataclasses.replace(
             sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]
         )
         for sample in samples(rung, id)
     ]
-    if not asked:
+    if not evidence:
         return None, ()
-    found = infer_all(asked, rung.candidate.sizes, AXES)
+    found = infer_all(evidence, rung.candidate.sizes, AXES)
     order: Permutation = ()
     if not found.explained and id.kind == "activation":
-        found, order = infer_permuted(asked, rung.candidate.sizes, AXES)
-    fits = found.telling()
+        found, order = infer_permuted(evidence, rung.candidate.sizes, AXES)
+    fits = found.confirmed()
     return (fits[0], order) if len(fits) == 1 else (None, ())

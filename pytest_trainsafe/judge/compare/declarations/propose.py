@@ -38,7 +38,7 @@ from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_tensor
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judge.compare.tolerance.yardstick import FEW
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import FEW
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 
@@ -215,11 +215,11 @@ def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str
             continue  # the output's layout may determine its gradient's
         tp_only = id.kind in ("param", "param_grad")
         axes = ("tp",) if tp_only else _axes(rung.candidate, id)
-        asked = list(samples(rung, id))
-        inferred = infer_all(asked, rung.candidate.sizes, axes)
+        evidence = list(samples(rung, id))
+        inferred = infer_all(evidence, rung.candidate.sizes, axes)
         order: Permutation = ()
         if not inferred.explained and id.kind == "activation":
-            permuted, order = infer_permuted(asked, rung.candidate.sizes, axes)
+            permuted, order = infer_permuted(evidence, rung.candidate.sizes, axes)
             inferred = permuted if order else inferred
         need = _need(rung, id, inferred, order)
         if need is not None:
@@ -324,7 +324,7 @@ def _need(
     rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
 ) -> MissingLayout | None:
     """The missing layout of a tensor if exactly one explains it and its values confirm it."""
-    layouts = inferred.telling()
+    layouts = inferred.confirmed()
     event = rung.candidate.holders(id)[0][1]
     if len(layouts) != 1:
         return None
@@ -357,15 +357,15 @@ def order_at(candidate: Trace) -> str:
 def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
     """The message for a tensor that no layout explains."""
     if inferred.explained:
-        layouts = [describe(layout) for layout in inferred.telling()]
+        layouts = [describe(layout) for layout in inferred.confirmed()]
         if layouts == [describe(())]:
             return ""  # replicated and correct: the layout is not at fault
         if layouts:
-            return f"{id.path}: several layouts explain it alike: {'; '.join(layouts)}"
+            return f"{id.path}: several layouts explain it equally well: {'; '.join(layouts)}"
         shape = describe(inferred.explained[0].layout)
         return (
-            f"{id.path} may be {shape} by its shape, but its values confirm no layout: they are "
-            "all equal, or zeros"
+            f"{id.path} may be {shape} by its shape, but its values cannot confirm a layout: all "
+            "of them are equal or zero"
         )
     parts = parts_of(rung.candidate, id)
     if inferred.nearest is None:

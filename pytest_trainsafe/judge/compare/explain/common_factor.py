@@ -24,7 +24,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.errors import norm
 from pytest_trainsafe.judge.compare.explain.evidence import explain_tensor
-from pytest_trainsafe.judge.compare.explain.factor_words import Clips, Factor, factor_pattern
+from pytest_trainsafe.judge.compare.explain.factor_text import Clips, Factor, factor_pattern
 from pytest_trainsafe.judge.compare.explain.part_ratio import (
     SIGNIFICANT,
     Ratio,
@@ -132,7 +132,7 @@ def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, flo
     factors: dict[int, float] = {}
     off = False
     for rank in sorted({rank for parts in ratios.values() for rank in parts}):
-        known = [p[rank] for p in ratios.values() if rank in p and p[rank].telling]
+        known = [p[rank] for p in ratios.values() if rank in p and p[rank].certain]
         wanted = likely.get(rank)
         ranked = sorted(known, key=lambda one: (_support(one, known, wanted), -one.blur))
         best = ranked[-1] if ranked else None
@@ -235,7 +235,7 @@ def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
             return False
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
         found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
-        if not found.telling or found.factor > 1 - SIGNIFICANT * precision(rung.dtype).epsilon:
+        if not found.certain or found.factor > 1 - SIGNIFICANT * precision(rung.dtype).epsilon:
             return False
         seen = True
     return seen

@@ -45,7 +45,7 @@ def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
             moved[id] = found
     shares: dict[int, Ratio] = {}
     for rank in {rank for parts in moved.values() for rank in parts}:
-        known = [parts[rank] for parts in moved.values() if rank in parts and parts[rank].telling]
+        known = [parts[rank] for parts in moved.values() if rank in parts and parts[rank].certain]
         best = max(known, key=lambda one: (_agree(one, known), -one.blur), default=None)
         if best is None or _agree(best, known) < LEAST:
             return set()

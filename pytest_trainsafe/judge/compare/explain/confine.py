@@ -6,10 +6,10 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.regions import Region, name_region, region_of
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 
-def confined(wrong: Wrong) -> Pattern | None:
+def confined(wrong: WrongTensor) -> Pattern | None:
     """All errors are within some rows, and the rest of the tensor is correct."""
     difference = wrong.value - wrong.reference
     region = _wrong_rows(difference, wrong)
@@ -24,13 +24,13 @@ def confined(wrong: Wrong) -> Pattern | None:
     return Pattern("confined", f"wrong only in {words}", axis)
 
 
-def non_finite(wrong: Wrong) -> Pattern | None:
+def non_finite(wrong: WrongTensor) -> Pattern | None:
     """All values that are not finite are within some rows."""
     words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
     return Pattern("confined", f"not finite only in {words}", axis) if words else None
 
 
-def _wrong_rows(difference: torch.Tensor, wrong: Wrong) -> Region:
+def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:
     """Masks, one per dimension, of the rows whose error exceeds rounding."""
     region = []
     for dim, length in enumerate(difference.shape):

@@ -15,9 +15,9 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import explain
-from pytest_trainsafe.judge.compare.patterns.sum import names_axis
+from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judge.compare.patterns.uneven import unevenly_scaled
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
@@ -72,9 +72,9 @@ def _wrong(
     reference: torch.Tensor,
     parts: list[Part],
     judged: TensorJudgement,
-) -> Wrong:
+) -> WrongTensor:
     holders = rung.reference.holders(_recorded(id))
-    return Wrong(
+    return WrongTensor(
         value=_wide(value),
         reference=_wide(reference),
         parts=parts,

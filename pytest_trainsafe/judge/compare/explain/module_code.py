@@ -20,7 +20,7 @@ def module_code(modules: Mapping[str, ModuleEvent], path: str) -> tuple[str, str
     while True:
         event = modules.get(path)
         if event is not None and event.forward:
-            return f"{event.cls}, whose forward is replaced", event.forward
+            return f"{event.cls}, with a replaced forward", event.forward
         if event is not None and event.source and _TORCH not in event.source:
             return event.cls, event.source
         if not path:

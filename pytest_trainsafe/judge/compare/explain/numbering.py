@@ -90,25 +90,26 @@ def _different_data(trace: Trace, step: int, number: int) -> bool:
 
 
 def _message(step: int, missing: list[int], twice: list[int], owners: _Owners) -> str:
-    told = []
+    parts = []
     if twice:
         ranks = " and ".join(map(str, sorted(owners[twice[0]])))
-        told.append(
+        parts.append(
             f"ranks {ranks} of dp computed {_numbered(twice)} of step {step} from different data"
         )
     if missing:
         of = "" if twice else f" of step {step}"
-        told.append(f"no rank computed {_numbered(missing)}{of}, which the reference has")
+        parts.append(f"no rank computed {_numbered(missing)}{of}, which the reference has")
     advice = (
         "Number micro-batches over all dp ranks, as ctx.microbatches(total) does; its argument "
-        "`order` says which rank computes which"
+        "`order` determines which rank computes which"
     )
     if len(twice) == len(owners):
         advice += (
-            ", and order='split' that each computes a slice of every one. Where they have no "
-            "counterpart in the reference, compare whole steps: ctx.watch(..., level='step')"
+            "; with order='split' each rank computes a slice of every micro-batch. If the "
+            "micro-batches have no counterpart in the reference, compare whole steps: "
+            "ctx.watch(..., level='step')"
         )
-    return f"{', and '.join(told)}. {advice}"
+    return f"{', and '.join(parts)}. {advice}"
 
 
 def _numbered(numbers: list[int]) -> str:

@@ -42,7 +42,7 @@ class Ratio:
         return self.allowed / self.size if self.size else math.inf
 
     @property
-    def telling(self) -> bool:
+    def certain(self) -> bool:
         """Whether the part is a multiple of the reference's and large enough to be certain."""
         return self.size > SIGNIFICANT * self.allowed and self.left <= self.allowed
 

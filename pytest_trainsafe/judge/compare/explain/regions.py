@@ -13,7 +13,7 @@ import torch
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 
 #: A dimension is not named if more than this share of its rows is in the region.  The limit is
 #: lower if rows are single elements, half of which are within rounding by chance.
@@ -32,7 +32,7 @@ def region_of(marked: torch.Tensor) -> Region:
     return [marked.movedim(dim, 0).reshape(marked.shape[dim], -1).any(dim=1) for dim in dims]
 
 
-def name_region(region: Region, wrong: Wrong) -> tuple[str, str]:
+def name_region(region: Region, wrong: WrongTensor) -> tuple[str, str]:
     """The region in words and its mesh axis; ("", "") if it is no proper part of the tensor."""
     words, axes = [], []
     for dim, mask in enumerate(region):
@@ -55,7 +55,7 @@ def _rows(dim: int, mask: torch.Tensor) -> str:
     return f"{rows} {listed} of dimension {dim}, of {len(mask)}"
 
 
-def _owner(dim: int, mask: torch.Tensor, wrong: Wrong) -> tuple[str, str]:
+def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
     """The ranks of one axis that hold these rows; ("", "") if all ranks of every axis do."""
     hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
     for axis in _axes(wrong.parts, dim):
@@ -78,7 +78,9 @@ def _axes(parts: Sequence[Part], dim: int) -> list[str]:
     return list(dict.fromkeys(axes))
 
 
-def _indices(part: Part, dim: int, wrong: Wrong) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _indices(
+    part: Part, dim: int, wrong: WrongTensor
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     try:
         arrays = index_arrays(part.layout, part.coordinates, wrong.sizes, wrong.reference.shape)
     except LayoutError:
@@ -86,9 +88,9 @@ def _indices(part: Part, dim: int, wrong: Wrong) -> np.ndarray[tuple[int], np.dt
     return arrays[dim]
 
 
-def _holds(part: Part, dim: int, mask: torch.Tensor, wrong: Wrong) -> bool:
+def _holds(part: Part, dim: int, mask: torch.Tensor, wrong: WrongTensor) -> bool:
     return bool(mask.numpy()[_indices(part, dim, wrong)].any())
 
 
-def _covers(dim: int, mask: torch.Tensor, hit: Sequence[Part], wrong: Wrong) -> bool:
+def _covers(dim: int, mask: torch.Tensor, hit: Sequence[Part], wrong: WrongTensor) -> bool:
     return all(bool(mask.numpy()[_indices(part, dim, wrong)].all()) for part in hit)

@@ -16,7 +16,7 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 
-def idle(rung: Rung, axis: str) -> str | None:
+def why_without_effect(rung: Rung, axis: str) -> str | None:
     """Why an axis had no effect on the candidate; None if it had one, or this is unknown."""
     judge = _JUDGES.get(axis)
     return judge(rung) if judge is not None else None
@@ -34,7 +34,7 @@ def _experts(rung: Rung) -> str | None:
     role = rung.candidate.sizes.mesh.role
     if any(_is_cut_over(event, ("dp", "cp"), role) for event in _events(rung.candidate, "param")):
         return None
-    return "every rank holds every parameter of its stage, so no expert is shared out"
+    return "every rank holds every parameter of its stage, so no experts are distributed"
 
 
 def _parameters_of(rank: RankTrace) -> frozenset[str]:
@@ -114,6 +114,6 @@ _JUDGES: dict[str, Callable[[Rung], str | None]] = {
     "ep": _experts,
     "sp": _sequence,
     "vpp": _chunks,
-    "recompute": _ran("recompute", "no backward ran a part of the forward again"),
+    "recompute": _ran("recompute", "no backward recomputed a part of the forward"),
     "compile": _ran("compile", "torch.compile compiled nothing on any rank"),
 }

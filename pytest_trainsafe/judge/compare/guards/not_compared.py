@@ -20,33 +20,33 @@ from pytest_trainsafe.trace.schema import NoteKey
 
 #: Limits: names listed per kind, and notes listed per trace.
 MAX_NAMED = 3
-MAX_TOLD = 4
+MAX_LISTED = 4
 
 
 def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     """Sentences about what was not compared: unrecorded tensors, and those of one side only."""
-    told = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
-    told += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
-    told += _noted([rung.candidate], "unused_annotation", "")
+    notes = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
+    notes += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
+    notes += _noted([rung.candidate], "unused_annotation", "")
     patterns = (set(rank.note("unmatched_pattern")) for rank in rung.candidate.ranks)
-    told += [
-        f"not compared: the activations of {pattern!r}, for --trainsafe-record-modules matches no "
-        "module by it"
+    notes += [
+        f"not compared: the activations of {pattern!r}, because this pattern of "
+        "--trainsafe-record-modules matches no module"
         for pattern in sorted(set.intersection(*patterns))
     ]
     if rung.shadow_flaw() == OTHER_DRAWS:
-        told.append(
+        notes.append(
             f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
             f"float64: the reference {OTHER_DRAWS} in float64"
         )
     if comparison.flipped:
-        told.append(
-            f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} are others than "
-            "the reference's, all within rounding; the reference's were used in their place"
+        notes.append(
+            f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} differ from the "
+            "reference's, all within rounding; the candidate used the reference's choices instead"
         )
-    told += _clipped(rung)
-    told += _buffers(comparison)
-    told += _inputs(comparison)
+    notes += _clipped(rung)
+    notes += _buffers(comparison)
+    notes += _inputs(comparison)
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
     last = max((f.where.step for f in comparison.findings if f.where is not None), default=None)
     if not comparison.failed:
@@ -59,12 +59,14 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
         for id in theirs - mine - failed
         if not is_local(id, local) and not is_compiled(id, compiled)
     }
-    told += _one_sided(lacking, "reference", "candidate", last)
+    notes += _one_sided(lacking, "reference", "candidate", last)
     if count := comparison.local.total():
-        told.append(f"not compared: {count} of the reference's tensors, which are local here")
+        notes.append(
+            f"not compared: {count} of the reference's tensors, which are local at this Point"
+        )
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
-    told += _one_sided(extra, "candidate", "reference", last)
-    return told
+    notes += _one_sided(extra, "candidate", "reference", last)
+    return notes
 
 
 def _clipped(rung: Rung) -> list[str]:
@@ -75,10 +77,10 @@ def _clipped(rung: Rung) -> list[str]:
     )
     if _ways_of_clipping(ours) == _ways_of_clipping(theirs):
         return []
-    told = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
+    by = [", ".join(sorted(each)) or "nothing" for each in (ours, theirs)]
     text = (
-        f"the candidate clips its gradients by {told[0]}, the reference by {told[1]}: gradients "
-        "before clipping, and the norm, are compared only where both have them"
+        f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
+        "before clipping and the norm are compared only if both record them"
     )
     return [text]
 
@@ -106,8 +108,8 @@ def _inputs(comparison: Comparison) -> list[str]:
         return []
     paths = list(dict.fromkeys(id.path for id in left))
     text = (
-        f"not compared: what the program gives its model as {_listed(paths)}, of which no layout "
-        "makes what the reference is given"
+        f"not compared: the model's inputs {_listed(paths)}, since no layout maps them to the "
+        "reference's inputs"
     )
     return [text]
 
@@ -150,23 +152,23 @@ def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
 
 def _noted(traces: Sequence[Trace], key: NoteKey, head: str) -> list[str]:
     found = list(dict.fromkeys(v for t in traces for rank in t.ranks for v in rank.note(key)))
-    told = [head + text for text in found[:MAX_TOLD]]
-    if len(found) > MAX_TOLD:
-        told.append(f"{head}and {len(found) - MAX_TOLD} more like these")
-    return told
+    notes = [head + text for text in found[:MAX_LISTED]]
+    if len(found) > MAX_LISTED:
+        notes.append(f"{head}and {len(found) - MAX_LISTED} more like these")
+    return notes
 
 
 def _one_sided(ids: Iterable[TensorId], owner: str, other: str, last: int | None) -> list[str]:
-    told = []
+    notes = []
     for kind in COVERED:
         found = sorted(id for id in ids if id.kind == kind and (last is None or id.step <= last))
         paths = list(dict.fromkeys(_name(id) for id in found))
         if found:
-            told.append(
+            notes.append(
                 f"not compared: {len(found)} of the {owner}'s tensors of kind {kind} have no "
                 f"counterpart in the {other} ({_listed(paths)})"
             )
-    return told
+    return notes
 
 
 def _name(id: TensorId) -> str:

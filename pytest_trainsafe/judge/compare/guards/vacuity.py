@@ -19,7 +19,7 @@ from pytest_trainsafe.core.layout import axes_of
 from pytest_trainsafe.core.point import NO_RECOMPUTE, AxisValue
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.guards.in_effect import idle
+from pytest_trainsafe.judge.compare.guards.in_effect import why_without_effect
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -91,7 +91,8 @@ def _compared(comparison: Comparison) -> Guard:
     if not comparison.compared:
         yield "compared", "no tensor was compared: reference and candidate have none in common"
     elif not comparison.compared["main_grad"] and not comparison.compared["param_grad"]:
-        yield "gradients-compared", "no gradient was compared; a one-step loss shows few bugs"
+        text = "no gradient was compared, and a loss alone shows few bugs; record gradients "
+        yield "gradients-compared", f"{text}(--trainsafe-record-kinds)"
 
 
 def _coverage(comparison: Comparison) -> Guard:
@@ -200,11 +201,11 @@ def _moved(comparison: Comparison) -> Guard:
         if not comparison.moved and (compared["main_grad"] or compared["param_grad"]):
             yield "moved", "no parameter of the reference moved in any step"
     elif compared["main_grad"]:
-        yield "moved", "no update of a parameter was compared: the optimizer went unchecked"
+        yield "moved", "no update of a parameter was compared, so the optimizer was not checked"
     elif compared["param_grad"]:
         text = (
-            "no update was compared, and no gradient as the optimizer is given it, so a reduction "
-            "that is missing would not show: no optimizer was watched, or these are not recorded"
+            "no update was compared, and no gradient after its reduction, so a missing reduction "
+            "would not show: give ctx.watch the optimizer, and record these kinds"
         )
         yield "moved", text
 
@@ -261,9 +262,9 @@ def _in_effect(candidate: Trace) -> Guard:
                 "level='step'"
             )
         yield "in-effect", text
-    asked = {axis for rank in candidate.ranks for axis in rank.note("asked")}
+    read = {axis for rank in candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in candidate.point:
-        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and asked and axis not in asked:
+        if axis in _TRIVIAL and value not in _TRIVIAL[axis] and read and axis not in read:
             text = (
                 f"{axis}={value} had no effect: the program neither takes an argument of that name "
                 f"nor asks for it (ctx.point.get({axis!r}, ...))"
@@ -277,11 +278,11 @@ def _in_effect(candidate: Trace) -> Guard:
 
 def _consequences(rung: Rung) -> Guard:
     """An axis that the program reads must have its effect."""
-    asked = {axis for rank in rung.candidate.ranks for axis in rank.note("asked")}
+    read = {axis for rank in rung.candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in rung.candidate.point:
-        if value in _TRIVIAL.get(axis, (value,)) or (asked and axis not in asked):
+        if value in _TRIVIAL.get(axis, (value,)) or (read and axis not in read):
             continue
-        why = idle(rung, axis)
+        why = why_without_effect(rung, axis)
         if why is not None:
             yield "in-effect", f"{axis}={value} had no effect: {why}"
 
@@ -375,7 +376,7 @@ def _dropout(candidate: Trace) -> Guard:
     for rank in candidate.ranks:
         rates = rank.note("dropout")
         if rates and rank.steps and all(s.rng_before == s.rng_after for s in rank.steps):
-            yield "dropout", f"dropout {rates[0]} is on and drew no numbers on rank {rank.rank}"
+            yield "dropout", f"dropout {rates[0]} is on, but drew no numbers on rank {rank.rank}"
             return
 
 
@@ -402,7 +403,7 @@ def _zeros(comparison: Comparison) -> Guard:
 
 def _measured(rung: Rung) -> Guard:
     if rung.perturbed is None and rung.shadow is None:
-        yield "measured", "no rounding was measured, so only equal bits could pass"
+        yield "measured", "no rounding was measured, so only tensors with equal bits could pass"
 
 
 def _decided(comparison: Comparison) -> Guard:

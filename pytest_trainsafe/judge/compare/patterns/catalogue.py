@@ -1,6 +1,6 @@
 """Finds the relation of a wrong value to the correct one.
 
-Each pattern is a function of a Wrong tensor that returns a Pattern or None.  A pattern must explain
+Each pattern is a function of a WrongTensor that returns a Pattern or None.  A pattern must explain
 the error: what remains of the error after undoing it is rounding, or at most 1 %. Called by the
 judge for the first tensors of a report.
 """
@@ -13,19 +13,19 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.confine import confined, non_finite
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.mask import other_mask
 from pytest_trainsafe.judge.compare.patterns.microbatches import other_weights
 from pytest_trainsafe.judge.compare.patterns.narrow import narrower
-from pytest_trainsafe.judge.compare.patterns.old import stale
+from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 from pytest_trainsafe.judge.compare.patterns.shard import other_shard
-from pytest_trainsafe.judge.compare.patterns.sum import partial_sum
+from pytest_trainsafe.judge.compare.patterns.stale import stale
 from pytest_trainsafe.judge.compare.patterns.zero import zero, zero_in_part
 
 #: The most specific patterns first: the first match is reported.
-PATTERNS: tuple[Callable[[Wrong], Pattern | None], ...] = (
+PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
     zero,
     narrower,
     partial_sum,
@@ -41,7 +41,7 @@ PATTERNS: tuple[Callable[[Wrong], Pattern | None], ...] = (
 )
 
 
-def explain(wrong: Wrong) -> Pattern | None:
+def explain(wrong: WrongTensor) -> Pattern | None:
     """The first pattern that explains a wrong tensor, or the region of the error; else None."""
     if not bool(torch.isfinite(wrong.value).all()):
         return non_finite(wrong)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 
-def other_mask(wrong: Wrong) -> Pattern | None:
+def other_mask(wrong: WrongTensor) -> Pattern | None:
     """Some values are zero only here, others only in the reference; most are shared and correct.
 
     The majority is required because a tensor of mostly zeros would match any other.  If whole rows
@@ -30,13 +30,12 @@ def other_mask(wrong: Wrong) -> Pattern | None:
     if few := _chosen(kept, due):
         return _other_choice(other, few)
     text = (
-        f"{int(here.sum())} values are zero here alone and {int(there.sum())} in the reference "
-        "alone, and the others are right"
+        f"{int(here.sum())} values are zero only here and {int(there.sum())} only in the "
+        "reference; the others are right"
     )
     cause = (
-        "another mask is applied than the reference's. Dropout draws another where ranks share out "
-        "the micro-batches: draw it with per_example_dropout, seed it in each micro-batch, or "
-        "switch it off"
+        "the mask differs from the reference's. Dropout draws a different mask if ranks divide the "
+        "micro-batches: use per_example_dropout, seed it in each micro-batch, or switch it off"
     )
     return Pattern("other mask", text, cause=cause)
 
@@ -53,13 +52,13 @@ def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
 def _other_choice(other: torch.Tensor, few: int) -> Pattern:
     rows = other.any(-1)
     text = (
-        f"{int(rows.sum())} of {rows.numel()} rows have other non-zero values than the "
-        f"reference's, {few} in every row as there, and the others are right"
+        f"{int(rows.sum())} of {rows.numel()} rows have their non-zero values in other places than "
+        f"the reference, {few} in every row as there; the others are right"
     )
     cause = (
-        "another choice is made than the reference's, as by a router's top-k. Rounding turns one "
-        "whose scores are nearly alike: annotate the module that makes it with `decision: topk` "
-        "(or `decision: true`, where it returns the numbers of what it chose), and it is judged by "
-        "its scores"
+        "a choice, such as a router's top-k, differs from the reference's. Rounding changes "
+        "choices between nearly equal scores: annotate the module that chooses with `decision: "
+        "topk` (or `decision: true` if it returns the chosen indices), so that its scores are "
+        "judged"
     )
     return Pattern("other choice", text, cause=cause)

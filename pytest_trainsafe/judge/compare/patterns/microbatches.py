@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 
 #: The allowed error of a measured weight.
 BLUR = 0.02
@@ -14,7 +14,7 @@ BLUR = 0.02
 ELEMENTS_PER_WEIGHT = 4
 
 
-def other_weights(wrong: Wrong) -> Pattern | None:
+def other_weights(wrong: WrongTensor) -> Pattern | None:
     """A sum over micro-batches in which some are missing or counted twice.
 
     Fits the value as a weighted sum of the reference's micro-batch gradients, and the reference
@@ -46,7 +46,7 @@ def other_weights(wrong: Wrong) -> Pattern | None:
     if missing:
         batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
         text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} not in it"
-        cause = "gradients are cleared, reduced or stepped before every micro-batch is in them"
+        cause = "gradients are cleared, reduced or used before all micro-batches are added"
     elif right and len(right) < count:
         listed = ", ".join(f"{i}: {r:.3g}" for i, r in named.items() if i not in right)
         text = f"micro-batches count with other weights than in the reference ({listed} times)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 _NARROWER = {
     "float64": (torch.bfloat16, torch.float16, torch.float32),
@@ -16,7 +16,7 @@ _NARROWER = {
 PLAIN_BITS = 4
 
 
-def narrower(wrong: Wrong) -> Pattern | None:
+def narrower(wrong: WrongTensor) -> Pattern | None:
     """Every value is exactly representable in a narrower dtype, unlike the reference's."""
     if wrong.value.is_complex() or _plain(wrong.value):
         return None
@@ -30,7 +30,7 @@ def narrower(wrong: Wrong) -> Pattern | None:
         return Pattern(
             "narrower dtype",
             f"every value fits {name} exactly, and the error is that of rounding to it",
-            cause=f"the value passes through {name} on its way",
+            cause=f"the value is converted to {name} in between",
         )
     return None
 

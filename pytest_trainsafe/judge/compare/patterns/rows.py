@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import LEFT_OVER, Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import LEFT_OVER, WrongTensor, norm
 
 #: The largest number of rows that are matched; the matrix of their distances is kept.
 MAX_ROWS = 2048
@@ -20,7 +20,7 @@ FEWEST = 8
 FARTHEST = 4
 
 
-def shifted(wrong: Wrong) -> Pattern | None:
+def shifted(wrong: WrongTensor) -> Pattern | None:
     """Row i along one dimension is the reference's row i - k; rows at the edge may be anything."""
     for dim, length in enumerate(wrong.reference.shape):
         for size in range(1, min(FARTHEST, length - 2) + 1):
@@ -30,14 +30,14 @@ def shifted(wrong: Wrong) -> Pattern | None:
                     where = "on" if by > 0 else "back"
                     text = (
                         f"the rows of dimension {dim} are shifted {where} by {rows}: row "
-                        f"{max(by, 0)} holds what belongs to row {max(-by, 0)}"
+                        f"{max(by, 0)} holds the values of row {max(-by, 0)}"
                     )
                     cause = f"an index or an offset along dimension {dim} is off by {size}"
                     return Pattern("shifted", text, cause=cause)
     return None
 
 
-def _shifts(wrong: Wrong, dim: int, by: int) -> bool:
+def _shifts(wrong: WrongTensor, dim: int, by: int) -> bool:
     kept = wrong.reference.shape[dim] - abs(by)
     here, there = max(by, 0), max(-by, 0)
     value = wrong.value.narrow(dim, here, kept)
@@ -54,7 +54,7 @@ def _shifts(wrong: Wrong, dim: int, by: int) -> bool:
     )
 
 
-def permuted(wrong: Wrong) -> Pattern | None:
+def permuted(wrong: WrongTensor) -> Pattern | None:
     """The wrong rows along one dimension are rows of the reference, permuted or copied."""
     for dim in range(wrong.reference.ndim):
         found = _sources(wrong, dim)
@@ -68,7 +68,7 @@ def permuted(wrong: Wrong) -> Pattern | None:
         length = wrong.reference.shape[dim]
         first, source = int(rows[0]), int(sources[0])
         what = f"{len(rows)} of {length} rows of dimension {dim}"
-        where = f"row {first} holds what belongs to row {source}"
+        where = f"row {first} holds the values of row {source}"
         if sorted(sources.tolist()) == rows.tolist():
             cause = f"parts are gathered or reordered wrongly along dimension {dim}"
             return Pattern("permuted rows", f"{what} are in another order: {where}", cause=cause)
@@ -77,7 +77,7 @@ def permuted(wrong: Wrong) -> Pattern | None:
     return None
 
 
-def _sources(wrong: Wrong, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+def _sources(wrong: WrongTensor, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The wrong rows along a dimension and the closest rows of the reference, or None."""
     length = wrong.reference.shape[dim]
     reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few, norm
 
 #: The allowed relative error of a measured factor against the size that names it.
 BLUR = 0.02
@@ -29,7 +29,7 @@ _STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
 MAX_NAMES = 3
 
 
-def scaled(wrong: Wrong) -> Pattern | None:
+def scaled(wrong: WrongTensor) -> Pattern | None:
     """The value is a multiple of the reference.
 
     A few elements, or a few that outweigh the others, are always close to some multiple.  For them
@@ -57,7 +57,7 @@ def scaled(wrong: Wrong) -> Pattern | None:
     return Pattern("scaled", text, cause=cause)
 
 
-def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
+def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
     text = f"the value is {_digits(factor, wrong)} times the reference, which is {_or(names)}"
     sizes = _or([name.removeprefix("1/").strip("()") for name in names])
     if wrong.kind in _STEPPED:
@@ -73,7 +73,7 @@ def _named(factor: float, names: list[str], wrong: Wrong) -> Pattern:
     return Pattern("scaled", text, first if first in wrong.sizes else "", cause)
 
 
-def _digits(factor: float, wrong: Wrong) -> str:
+def _digits(factor: float, wrong: WrongTensor) -> str:
     """The factor, with only the digits that rounding leaves."""
     blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
     return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
@@ -83,7 +83,7 @@ def _or(names: list[str]) -> str:
     return " or ".join(names[:MAX_NAMES])
 
 
-def _names(factor: float, wrong: Wrong) -> dict[float, list[str]]:
+def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     """The sizes close to a factor, each with its names: single axes, or else products."""
     order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}

@@ -8,10 +8,10 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, extract
 from pytest_trainsafe.core.layout import Partial, Shard, ZigZag
-from pytest_trainsafe.judge.compare.explain.wrong import FEW, LEFT_OVER, Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import FEW, LEFT_OVER, WrongTensor, norm
 
 
-def other_shard(wrong: Wrong) -> Pattern | None:
+def other_shard(wrong: WrongTensor) -> Pattern | None:
     """Every rank along an axis holds a shard of the reference, and some hold another rank's."""
     for axis, size in wrong.sizes.items():
         if size == 1 or not wrong.parts or not all(_splits(part, axis) for part in wrong.parts):
@@ -36,7 +36,7 @@ def _splits(part: Part, axis: str) -> bool:
     return split and not any(isinstance(p, Partial) for p in part.layout)
 
 
-def _whose(part: Part, axis: str, wrong: Wrong) -> int | None:
+def _whose(part: Part, axis: str, wrong: WrongTensor) -> int | None:
     """The coordinate along `axis` whose shard of the reference a rank holds; None if none fits."""
     mine = part.tensor.to(wrong.reference.dtype)
     own = part.coordinates[axis]
@@ -57,7 +57,7 @@ def _whose(part: Part, axis: str, wrong: Wrong) -> int | None:
     return None
 
 
-def _part(wrong: Wrong, part: Part, axis: str, other: int) -> torch.Tensor | None:
+def _part(wrong: WrongTensor, part: Part, axis: str, other: int) -> torch.Tensor | None:
     where = {**part.coordinates, axis: other}
     try:
         return extract(wrong.reference, part.layout, where, wrong.sizes)

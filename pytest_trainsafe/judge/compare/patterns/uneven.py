@@ -17,7 +17,7 @@ from pytest_trainsafe.align.logical import free_axes, parts_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.patterns.sum import names_axis
+from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judge.compare.rung import Rung
 
 #: The names of the first moment in optimizers.
@@ -67,9 +67,9 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
                 f"{moment} on rank {place} is that of rank 0 {more} {abs(share):.3g} times it"
             )
             cause = (
-                "between its reduction and the optimizer's step this gradient is made smaller on "
-                f"{axis} rank {scaled} only: clipping acts there, and leaves out what other ranks "
-                f"of {axis} hold as replicas"
+                "between its reduction and the optimizer's step, this gradient is scaled down on "
+                f"{axis} rank {scaled} only: clipping acts on this rank, but not on the replicas "
+                f"of the other ranks of {axis}"
             )
             return Pattern("uneven", text, axis, cause)
     return None

@@ -6,21 +6,21 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.regions import name_region, region_of
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 
-def zero(wrong: Wrong) -> Pattern | None:
+def zero(wrong: WrongTensor) -> Pattern | None:
     """Every value is zero."""
     if bool(wrong.value.any()) or not bool(wrong.reference.any()):
         return None
     if wrong.kind == "update":
         cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
         return Pattern("zero", "the parameter did not move", cause=cause)
-    cause = "nothing reaches this tensor: it is cut off, masked, or cleared before it is used"
+    cause = "no value reaches this tensor: it is detached, masked, or cleared before it is used"
     return Pattern("zero", "every value is zero", cause=cause)
 
 
-def zero_in_part(wrong: Wrong) -> Pattern | None:
+def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     """Some values are zero, and the others are correct."""
     cleared = (wrong.value == 0) & (wrong.reference != 0)
     if not bool(cleared.any()):
@@ -32,11 +32,11 @@ def zero_in_part(wrong: Wrong) -> Pattern | None:
     words, axis = name_region(region, wrong)
     if words and not bool(_within(wrong.value, region).any()):
         text = f"{words}: zero there, and right elsewhere"
-        cause = "nothing reaches this part: it is not gathered, not copied, or masked"
+        cause = "no value reaches this part: it is masked, not gathered or not copied"
     else:
         count = int(cleared.sum())
         text = f"{count} of {cleared.numel()} values are zero, and the others are right"
-        axis, cause = "", "a mask, or dropout, is applied here and not in the reference"
+        axis, cause = "", "a mask or dropout is applied here, but not in the reference"
     return Pattern("zero in part", text, axis, cause)
 
 

@@ -29,7 +29,7 @@ _PROJECTION_DEVIATION = math.sqrt(1 / ROWS + 1 / COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
-class Screened:
+class SketchJudgement:
     """The result of screening.
 
     `ratio` is the estimated error divided by its allowance, `allowed` that allowance relative to
@@ -41,7 +41,7 @@ class Screened:
     allowed: float
 
 
-SUSPECT = Screened(False, math.inf, 0.0)
+SUSPECT = SketchJudgement(False, math.inf, 0.0)
 
 
 def screen_tensor(
@@ -52,7 +52,7 @@ def screen_tensor(
     *,
     loosened: float = 1.0,
     least: float = 0.0,
-) -> Screened:
+) -> SketchJudgement:
     """Screen a tensor by the measured rounding, as `judge_tensor` judges it by the whole norm.
 
     A tensor that cannot be screened (no sketch, another shape, values that are not finite, no
@@ -67,7 +67,7 @@ def screen_tensor(
     apart = [o - reference for o in others if o is not None and o.shape == reference.shape]
     responses = [norm for response in apart if math.isfinite(norm := response.norm)]
     if not responses:
-        return Screened(True, 0.0, 0.0) if error <= EQUAL * size else SUSPECT
+        return SketchJudgement(True, 0.0, 0.0) if error <= EQUAL * size else SUSPECT
     response = least_response(size, responses, dtype, least)
     allowed = precision(dtype).safety * loosened * response
     ratio = error / allowed if error and allowed else math.inf if error else 0.0
@@ -78,7 +78,7 @@ def screen_tensor(
         most = precision(dtype).safety * loosened * max(*shares, floor) + noise
         along = abs(difference.along(reference))
         ratio = max(ratio, CLEARED * along / most)
-    return Screened(ratio <= CLEARED, ratio, allowed / size if size else 0.0)
+    return SketchJudgement(ratio <= CLEARED, ratio, allowed / size if size else 0.0)
 
 
 def same(candidate: Sketched | None, reference: Sketched | None) -> bool:

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.results import Results
 from pytest_trainsafe.judge.compare.sketch.screen import same, screen_tensor
 from pytest_trainsafe.judge.compare.sketch.sketches import sketch_of, update_sketch
-from pytest_trainsafe.judge.compare.tolerance.yardstick import (
+from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     flipped,
 )
 
@@ -57,7 +57,7 @@ class Screening(Results):
             self.result.moved += expected is not None and bool(expected.values.any())
             value = sketch_of(self.rung.reference, id)
             size = value.norm if value is not None else 0.0
-            least = 0.5 * self.yardstick.epsilon(id) * size
+            least = 0.5 * self.tolerances.epsilon(id) * size
             if precision(self.rung.dtype).low and expected is not None:
                 least = max(least, flipped(expected.norm, math.prod(expected.shape)))
             judged_as = msgspec.structs.replace(id, kind="update")

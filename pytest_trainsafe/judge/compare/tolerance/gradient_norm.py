@@ -2,7 +2,7 @@
 
 The total norm is one number, and one sample of its response may be small by chance.  Each gradient
 contributes a sample of its own, and together they give the expected response.  Called by the
-yardstick.
+tolerances.
 """
 
 from __future__ import annotations

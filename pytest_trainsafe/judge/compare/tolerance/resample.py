@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class SamplingRound:
     """A round of measurement: the total number of samples, and the failures that need it.
 
     A failure needs the round if its ratio to its allowance is below `near_float64` in float64, or
@@ -41,7 +41,11 @@ LAST_NEAR = 4.0
 #: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times.  In float64
 #: a saturated softmax amplifies rounding by more, and bugs exceed it by 1e9.  With eight samples, a
 #: failure exceeds its allowance 4 times only if the samples diverge from each other.
-ROUNDS = (Round(3, 1e8, 1e4), Round(8, 1e8, 1e4), Round(24, LAST_NEAR, LAST_NEAR))
+ROUNDS = (
+    SamplingRound(3, 1e8, 1e4),
+    SamplingRound(8, 1e8, 1e4),
+    SamplingRound(24, LAST_NEAR, LAST_NEAR),
+)
 
 #: The checks that use the measured rounding.
 _MEASURED = frozenset({"norm", "slice", "projection", "decision"})
@@ -51,7 +55,7 @@ _GRADIENTS = frozenset({"activation_grad", "param_grad"})
 _OF_GRADIENTS = _GRADIENTS | {"unclipped_grad", "main_grad", "grad_norm", "optimizer_state"}
 
 
-def needs_samples(comparison: Comparison, round: Round) -> bool:
+def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
     """Whether the first failure of the report may be due to small samples of rounding."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)

@@ -1,7 +1,7 @@
 """Judges whether the same Run gives the same results twice.
 
-judge             asks for the repeats and compares them; `variation` says how repeats differ
-divergence        finds the first result that differs
-operator_look     finds the operator that makes it
-cause             names the likely cause; `nondeterministic` has torch's own list
+judge          requests the repetitions and compares them; `variation` varies them
+divergence     finds the first result that differs
+operator_look  finds the operator that computes it
+cause          names the likely cause; `nondeterministic` has torch's own list
 """

@@ -1,8 +1,8 @@
-"""Why two Runs of one program differ: found by further Runs in which one thing at a time varies.
+"""Finds why two Runs of one program differ, with further Runs that vary one thing at a time.
 
-These record every operator of the step in which the difference begins.  Two Runs in which nothing
-is varied come first: a difference between them is neither due to the order of sets nor to the
-contents of memory.  Called by `determinism`.
+These Runs record every operator of the step in which the difference begins. The first two vary
+nothing: if they differ, neither the order of sets nor uninitialised memory is the cause. Called by
+`determinism`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.replay.determinism.operator_look import (
     unseeded,
 )
 from pytest_trainsafe.judge.replay.determinism.variation import Environ, variables
-from pytest_trainsafe.judge.replay.draws import described
+from pytest_trainsafe.judge.replay.draws import describe_draw
 from pytest_trainsafe.trace.operators import OutsideRead
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -37,10 +37,11 @@ MakeRuns = Callable[[Sequence[RunSpec]], Sequence[Trace]]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why Runs differ.  `text` completes "so ..." in a report, and `source` is the line at fault.
+    """Why Runs differ.
 
-    `operator` is the first operator that differs; None where no operators were recorded, or none
-    that was does.  `draw` describes the draw of an unseeded generator.
+    `text` completes "so ..." in a report, and `source` is the line at fault. `operator` is the
+    first operator that differs; None if no operators were recorded, or none of them differs.
+    `draw` describes the draw of an unseeded generator.
     """
 
     code: Code
@@ -51,12 +52,12 @@ class Cause:
 
 
 def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | None:
-    """A generator that is not seeded, where the RNG ledgers of the two Runs show one."""
+    """An unseeded generator, if the RNG ledgers of the two Runs show one; else None."""
     draw = unseeded(first, second, found.rank, found.step)
     if draw is None:
         return None
-    what = f"{described(draw)}, from {draw.event.generator}"
-    text = f"a generator is not in the same state in every Run when it draws: {what}"
+    what = f"{describe_draw(draw)}, from {draw.event.generator}"
+    text = f"the state of a generator differs between Runs when it draws: {what}"
     return Cause(
         "unseeded",
         f"{text}. Seed it from ctx.seed before its first draw",
@@ -66,7 +67,7 @@ def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | No
 
 
 def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
-    """Why Runs of `spec` differ as `found` says: makes two to six further Runs."""
+    """The cause of the difference `found` between Runs of `spec`. Makes two to six further Runs."""
     looked = structs.replace(spec, operators=max(found.step, 0))
 
     def run(repeat: int, environ: Environ = ()) -> RunSpec:
@@ -110,14 +111,14 @@ def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
 
 def _uninitialised(operator: FirstOperator | None) -> Cause:
     text = (
-        "it changes with what is in memory that nothing has written: torch.empty and the like "
-        "are read before they are filled. Use torch.zeros, or fill all of it"
+        "it depends on uninitialised memory: a tensor of torch.empty or a similar function is read "
+        "before it is filled. Use torch.zeros, or fill the whole tensor"
     )
     return Cause("uninitialised", text, _line(operator), operator)
 
 
 def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
-    """Why two Runs differ although nothing was varied."""
+    """The cause of a difference between two Runs in which nothing was varied."""
     operator = first_operator(one, other, differs.rank)
     source = _line(operator)
     itself = operator is not None and operator.differs == "result"
@@ -136,17 +137,20 @@ def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
     if operator is None:
         missed = left_out(one)
         why = f"{missed} operators were not recorded" if missed else "all operators are alike"
-        return Cause("unknown", f"no operator of the step that was recorded differs ({why})")
+        return Cause("unknown", f"no recorded operator of the step differs ({why})")
     if operator.is_random:
-        text = "it draws from a generator that is not seeded alike in every Run; seed it"
+        text = (
+            "it draws from a generator that has a different seed in every Run; seed it from "
+            "ctx.seed"
+        )
         return Cause("unseeded", text, source, operator)
     if itself:
         text = (
-            "the operator is not deterministic and is not on torch's list of those that are not; "
-            "a custom kernel, or several threads that write to one place"
+            "the operator is nondeterministic, but torch does not document it so; check custom "
+            "kernels, and threads that write to the same memory"
         )
         return Cause("unknown", text, source, operator)
-    text = "what it is given is computed outside of torch's operators, from what is not known"
+    text = "its input is computed outside of torch's operators, from an unknown source"
     return Cause("unknown", text, source, operator)
 
 
@@ -158,14 +162,14 @@ def _read_before(
 
 
 def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
-    """Runs agree once the clock, the process id and the system's random numbers do."""
+    """The cause if Runs agree once the clock, process id and system random numbers are fixed."""
     where = f"{read.what} is called before it, at {relative(read.at)}"
-    agree = "two Runs agree in which such calls return the same"
+    agree = "Runs in which these calls return the same agree"
     if read.what == "os.urandom":
         advice = "it draws numbers that cannot be seeded. Draw from a seeded generator"
         return Cause("unseeded", f"{where}, and {agree}: {advice}", read.at, operator)
     if read.what == "os.getpid":
-        advice = "its result is another in every process. Use ctx.rank to tell ranks apart"
+        advice = "its result differs in every process. Use ctx.rank to distinguish ranks"
         return Cause("process", f"{where}, and {agree}: {advice}", read.at, operator)
     advice = "the result depends on the time. Count steps instead of seconds"
     return Cause("time", f"{where}, and {agree}: {advice}", read.at, operator)

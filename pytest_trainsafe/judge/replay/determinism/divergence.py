@@ -1,4 +1,4 @@
-"""Where two Runs of one program first differ, bit for bit, in the order of dataflow."""
+"""Finds where two Runs of one program first differ bit for bit, in dataflow order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ How = Literal["values", "shape", "missing", "added", "order", "inputs", "steps"]
 class Divergence:
     """The first difference of two Runs.
 
-    `where` is the tensor, None where the difference is one of a whole `step`; `order` is its
-    place in dataflow.  `differing` of `total` recorded tensors differ, rank by rank, and
-    `greatest` is the greatest absolute difference in this one, None where it is unknown.
+    `where` is the tensor, None if the difference concerns a whole `step`; `order` is its
+    position in dataflow. Counted over all ranks, `differing` of `total` recorded tensors
+    differ. `greatest` is the largest absolute difference in this tensor, None if it is unknown.
     """
 
     how: How
@@ -40,12 +40,12 @@ class Divergence:
 
     @property
     def subject(self) -> StepSubject | None:
-        """What it is about, where that is no tensor."""
+        """What the difference is about if it is not about a tensor."""
         return None if self.where is not None else StepSubject(self.step)
 
 
 def first_divergence(first: Trace, second: Trace) -> Divergence | None:
-    """The first difference of two Runs of one RunSpec, but for its repetition; None for none."""
+    """The first difference of two Runs that differ only in `repeat`; None if there is none."""
     assert len(first.ranks) == len(second.ranks)
     pairs = list(zip(first.ranks, second.ranks, strict=True))
     total = sum(len(one.tensors) for one in first.ranks)
@@ -84,7 +84,7 @@ def _count(one: RankTrace, other: RankTrace) -> int:
 
 
 def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]:
-    """How the first tensor that differs does so, the rank, its place, and which one it is."""
+    """The first tensor that differs: how, on which rank, at which position, and its id."""
     found: list[tuple[int, int, How, int, TensorId]] = []
     for trace, absent in ((first, "missing"), (second, "added")):
         for order, id in enumerate(_every_id(trace)):
@@ -105,7 +105,7 @@ def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]
 
 
 def _every_id(trace: Trace) -> list[TensorId]:
-    """Every tensor in the order of dataflow; what only stand-ins recorded comes last."""
+    """Every tensor in dataflow order; those that only stand-ins recorded come last."""
     ids = dict.fromkeys(in_dataflow(trace))
     rest = (id for rank in trace.ranks for id in rank.tensors)
     return list(dict.fromkeys(itertools.chain(ids, rest)))
@@ -116,7 +116,7 @@ def _pairs(first: Trace, second: Trace) -> list[tuple[RankTrace, RankTrace]]:
 
 
 def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
-    """The first step whose inputs differ, or in which the optimizer stepped in one Run alone."""
+    """The first step whose inputs differ, or in which the optimizer stepped in only one Run."""
     for a, b in itertools.zip_longest(one.inputs, other.inputs):
         if a != b:
             return "inputs", (a or b).step
@@ -127,7 +127,7 @@ def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
 
 
 def _greatest(first: Trace, second: Trace, rank: int, where: TensorId) -> float | None:
-    """The greatest absolute difference of a tensor's elements, where both Runs kept them."""
+    """The largest absolute difference of a tensor's elements, if both Runs kept its values."""
     try:
         one = first.load(rank, first.ranks[rank].tensors[where])
         other = second.load(rank, second.ranks[rank].tensors[where])

@@ -1,7 +1,7 @@
-"""Judges whether a Run is deterministic: the same RunSpec again must record the same bits.
+"""Judges whether a Run is deterministic: the same RunSpec must record the same bits again.
 
-Called by `assert_deterministic`.  The repeats run in processes whose strings hash differently and
-whose fresh memory holds something else (`variation`), so that what depends on either shows.
+Called by `assert_deterministic`. The repetitions run with other string hashes and other contents of
+fresh memory (`variation`), so that a result which depends on either differs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Pattern
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.replay.determinism.cause import Cause, cause_of_draws, find_cause
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.determinism.variation import not_varied, variables
@@ -23,17 +23,17 @@ _HOW = {
     "values": "differs",
     "shape": "has another dtype or shape",
     "missing": "is missing",
-    "added": "is there and was not before",
+    "added": "exists only in this Run",
     "order": "is recorded in another order, with the same values",
-    "inputs": "the model is given other inputs",
-    "steps": "the optimizer steps in one of the Runs alone",
+    "inputs": "the model receives different inputs",
+    "steps": "the optimizer steps in only one of the Runs",
 }
 
 
-def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
+def judge_determinism(traces: Traces, repeats: int) -> FindingsJudgement:
     """Judge the Run of the first rung against `repeats` - 1 repetitions of it.
 
-    Raises GroupFailure where the ranks of a Run did not finish.
+    Raises GroupFailure if the ranks of a Run did not finish.
     """
     assert repeats >= 2, repeats
     spec = traces.spec(traces.case.rungs[0])
@@ -46,16 +46,16 @@ def judge_determinism(traces: Traces, repeats: int) -> FoundJudgement:
     first = traces.runs.get(spec).trace
     notes = [*not_varied(first.manifest.device), *_unrecorded(first)]
     if not any(rank.tensors for rank in first.ranks):
-        return FoundJudgement("replay", [_nothing(first)], notes)
+        return FindingsJudgement("replay", [_nothing(first)], notes)
     for each in again:
         second = traces.runs.get(each).trace
         found = first_divergence(first, second)
         if found is not None:
             cause = _cause(traces, spec, found, (first, second))
-            return FoundJudgement(
+            return FindingsJudgement(
                 "replay", [finding(first, found, cause, each.repeat, repeats)], notes
             )
-    return FoundJudgement("replay", [], notes)
+    return FindingsJudgement("replay", [], notes)
 
 
 def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, Trace]) -> Cause:
@@ -81,7 +81,7 @@ def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, 
 
 
 def finding(first: Trace, found: Divergence, cause: Cause, number: int, repeats: int) -> Finding:
-    """The finding of a Run that differs from the first one; `number` counts from 0."""
+    """The finding on a Run that differs from the first one; `number` counts from 0."""
     module = None if found.where is None else found.where.module
     event = None if module is None else first.ranks[found.rank].modules.get(module)
     by = "" if found.greatest is None else f" by up to {found.greatest:.1e}"
@@ -123,7 +123,7 @@ def _nothing(trace: Trace) -> Finding:
 
 
 def _unrecorded(trace: Trace) -> list[str]:
-    """What the Runs do that their traces do not show, in words, each once."""
+    """Sentences on what the Runs computed but their traces do not show, without duplicates."""
     notes = [text for rank in trace.ranks for text in rank.note("not_compared")]
     compiled = {name for rank in trace.ranks for name in rank.note("compiled")}
     if compiled:

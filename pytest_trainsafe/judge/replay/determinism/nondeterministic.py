@@ -1,14 +1,14 @@
 """The operators that torch documents as nondeterministic, by their names in ATen.
 
-From the documentation of `torch.use_deterministic_algorithms`.  Each has the words under which it
-is listed there, and why its result may change.
+Taken from the documentation of `torch.use_deterministic_algorithms`. Each has the name under which
+it is listed there, and the reason why its result may change.
 """
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-_ATOMIC = "it adds to one place from several threads, in the order in which they come"
+_ATOMIC = "several threads add to the same element, in any order"
 _CHOICE = "the library that computes it chooses among algorithms when it runs"
 _RACE = "several of its elements may be written to one place, in any order"
 
@@ -32,7 +32,7 @@ _LISTED: dict[str, tuple[str, str]] = {
     "histc": ("torch.histc", _ATOMIC),
     "bincount": ("torch.bincount", _ATOMIC),
     "cumsum": ("torch.cumsum", "its partial sums are added in an order that may change"),
-    "median*": ("torch.median", "of equal elements any may be chosen"),
+    "median*": ("torch.median", "it may choose any of several equal elements"),
     "_embedding_bag*": ("torch.nn.EmbeddingBag", _ATOMIC),
     "_ctc_loss_backward": ("torch.nn.CTCLoss", _ATOMIC),
     "nll_loss2d*": ("torch.nn.NLLLoss", _ATOMIC),
@@ -52,15 +52,15 @@ _LISTED: dict[str, tuple[str, str]] = {
 
 
 def listed(operator: str) -> tuple[str, str] | None:
-    """How torch's documentation calls an operator such as "aten.index_add_.default", and why.
+    """The documented name of an operator such as "aten.index_add_.default", and the reason.
 
-    None for an operator that is not listed.
+    None if torch does not list the operator.
     """
     name = base_name(operator)
     return next((entry for known, entry in _LISTED.items() if fnmatchcase(name, known)), None)
 
 
 def base_name(operator: str) -> str:
-    """The name in ATen alone: "index_add_" of "aten.index_add_.default"."""
+    """The operator's name in ATen without overload: "index_add_" of "aten.index_add_.default"."""
     namespace, _, rest = operator.partition(".")
     return rest.partition(".")[0] if namespace == "aten" else ""

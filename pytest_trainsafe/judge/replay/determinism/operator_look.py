@@ -1,4 +1,4 @@
-"""Which operator first computes something else in one of two Runs, and what it is due to.
+"""Finds the operator that first computes a different result in one of two Runs, and the cause.
 
 Compares the operator ledgers of one step, rank by rank.
 """
@@ -37,7 +37,7 @@ _RANDOM = frozenset(name.partition(".")[0] for name in OPERATORS)
 
 @dataclass(frozen=True, slots=True)
 class FirstOperator:
-    """The first operator that differs.  `event` is that of the first Run, `number` its place."""
+    """The first operator that differs; `event` is that of the first Run, `number` its position."""
 
     differs: Differs
     rank: int
@@ -47,12 +47,12 @@ class FirstOperator:
 
     @property
     def is_random(self) -> bool:
-        """Whether it draws random numbers."""
+        """Whether the operator draws random numbers."""
         return base_name(self.event.name) in _RANDOM
 
     @property
     def text(self) -> str:
-        """What differs, in a sentence."""
+        """A sentence on what differs."""
         event = self.event
         where = f" in {event.module or 'the root module'}" if event.module is not None else ""
         at = f" at {relative(event.line)}" if event.line else ""
@@ -63,14 +63,17 @@ class FirstOperator:
             shown = f"({_cut(event.arguments)}) and ({_cut(self.other.arguments)})"
             return f"{name} is the first to differ: its arguments are {shown}"
         if self.differs == "input":
-            return f"{name} is the first to differ: it is given a tensor that no operator made"
+            return (
+                f"{name} is the first to differ: one of its inputs was not computed by a recorded "
+                "operator"
+            )
         if self.is_random:
-            return f"{name} is the first to differ: it draws other random numbers"
-        return f"{name} is the first to differ: its inputs are equal, its results are not"
+            return f"{name} is the first to differ: it draws different random numbers"
+        return f"{name} is the first to differ: its inputs are equal, but its results are not"
 
 
 def first_operator(first: Trace, second: Trace, rank: int) -> FirstOperator | None:
-    """The first operator that differs on a rank; None where none that was recorded does."""
+    """The first operator that differs on a rank; None if no recorded operator differs."""
     pair = zip(
         first.ranks[rank].events_of(OperatorEvent),
         second.ranks[rank].events_of(OperatorEvent),
@@ -84,7 +87,7 @@ def first_operator(first: Trace, second: Trace, rank: int) -> FirstOperator | No
 
 
 def left_out(trace: Trace) -> int:
-    """How many operators of the step were called and not recorded, on all ranks."""
+    """The number of operators of the step that were called but not recorded, on all ranks."""
     counts = (count for rank in trace.ranks for count in rank.events_of(OperatorCount))
     return sum(count.called - count.recorded for count in counts)
 
@@ -100,17 +103,17 @@ def _differs(one: OperatorEvent, other: OperatorEvent) -> Differs | None:
 
 
 def last_read(rank: RankTrace, before: int) -> OutsideRead | None:
-    """The last line that read the clock, or the like, before the operator of number `before`."""
+    """The last line that read the clock or a similar source before operator number `before`."""
     reads = [read for read in rank.events_of(OutsideRead) if read.before <= before]
     return reads[-1] if reads else None
 
 
 def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
-    """The first draw up to a step from a generator that another state was left in by nobody.
+    """The first draw, up to a step, from a generator whose state differs for no known reason.
 
-    Of a generator that drew more in one Run than in the other the state differs by that; its
-    later draws do not count.  Nor does a generator that the program has just seeded: the seed is
-    another, by what it is computed from.
+    Excluded are later draws of a generator that drew more often in one Run than in the other,
+    and generators that the program has just seeded with different seeds: then the cause is
+    earlier.
     """
     found: list[Draw] = []
     streams: dict[str, list[list[Draw]]] = {}
@@ -129,9 +132,9 @@ def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
 
 
 def _is_seeded(draw: DrawEvent) -> bool:
-    """Whether a draw finds its generator in the state of a seed that a program chose.
+    """Whether a draw finds its generator in the state of a seed that the program chose.
 
-    A seed that torch draws has 64 bits, and its default seed has 46.
+    A seed that torch draws has 64 bits, and torch's default seed has 46.
     """
     if not draw.seed or int(draw.seed) >= 2**32:
         return False
@@ -145,7 +148,7 @@ def _continues(pair: tuple[Draw, Draw]) -> bool:
 
 
 def _is_programs(draw: Draw) -> bool:
-    """Whether the program drew, or made the generator: libraries draw names of files too."""
+    """Whether the program itself drew, or created the generator; libraries also draw file names."""
     file = draw.event.line.rpartition(":")[0]
     if not file:  # the name of a generator that somebody made has its line
         return " of " in draw.event.generator

@@ -1,6 +1,6 @@
-"""What differs between the repeats of a Run: string hashes, and what uninitialised memory holds.
+"""Varies string hashes and the contents of uninitialised memory between repetitions of a Run.
 
-Both are chosen when a process starts, by variables of its environment.
+Both are set by environment variables when a process starts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _BYTES = (0xA5, 0x3C, 0xC9, 0x5A, 0x96, 0x69)
 
 
 def variables(hashes: int, memory: int, environ: Mapping[str, str] | None = None) -> Environ:
-    """The variables of a process whose strings hash by the seed `hashes`.
+    """The environment variables that set the string hash seed `hashes` and a memory pattern.
 
-    Memory that it allocates holds the pattern of number `memory`; equal numbers, equal contents.
-    The allocator's settings in `environ`, by default this process's, stay in force.
+    The process fills memory that it allocates with pattern number `memory`; equal numbers give
+    equal contents. The allocator's settings in `environ`, by default this process's, stay in
+    force.
     """
     environ = os.environ if environ is None else environ
     # Small pieces that a thread keeps for itself would be handed out unfilled.
@@ -33,7 +34,7 @@ def variables(hashes: int, memory: int, environ: Mapping[str, str] | None = None
 
 
 def not_varied(device: str) -> list[str]:
-    """Which of this the variables do not reach here, in words."""
+    """A sentence on what the variables cannot vary on this platform; [] if they vary everything."""
     missing = []
     if platform.libc_ver()[0] != "glibc":
         missing.append("memory that is read before it is written: only glibc fills it")

@@ -1,4 +1,4 @@
-"""What a test asks of `assert_resumable`, and the errors for what it cannot ask."""
+"""Checks the arguments of `assert_resumable`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pytest_trainsafe.sweep.validity import invalid
 class Resumption:
     """How a training is interrupted and resumed: after `at_step` of `steps` steps, at `point`.
 
-    `steps` is None for the program's own number, and `resume_point` None where the training is
-    resumed at its own Point only.  `save` and `load` are the import paths of the functions that
-    save and load, with their files; "" where the program does so itself.
+    `steps` is None for the program's own number, and `resume_point` None to resume only at the
+    test's own Point. `save` and `load` are the import paths and files of the functions that
+    save and load; "" if the program does so itself.
     """
 
     point: Point
@@ -39,7 +39,7 @@ def resumption_of(
     save: object = None,
     load: object = None,
 ) -> Resumption:
-    """What the arguments of `assert_resumable` ask for; ArgumentError for those it refuses."""
+    """The Resumption that the arguments describe. Raises ArgumentError for invalid ones."""
     if not hasattr(traces, "prefetch"):
         raise ArgumentTypeError(
             f"assert_resumable was given {shown(traces)}; it takes the fixture candidate_trace or "

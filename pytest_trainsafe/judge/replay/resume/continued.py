@@ -1,4 +1,4 @@
-"""What the resumed Run records from its first step on, compared bit by bit."""
+"""Compares a resumed Run with the uninterrupted one, bit by bit, from its first step on."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 
 def first_difference(whole: Trace, resumed: Trace, step: int) -> Divergence | None:
-    """The first difference from `step` on, in the order of dataflow; None if there is none."""
+    """The first difference from `step` on, in dataflow order; None if there is none."""
     return first_divergence(_since(whole, step), _since(resumed, step))
 
 
 def _since(trace: Trace, step: int) -> Trace:
-    """The trace without what is before a step."""
+    """The trace without the records before a step."""
     return replace(trace, ranks=[_rank_since(rank, step) for rank in trace.ranks], _holders={})
 
 
@@ -29,12 +29,12 @@ def _rank_since(rank: RankTrace, step: int) -> RankTrace:
 
 
 def step_numbers(trace: Trace) -> list[int]:
-    """The steps that every rank has taken, in order; those of the first rank that took fewest."""
+    """The steps, in order, of the first rank that took fewest."""
     return min(([step.step for step in rank.steps] for rank in trace.ranks), key=len)
 
 
-def words(found: Divergence) -> str:
-    """Where the Runs first differ, in words."""
+def describe_difference(found: Divergence) -> str:
+    """A sentence on where the Runs first differ."""
     on = f"on rank {found.rank}"
     if found.how == "inputs":
         return f"the model's inputs · step {found.step}, {on}"

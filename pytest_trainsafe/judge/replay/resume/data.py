@@ -1,4 +1,4 @@
-"""Which batches the resumed Run reads in place of those of the uninterrupted one."""
+"""Finds the batches that the resumed Run reads instead of those of the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pytest_trainsafe.trace.rng.events import WorkerDraw
 
 _POSITION = (
     "save how many batches of the epoch were read, as state_dict() of a StatefulDataLoader does, "
-    "and begin the resumed training behind them"
+    "and begin the resumed training after them"
 )
 _ORDER = (
-    "the resumed training shuffles or divides its examples otherwise: resume the sampler's epoch "
+    "the resumed training shuffles or divides its examples differently: resume the sampler's epoch "
     "(set_epoch) and its generator, and read with the same batch size"
 )
 _WORKERS = (
@@ -25,7 +25,8 @@ _WORKERS = (
 def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
     """The first input of the model that differs in the resumed Run; None if all are equal.
 
-    Its evidence has the entry "known" where the uninterrupted Run reads that input in another step.
+    Its evidence has the entry "known" if the uninterrupted Run reads that input in another
+    step.
     """
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
         wanted, found = inputs_by_call(one), inputs_by_call(other)
@@ -60,7 +61,7 @@ def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
 
 
 def _read_at(whole: Trace, rank: int, hashes: tuple[str, ...]) -> tuple[int, int, int] | None:
-    """The rank, step and micro-batch that read these tensors, preferably on the same rank."""
+    """The rank, step and micro-batch at which these tensors are read; the same rank if possible."""
     ranks = sorted(whole.ranks, key=lambda each: each.rank != rank)
     for each in ranks:
         for event in each.inputs:

@@ -1,4 +1,4 @@
-"""One difference between a resumed Run and the uninterrupted one, and the Finding made of it."""
+"""One difference between a resumed Run and the uninterrupted one, and its Finding."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ ORDER: tuple[Code, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs, in one sentence, and its usual cause.
+    """A sentence on what differs, and its usual cause.
 
-    `where` is the tensor or `subject` what else it is about; `source` is the line that drew, ""
+    `where` is the tensor, or `subject` what else differs; `source` is the line that drew, ""
     for none.
     """
 

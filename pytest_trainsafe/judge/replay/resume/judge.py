@@ -1,7 +1,7 @@
-"""Judges whether a Run that is resumed from a checkpoint goes on as if it were never interrupted.
+"""Judges whether a Run that is resumed from a checkpoint continues as if never interrupted.
 
-Called by `assert_resumable`.  Three Runs are made: one that never saves, one that saves after a
-step and goes on, and one in new processes that loads what was saved and takes the other steps.
+Called by `assert_resumable`. It makes three Runs: one that never saves, one that saves after a step
+and continues, and one in new processes that loads the checkpoint and takes the remaining steps.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, StepSubject
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
-from pytest_trainsafe.judge.replay.draws import Draws, described
+from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.resume.arguments import Resumption
-from pytest_trainsafe.judge.replay.resume.continued import first_difference, step_numbers, words
+from pytest_trainsafe.judge.replay.resume.continued import (
+    describe_difference,
+    first_difference,
+    step_numbers,
+)
 from pytest_trainsafe.judge.replay.resume.data import data_difference
 from pytest_trainsafe.judge.replay.resume.difference import ORDER, Difference
 from pytest_trainsafe.judge.replay.resume.layout import judge_layout
@@ -34,19 +38,19 @@ from pytest_trainsafe.trace.run_spec import Resume
 
 
 @dataclass(frozen=True, slots=True)
-class ResumedJudgement(FoundJudgement):
-    """The Judgement on a resumed Run; `compared` has that of the comparison at another Point."""
+class ResumedJudgement(FindingsJudgement):
+    """The judgement of a resumed Run; `compared` is that of the comparison at another Point."""
 
     compared: LadderJudgement | None = None
 
 
-def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
-    """Judge the Run of the first rung, saved and resumed as `asked`.
+def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
+    """Judge the Run of the first rung, saved and resumed as `resumption` says.
 
-    Raises GroupFailure where the ranks of a Run did not finish, and ArgumentError where the
-    program does not take the steps that were asked for.
+    Raises GroupFailure if the ranks of a Run did not finish, and ArgumentError if the program
+    does not take the requested steps.
     """
-    at_step, steps, resume_point = asked.at_step, asked.steps, asked.resume_point
+    at_step, steps, resume_point = resumption.at_step, resumption.steps, resumption.resume_point
     spec = structs.replace(
         traces.spec(traces.case.rungs[0]),
         steps=steps,
@@ -54,13 +58,13 @@ def judge_resumable(traces: Traces, asked: Resumption) -> ResumedJudgement:
     )
     # While casts are watched, the RNG ledger does not see all of torch's functions.
     interrupted = structs.replace(spec, watch_casts=False)
-    saving = structs.replace(interrupted, resume=Resume(at_step, None, *asked.save))
+    saving = structs.replace(interrupted, resume=Resume(at_step, None, *resumption.save))
     for each in (spec, saving):
         traces.runs.start(each)
     whole = traces.runs.get(spec).trace
     last = _require_steps(whole, at_step, steps)
     saved = traces.runs.get(saving).trace
-    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *asked.load))
+    resuming = structs.replace(interrupted, resume=Resume(at_step, saving, *resumption.load))
     resumed = traces.runs.get(resuming).trace
     _require_rest(resumed, at_step, last)
     found = differences(whole, saved, resumed, at_step, last)
@@ -81,7 +85,7 @@ def differences(
     dtype = whole.manifest.dtype
     apart = first_divergence(whole, saved)
     if apart is not None:
-        return [_of_saving(apart, saved, at_step).finding(dtype, words(apart))]
+        return [_of_saving(apart, saved, at_step).finding(dtype, describe_difference(apart))]
     found = first_difference(whole, resumed, at_step)
     data = data_difference(whole, resumed)
     if found is None:
@@ -99,11 +103,11 @@ def differences(
         ]
     if not causes:
         causes = [_unknown(found)]
-    return [each.finding(dtype, words(found)) for each in _in_order(causes)]
+    return [each.finding(dtype, describe_difference(found)) for each in _in_order(causes)]
 
 
 def not_compared(resumed: Trace) -> list[str]:
-    """What of a resumed Run nothing was compared of, in sentences, each once."""
+    """Sentences on what was not compared in a resumed Run, without duplicates."""
     notes = [text for rank in resumed.ranks for text in rank.note("not_compared")]
     if not any(step.optimizer_stepped for rank in resumed.ranks for step in rank.steps):
         notes.append("the optimizer's state (ctx.watch was given no optimizer that stepped)")
@@ -118,7 +122,7 @@ def not_compared(resumed: Trace) -> list[str]:
 
 
 def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
-    """Why three equal Runs show nothing; None where a lost checkpoint would have shown."""
+    """Why three equal Runs prove nothing; None if a lost checkpoint would show."""
     ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
     moved, watched = False, False
     for rank in whole.ranks:
@@ -130,8 +134,8 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
     if ids and (moved or not watched):
         return None
     why = (
-        "no parameter has moved before the checkpoint, so a training that loads nothing would go "
-        "on alike"
+        "no parameter changed before the checkpoint, so a training that loads nothing would "
+        "continue in the same way"
         if ids
         else "no tensor was recorded after the checkpoint, so nothing can differ"
     )
@@ -140,14 +144,14 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
 
 
 def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
-    """What differs although no result of these steps does: results of later steps may."""
+    """A difference that no result of these steps shows; results of later steps may differ."""
     parts = ("lr_schedule", "scaler")
     causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
     causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
     return [
         replace(
             each,
-            message=f"{each.message}; in {last} steps no result differs by that",
+            message=f"{each.message}; no result of {last} steps differs because of it",
             cause=f"{each.cause}. Or take more steps (steps=), so that a result depends on it",
             verdict="inconclusive",
         )
@@ -156,7 +160,7 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
 
 
 def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
-    """The difference of the data, with what is known of the sampler."""
+    """The difference of the data, with the state of the sampler."""
     sampler = next((each for each in causes if each.code == "data_order"), None)
     if sampler is None:
         return data
@@ -171,7 +175,7 @@ def _in_order(causes: Sequence[Difference]) -> list[Difference]:
 
 
 def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
-    """Two Runs differ, of which one has saved a checkpoint and none has loaded any."""
+    """The difference of two Runs of which one has saved a checkpoint, and none has loaded one."""
     if apart.step < at_step:
         return Difference(
             "nondeterministic",
@@ -187,13 +191,13 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
         draw for rank in Draws.of(saved).by_rank for draw in rank if draw.event.phase == "save"
     )
     draw = next(draws, None)
-    drew = "" if draw is None else f"; while it saves it draws {described(draw)}"
+    drew = "" if draw is None else f"; while it saves it draws {describe_draw(draw)}"
     return Difference(
         "save",
-        f"a training that saves a checkpoint goes on otherwise than one that does not{drew}",
-        "what is done to save changes the state of the training: save copies, and draw random "
-        "numbers inside torch.random.fork_rng(). If nothing does, assert_deterministic finds what "
-        "differs by chance",
+        f"saving a checkpoint changes how the training continues{drew}",
+        "the code that saves changes the state of the training: save copies, and draw random "
+        "numbers inside torch.random.fork_rng(). If it does not, the program may be "
+        "nondeterministic: run assert_deterministic",
         apart.rank,
         apart.where,
         None if apart.where is not None else StepSubject(apart.step),
@@ -206,8 +210,8 @@ def _unknown(found: Divergence) -> Difference:
         "unknown",
         "the resumed training differs, although its model, optimizer, schedule, random streams "
         "and data were resumed",
-        "something that the checkpoint lacks and the recorder does not see decides what the step "
-        "computes: state in attributes of modules, of the loop or of the loss",
+        "the step depends on state that is neither in the checkpoint nor recorded: check "
+        "attributes of modules, of the loop and of the loss",
         found.rank,
         found.where,
         None if found.where is not None else StepSubject(found.step),
@@ -219,7 +223,7 @@ def _is_excused(finding: Finding, accept: Sequence[str]) -> bool:
 
 
 def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
-    """The number of steps of the uninterrupted Run; ArgumentError if it is not what was asked."""
+    """The number of steps of the uninterrupted Run; ArgumentError if it is not `steps`."""
     taken = len(step_numbers(whole))
     name = whole.manifest.program
     if steps is not None and taken != steps:
@@ -240,7 +244,7 @@ def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
 
 
 def _require_rest(resumed: Trace, at_step: int, last: int) -> None:
-    """Raises ArgumentError unless a resumed Run takes the steps that are left."""
+    """Raises ArgumentError unless a resumed Run takes the remaining steps."""
     taken = len(step_numbers(resumed))
     if taken != last - at_step:
         raise ArgumentError(

@@ -1,4 +1,4 @@
-"""Judges a checkpoint that is resumed at another Point: equal up to rounding, not bit by bit."""
+"""Judges a checkpoint that is resumed at another Point: up to rounding, not bit by bit."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _GLOBAL: frozenset[Code] = frozenset({"lr_schedule", "scaler"})
 def judge_layout(
     traces: Traces, resumed: RunSpec, point: Point, last: int, rounding: str
 ) -> tuple[list[Finding], LadderJudgement]:
-    """Judge the Run `resumed`, which goes on bit by bit, against the same resumed at `point`.
+    """Judge the training resumed at `point` by the Run `resumed`, resumed at its own Point.
 
-    Noise of the size of rounding errors in the dtype `rounding`, in the first one's steps, measures
-    what rounding may change.
+    Noise of the size of rounding errors in the dtype `rounding`, added to the steps of the
+    latter, measures the effect of rounding.
     """
     assert resumed.resume is not None
     noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)
@@ -46,7 +46,8 @@ def judge_layout(
     if taken != last - first:
         raise ArgumentError(
             f"{moved.manifest.program} takes {taken} steps when it is resumed at {point}, and "
-            f"{last - first} at {resumed.point}; a program must take as many steps at every Point"
+            f"{last - first} at {resumed.point}; a program must take the same number of steps at "
+            "every Point"
         )
     same = traces.runs.get(resumed).trace
     measure = traces.runs.get(noisy).trace
@@ -58,7 +59,7 @@ def judge_layout(
 
 
 def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) -> Finding:
-    """The finding that names which part of the state the other Point did not resume."""
+    """The finding that names the part of the state that was not restored at the other Point."""
     failing = [each for each in findings if each.verdict == "fail"]
     place = next((each.where for each in failing if each.where is not None), None)
     at = f"resumed at {moved.point}"
@@ -82,20 +83,21 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
         code = "data_order"
     message = f"{at}, the training differs first in {place} from that resumed at {same.point}"
     cause = (
-        "the checkpoint is cut into other parts there, and put together or divided wrongly"
+        "the checkpoint is sharded differently there, and is gathered or sharded wrongly when "
+        "loaded"
         if code in ("model", "moment", "step_counter")
-        else "the resumed ranks read other data than the saved ones would have"
+        else "the resumed ranks read different data than the uninterrupted ones"
         if code == "data_order"
-        else "what was loaded agrees; the program computes otherwise at this Point"
+        else "the loaded state agrees; the program computes different results at this Point"
     )
     return Difference(code, message, cause, where=place).finding(dtype)
 
 
 def _loaded_otherwise(same: Trace, moved: Trace, step: int) -> TensorId | None:
-    """The first weight or optimizer state that was loaded with other values.
+    """The first weight or optimizer state that was loaded with a different value.
 
-    Both load what was saved, so that rounding changes nothing.  None if all are equal, or if their
-    values were not kept.
+    Both Runs load the saved values, so rounding changes nothing. None if all values are equal,
+    or if they were not kept.
     """
     for id in same.ids():
         if id.step != step or id.kind not in ("param", "master_param", "optimizer_state"):

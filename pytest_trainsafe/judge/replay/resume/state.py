@@ -1,7 +1,7 @@
-"""What of the training's state differs at the first step after the checkpoint.
+"""Finds the state of the training that differs at the first step after the checkpoint.
 
-Tensors (weights, moments, step counters) are compared as the resumed Run has loaded them with what
-the uninterrupted one had; counters, schedules and scales by the `TrainingState` of both.
+Tensors (weights, moments, step counters) as the resumed Run loaded them are compared with those of
+the uninterrupted Run; counters, schedules and scales are compared by the `TrainingState` of both.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CAUSES: dict[Code, str] = {
 
 
 def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> list[Difference]:
-    """The parts of the state that the resumed Run begins `step` with otherwise, one each."""
+    """One difference for each part of the state that the resumed Run starts `step` with wrongly."""
     found = list(_of_tensors(whole, resumed, step - 1))
     known = {each.code for each in found}
     found += [each for each in entry_differences(saved, resumed, step) if each.code not in known]
@@ -55,9 +55,9 @@ def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> 
 
 
 def entry_differences(saved: Trace, resumed: Trace, steps: int) -> Iterator[Difference]:
-    """The parts of which the two Runs hold other values after `steps` steps, but for streams.
+    """The parts of the state that differ after `steps` steps, except random streams.
 
-    Of Runs with different numbers of ranks, those that both have are compared.
+    If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
     parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "data_order")
     for part in parts:
@@ -74,7 +74,7 @@ def entry_differences(saved: Trace, resumed: Trace, steps: int) -> Iterator[Diff
 
 
 def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
-    """The state of a rank after `steps` steps; None where it recorded none."""
+    """The state of a rank after `steps` steps; None if it recorded none."""
     states = rank.events_of(TrainingState)
     return next((state for state in states if state.steps == steps), None)
 
@@ -82,7 +82,7 @@ def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
 def _unlike(
     one: RankTrace, other: RankTrace, part: Part, steps: int
 ) -> Iterator[tuple[str, str, str]]:
-    """The names of a part whose values differ, with both values; "" for one that is absent."""
+    """The names of a part whose values differ, with both values; "" for an absent value."""
     was, now = state_after(one, steps), state_after(other, steps)
     if was is None or now is None:
         return
@@ -93,7 +93,7 @@ def _unlike(
 
 
 def _of_tensors(whole: Trace, resumed: Trace, step: int) -> Iterator[Difference]:
-    """Weights, moments and step counters that the resumed Run has loaded otherwise."""
+    """The weights, moments and step counters that the resumed Run loaded with different values."""
     unlike: dict[Code, list[tuple[int, TensorId]]] = {}
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
         ids = dict.fromkeys(
@@ -112,7 +112,7 @@ def _of_tensors(whole: Trace, resumed: Trace, step: int) -> Iterator[Difference]
 
 
 def part_of(id: TensorId) -> Code:
-    """The part of the state that a parameter, a buffer or an optimizer's state belongs to."""
+    """The part of the state that a parameter, a buffer or an optimizer state belongs to."""
     if id.kind != "optimizer_state":
         return "model"
     return "step_counter" if id.name.rpartition(".")[2] == "step" else "moment"
@@ -130,7 +130,7 @@ def _difference(
     more = f"; {others} more of its values differ" if others else ""
     return Difference(
         code,
-        f"{_NAMES[code]} is not resumed: on rank {rank} {shown}{more}",
+        f"{_NAMES[code]} is not restored: on rank {rank} {shown}{more}",
         _CAUSES[code],
         rank,
         where,
@@ -155,7 +155,7 @@ def _compared(now: str, was: str) -> str:
 
 
 def _value(trace: Trace, rank: int, id: TensorId) -> str:
-    """A tensor in a word: its value if it has one element, "absent", or "some values"."""
+    """A short text for a tensor: its value if it has one element, "absent" or "some values"."""
     event = trace.ranks[rank].tensors.get(id)
     if event is None:
         return "absent"

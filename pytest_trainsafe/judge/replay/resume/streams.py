@@ -1,8 +1,8 @@
-"""Which random stream the resumed Run continues elsewhere, by how many draws, and who drew them.
+"""Finds random streams that the resumed Run continues at a different position, and by which draws.
 
 The state in which a draw finds its generator is compared with that of the same draw in the
-uninterrupted Run.  Where the two differ, one Run's state is looked for among the states that the
-other one went through: the draws between are those that are missing, or too many.
+uninterrupted Run. If the two differ, one Run's state is searched among the states of the other Run:
+the draws in between are those that are missing or too many.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.finding import StreamSubject
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, described, when
+from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, when
 from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.state import state_after
@@ -28,8 +28,8 @@ _AHEAD = (
     "made: an iterator of a torch DataLoader draws a seed"
 )
 _BEHIND = (
-    "take the generators' states after everything that draws before the next step, or make these "
-    "draws again in the resumed training"
+    "save the generators' states after the last draw before the next step, or repeat these draws "
+    "in the resumed training"
 )
 _OTHER_RANK = (
     "each rank saves the states of its own generators, under a name with its rank in it, and "
@@ -39,10 +39,10 @@ _OTHER_RANK = (
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One generator of one rank: its draws in both Runs, and where the two first part.
+    """One generator of one rank: its draws in both Runs, and where they first differ.
 
-    `wanted` is the state of the uninterrupted Run there, and `found` that of the resumed Run;
-    `made` and `expected` are the draws before, of the resumed Run and the uninterrupted one.
+    `wanted` is the state of the uninterrupted Run at that draw, and `found` that of the resumed
+    Run; `expected` and `made` are the earlier draws of the two.
     """
 
     rank: int
@@ -56,11 +56,12 @@ class _Stream:
 def stream_differences(
     whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int, *, seeds: bool
 ) -> list[Difference]:
-    """The streams that go on elsewhere after the checkpoint, one for each generator and cause.
+    """The streams that continue at a different position, one for each generator and cause.
 
-    `last` is the number of steps of the whole training.  `seeds` includes streams from which only
-    the seeds of torch's loaders are drawn: what these decide shows in the data.  A generator that
-    draws otherwise in two uninterrupted Runs, `whole` and `saved`, is not seeded and is left out.
+    `last` is the number of steps of the whole training. `seeds` includes streams from which
+    only the seeds of torch's loaders are drawn: their effect shows in the data. A generator
+    that draws differently in the two uninterrupted Runs, `whole` and `saved`, is unseeded and
+    excluded.
     """
     first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
     found: dict[tuple[str, str], list[Difference]] = {}
@@ -76,7 +77,7 @@ def stream_differences(
 
 
 def _joined(found: Sequence[Difference]) -> Difference:
-    """The first of the differences of several ranks, with the other ranks named."""
+    """The first of several ranks' differences, with the other ranks named."""
     first = found[0]
     if len(found) == 1:
         return first
@@ -128,8 +129,8 @@ def _apart(
 def _pairs(expected: Sequence[Draw], made: Sequence[Draw]) -> Iterator[tuple[Draw, Draw]]:
     """The draws that both Runs make at the same places, in order.
 
-    Not by generator: one that the program makes is named after the line that uses it first, which
-    may be another in a resumed training.
+    Draws are not paired by generator: a generator of the program is named after the line that
+    first uses it, which may be another line in a resumed training.
     """
     again: dict[object, list[Draw]] = {}
     for draw in made:
@@ -163,17 +164,17 @@ def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
         if draw.event.step < steps:
             since = f" in {when(draw)}" if draw.event.phase != "save" else " while it saves"
         text = (
-            f"{begin} is {many}: it goes on from before {_calls(behind)}, which the uninterrupted "
-            f"training draws{since}"
+            f"{begin} is {many}: it continues from before {_calls(behind)}, which the "
+            f"uninterrupted training draws{since}"
         )
         cause, source = (_BEHIND if draw.event.step >= steps else _CAUSE), draw.event.line
     elif (owner := _other_rank(stream, saved, steps)) is not None:
-        text = f"{begin} goes on in the state of rank {owner}"
+        text = f"{begin} continues in the state of rank {owner}"
         cause = _OTHER_RANK
     else:
         text = (
-            f"{begin} goes on in a state that the uninterrupted training never had ({stream.found} "
-            f"and not {stream.wanted})"
+            f"{begin} continues in a state that the uninterrupted training never had "
+            f"({stream.found} and not {stream.wanted})"
         )
         cause = _CAUSE
     return Difference(
@@ -205,7 +206,7 @@ def _count(draws: Sequence[Draw]) -> int:
 
 
 def _draws(count: int, start: str, end: str) -> str:
-    """A number of draws in words, with that of the 32-bit numbers where the states tell it."""
+    """The text for a number of draws, with the number of 32-bit values if the states show it."""
     one, other = position(start), position(end)
     same = start.partition(".")[0] == end.partition(".")[0]
     numbers = other - one if same and one is not None and other is not None else 0
@@ -214,9 +215,9 @@ def _draws(count: int, start: str, end: str) -> str:
 
 
 def _calls(draws: Sequence[Draw]) -> str:
-    """The first of some draws, and how many follow it."""
+    """The text for the first of some draws, with the number of the others."""
     others = _count(draws) - 1
-    return f"{described(draws[0])}{f' and {others} more' if others else ''}"
+    return f"{describe_draw(draws[0])}{f' and {others} more' if others else ''}"
 
 
 def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
@@ -238,7 +239,7 @@ def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
 
 
 def _place(rank: RankTrace, steps: int) -> int | None:
-    """The place of the event that the step after `steps` steps begins with."""
+    """The position of the first event of the step after `steps` steps."""
     for order, event in enumerate(rank.events):
         if isinstance(event, TrainingState) and event.steps == steps:
             return order
@@ -259,6 +260,6 @@ def _of_training(draw: Draw) -> bool:
 
 
 def _left(rank: RankTrace, last: int, generator: str) -> str:
-    """The state that a generator was left in, "" where it is not known."""
+    """The last known state of a generator, "" if it is not known."""
     state = state_after(rank, last)
     return "" if state is None else state.of("rng").get(generator, "")

@@ -1,6 +1,6 @@
 """Warns if a marked test passes without having used any Run.
 
-The plugin calls `warn_if_idle` after each test that passed; the fixtures call `note` with the
+The plugin calls `warn_if_unused` after each test that passed; the fixtures call `note` with the
 Traces that a test receives.  A passing test must mean that something was compared.
 """
 
@@ -28,7 +28,7 @@ def given_traces(item: pytest.Item) -> list[Traces]:
     return item.stash.get(_GIVEN, [])
 
 
-def warn_if_idle(item: pytest.Item) -> None:
+def warn_if_unused(item: pytest.Item) -> None:
     """Warns if a marked test waited for no Run and therefore compared nothing."""
     from pytest_trainsafe.sweep.product import CELL_FIXTURE
 
@@ -42,7 +42,7 @@ def warn_if_idle(item: pytest.Item) -> None:
         return
     item.warn(
         TrainsafeWarning(
-            f"{item.name} is marked trainsafe and looked at no Run, so it could not fail; "
-            "call assert_trainsafe(candidate_trace, reference_trace)"
+            f"{item.name} has the trainsafe marker, but used no Run, so it could not fail; call "
+            "assert_trainsafe(candidate_trace, reference_trace)"
         )
     )

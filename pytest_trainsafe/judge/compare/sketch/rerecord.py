@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.reader import Trace
 def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
     """The main gradients (`main_grad`) of every step up to those of the suspected parameters.
 
-    Their signs tell which elements of an update rounding may turn around.
+    Their signs determine which elements of an update may have either sign because of rounding.
     """
     return {
         msgspec.structs.replace(id, kind="main_grad", step=step)
@@ -27,7 +27,7 @@ def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
     }
 
 
-def to_keep(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
+def tensors_to_record(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
     """The tensors, sorted, whose values a candidate must record to judge its suspects."""
     wanted = {*suspects, *gradients_behind(suspects)}
     for id in suspects:

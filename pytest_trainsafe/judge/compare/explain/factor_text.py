@@ -33,7 +33,7 @@ class Factor:
     clips: Clips
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The factor in words: `1.02973 times their reference`."""
         values = list(dict.fromkeys(f"{value:.6g}" for value in self.factors.values()))
         if len(values) == 1:
@@ -47,16 +47,19 @@ def factor_text(factor: Factor) -> str:
     """The row of a report on the common factor."""
     count = len(factor.scaled)
     if not factor.apart:
-        return f"all {count} main gradients of step {factor.step} are {factor.told}{_ratio(factor)}"
+        return (
+            f"all {count} main gradients of step {factor.step} are {factor.description}"
+            f"{_ratio(factor)}"
+        )
     text = (
-        f"the other {count} main gradients of step {factor.step} are {factor.told}"
+        f"the other {count} main gradients of step {factor.step} are {factor.description}"
         f"{_ratio(factor)}, and nothing else is wrong with them"
     )
     if not factor.clips:
         return text
     return (
         f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all. "
-        "The factor is taken out of the gradients that are explained above"
+        "The gradients above are explained after division by this factor"
     )
 
 
@@ -77,8 +80,8 @@ def factor_cause(factor: Factor) -> str:
             )
         case "reference":
             return (
-                "the factor by which gradients are clipped is wrong, or the norm it is made of; no "
-                "norm is reported (ctx.grad_norm), which would tell the two apart"
+                "the factor by which gradients are clipped is wrong, or the norm from which it is "
+                "computed is; report the norm with ctx.grad_norm to distinguish the two"
             )
     return "every gradient is scaled by the same factor"
 

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
-    `filed` is the cache key under which the Run was looked up, "" if it was not; `reused` says
+    `cache_key` is the cache key under which the Run was looked up, "" if it was not; `reused` says
     whether the cache had it.
     """
 
     trace: Trace
     seconds: Mapping[str, float]
-    filed: str = ""
+    cache_key: str = ""
     reused: bool = False
 
 
-class AskedRuns:
+class RequestedRuns:
     """The Runs that a test requested in one role, and their status.
 
     `specs` has the spec of every requested Run.  `reused` says for each cache key whether the
@@ -60,8 +60,8 @@ class AskedRuns:
         """
         self.waited = True
         run = self.start(spec).result()
-        if run.filed:
-            self.reused[run.filed] = run.reused
+        if run.cache_key:
+            self.reused[run.cache_key] = run.reused
         if timed:
             self._seconds[spec] = run.seconds
         return run

@@ -12,7 +12,7 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Partial, axes_of
 from pytest_trainsafe.core.mesh import mesh_of
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, norm
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
 #: The largest number of ranks that are listed.
 MAX_RANKS = 8
@@ -20,7 +20,7 @@ MAX_RANKS = 8
 _NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
 
 
-def partial_sum(wrong: Wrong) -> Pattern | None:
+def partial_sum(wrong: WrongTensor) -> Pattern | None:
     """The sum (or mean) of the ranks' values along some axes is the reference.
 
     Tries every set of axes that the layout does not name, the smallest first, and divides the sum
@@ -44,7 +44,7 @@ def partial_sum(wrong: Wrong) -> Pattern | None:
     return None
 
 
-def _explained_but_for_a_bias(wrong: Wrong, total: torch.Tensor) -> bool:
+def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:
     """Whether a sum is the reference plus one row that is the same everywhere.
 
     If ranks add a bias to their terms before the reduction, the sum contains it too often.
@@ -56,17 +56,17 @@ def _explained_but_for_a_bias(wrong: Wrong, total: torch.Tensor) -> bool:
     return wrong.explains(total - excess)
 
 
-def _with_bias(wrong: Wrong, axes: tuple[str, ...]) -> Pattern:
+def _with_bias(wrong: WrongTensor, axes: tuple[str, ...]) -> Pattern:
     along = " and ".join(axes)
     text = (
         f"the ranks of {along} hold partial sums: {_terms(wrong.parts, axes)} equals the reference "
-        "plus a row that is the same everywhere, as a bias is that every rank has added"
+        "plus the same row everywhere, such as a bias that every rank adds"
     )
     cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
     return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause)
 
 
-def _sets(wrong: Wrong) -> Iterator[tuple[str, ...]]:
+def _sets(wrong: WrongTensor) -> Iterator[tuple[str, ...]]:
     free = [
         axis
         for axis, size in wrong.sizes.items()
@@ -84,7 +84,7 @@ def names_axis(part: Part, axis: str) -> bool:
     return any(axis in mesh.expand(axes_of(placement)) for placement in part.layout)
 
 
-def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:
+def _summed(wrong: WrongTensor, axes: Sequence[str]) -> torch.Tensor | None:
     """The logical tensor, assuming that the ranks of `axes` hold partial sums."""
     partial = tuple(Partial(axis) for axis in axes)
     parts = [
@@ -95,11 +95,13 @@ def _summed(wrong: Wrong, axes: Sequence[str]) -> torch.Tensor | None:
     return found.to(wrong.reference.dtype) if found is not None else None
 
 
-def _size(wrong: Wrong, axes: Sequence[str]) -> int:
+def _size(wrong: WrongTensor, axes: Sequence[str]) -> int:
     return math.prod(wrong.sizes[axis] for axis in axes)
 
 
-def _pattern(wrong: Wrong, axes: tuple[str, ...], divided: tuple[str, ...], left: float) -> Pattern:
+def _pattern(
+    wrong: WrongTensor, axes: tuple[str, ...], divided: tuple[str, ...], left: float
+) -> Pattern:
     along = " and ".join(axes)
     terms = _terms(wrong.parts, axes)
     close = f"(to {left / (norm(wrong.reference) or 1.0):.1e})"

@@ -41,7 +41,7 @@ FLIPPED = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Tolerance:
     """The tolerance of one tensor of a reference, with the properties that the judge needs.
 
     `size` is its norm, `moves` whether any element is not zero.  `unmeasured` is true if none of
@@ -72,16 +72,18 @@ class Mark:
         return rounding if bool(rounding.any()) else None
 
 
-def _bytes(mark: Mark) -> int:
-    slices = sum(each.nbytes for each in mark.allowed.slices) if mark.allowed else 0
-    marked = sum(each.nbytes for each in (mark.undetermined, mark.zero) if each is not None)
+def _bytes(tolerance: Tolerance) -> int:
+    slices = sum(each.nbytes for each in tolerance.allowed.slices) if tolerance.allowed else 0
+    marked = sum(
+        each.nbytes for each in (tolerance.undetermined, tolerance.zero) if each is not None
+    )
     return 600 + slices + marked
 
 
-_marks = ByteLRU[Mark](KEPT, _bytes)
+_cache = ByteLRU[Tolerance](KEPT, _bytes)
 
 
-class Yardstick:
+class ReferenceTolerances:
     """A rung's reference and the runs that measure its rounding, in the rung's dtype."""
 
     def __init__(self, rung: Rung) -> None:
@@ -92,10 +94,12 @@ class Yardstick:
         serials = [rung.reference.serial, *(trace.serial for trace in traces)]
         self._key = rung.dtype, *serials
 
-    def mark(self, id: TensorId, loosened: float, reference: torch.Tensor | None = None) -> Mark:
+    def tolerance(
+        self, id: TensorId, loosened: float, reference: torch.Tensor | None = None
+    ) -> Tolerance:
         """The tolerance of a recorded tensor; `reference` is its value if already loaded."""
         key = *self._key, id, loosened
-        found = _marks.get(key)
+        found = _cache.get(key)
         if found is None:
             if reference is None:
                 reference = self.reference.tensor(id)
@@ -110,51 +114,51 @@ class Yardstick:
             if id.kind == "grad_norm":
                 shares = [response_of_norm(self.reference, o, id.step) for o in self.measures]
                 least = max([least, *(each * norm(reference.numpy()) for each in shares)])
-            found = self._mark(
+            found = self._make(
                 reference, self.others(id), loosened, least, gradient=id.kind == "main_grad"
             )
-            _marks.keep(key, found)
+            _cache.keep(key, found)
         return found
 
-    def mark_exact(self, id: TensorId) -> Mark:
-        """The mark of a tensor that is compared exactly."""
+    def exact_tolerance(self, id: TensorId) -> Tolerance:
+        """The tolerance of a tensor that is compared exactly."""
         key = *self._key, id, "exact"
-        found = _marks.get(key)
+        found = _cache.get(key)
         if found is None:
             reference = self.reference.tensor(id)
             assert reference is not None, id
-            found = self._mark(reference, [], 1.0, 0.0)
-            _marks.keep(key, found)
+            found = self._make(reference, [], 1.0, 0.0)
+            _cache.keep(key, found)
         return found
 
     @overload
-    def mark_update(
+    def update_tolerance(
         self,
         id: TensorId,
         loosened: float,
         undetermined: Undetermined | None,
         expected: torch.Tensor,
-    ) -> Mark: ...
+    ) -> Tolerance: ...
 
     @overload
-    def mark_update(
+    def update_tolerance(
         self, id: TensorId, loosened: float, undetermined: Undetermined | None
-    ) -> Mark | None: ...
+    ) -> Tolerance | None: ...
 
-    def mark_update(
+    def update_tolerance(
         self,
         id: TensorId,
         loosened: float,
         undetermined: Undetermined | None,
         expected: torch.Tensor | None = None,
-    ) -> Mark | None:
+    ) -> Tolerance | None:
         """The tolerance of the update that `id` completes, without undetermined elements.
 
         `id` is a parameter after a step.  `expected` is the update if already computed.  None if
         the reference has no update.
         """
         key = *self._key, id, loosened, undetermined.key if undetermined else ()
-        found = _marks.get(key)
+        found = _cache.get(key)
         if found is None:
             if expected is None:
                 expected = self.reference.update(id)
@@ -169,8 +173,8 @@ class Yardstick:
             if precision(self.dtype).low:
                 least = max(least, flipped(norm(expected.numpy()), expected.numel()))
             present = [without(other, undetermined) for other in others if other is not None]
-            found = self._mark(expected, present, loosened, least)
-            _marks.keep(key, found)
+            found = self._make(expected, present, loosened, least)
+            _cache.keep(key, found)
         return found
 
     def others(self, id: TensorId) -> list[torch.Tensor]:
@@ -194,7 +198,7 @@ class Yardstick:
         """The machine epsilon of the dtype in which a tensor is stored."""
         return torch.finfo(self._stored(id)).eps
 
-    def _mark(
+    def _make(
         self,
         reference: torch.Tensor,
         others: list[torch.Tensor],
@@ -202,7 +206,7 @@ class Yardstick:
         least: float,
         *,
         gradient: bool = False,
-    ) -> Mark:
+    ) -> Tolerance:
         own = reference.numpy()
         number = own.dtype.kind in "fc"
         is_finite = finite(own)
@@ -213,7 +217,7 @@ class Yardstick:
             allowed = allowance_by(own, arrays, self.dtype, loosened=loosened, least=least)
             if gradient:
                 undetermined, zero = _undetermined(reference, usable, allowed.norm)
-        return Mark(
+        return Tolerance(
             finite=is_finite,
             elements=own.size,
             size=norm(own),

@@ -26,10 +26,10 @@ def test_it({names}):
 """
 DYNAMIC = "candidate_trace = request.getfixturevalue('candidate_trace')"
 
-#: Tests that look at no Run, by name.
+#: Tests that use no Run, by name.
 IDLE = {
     "traces": "@swept\ndef test_it(candidate_trace, reference_trace): pass",
-    "not_looked_at": "@swept\ndef test_it(candidate_trace, trainsafe): assert candidate_trace.case",
+    "not_used": "@swept\ndef test_it(candidate_trace, trainsafe): assert candidate_trace.case",
     "none": "@swept\ndef test_it(): pass",
 }
 
@@ -44,12 +44,10 @@ OTHERS = {
     "fails": ("@swept\ndef test_it(candidate_trace): raise AssertionError", "FAILED"),
 }
 
-WARNING = (
-    r"test_(\w+)\[tp1\] is marked trainsafe and looked at no Run, so it could not fail; call assert"
-)
+WARNING = r"test_(\w+)\[tp1\] has the trainsafe marker, but used no Run, so it could not fail"
 
 
-def test_exactly_the_tests_that_look_at_nothing_are_warned_of(
+def test_exactly_the_tests_that_use_no_run_are_warned_of(
     pytester, without_hypothesis, shared_fork_server
 ):
     """In a process of its own: warnings here are errors."""

@@ -23,7 +23,7 @@ CARRIERS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongTensor:
     """A wrong logical tensor and the evidence on it.
 
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the

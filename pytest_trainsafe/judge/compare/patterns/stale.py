@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong import Wrong, by_few
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few
 
 
-def stale(wrong: Wrong) -> Pattern | None:
+def stale(wrong: WrongTensor) -> Pattern | None:
     """The value is an earlier one of the reference's; not tested if few elements differ."""
     if by_few(wrong.value - wrong.reference):
         return None
@@ -15,6 +15,6 @@ def stale(wrong: Wrong) -> Pattern | None:
             return Pattern(
                 "stale",
                 f"the value is the reference's {when}",
-                cause="a buffer, a copy or an input is not refreshed in time",
+                cause="a buffer, a copy or an input is not updated in time",
             )
     return None

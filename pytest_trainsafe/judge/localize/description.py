@@ -11,7 +11,7 @@ from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
-from pytest_trainsafe.judge.compare.explain.factor_words import factor_cause
+from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase
@@ -26,35 +26,35 @@ MAX_NAMES = 3
 MAX_GROUPS = 3
 
 #: The largest number of the program's reductions that are listed.
-MAX_MADE = 4
+MAX_REDUCTIONS = 4
 
 
 def located(
     faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
 ) -> Located:
     """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
-    words = _Words(comparison, rung, program)
+    description = _Description(comparison, rung, program)
     groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:
-        key = fault.phase, words.group(fault), fault.between, fault.uncalled, fault.condition
+        key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
         groups.setdefault(key, []).append(fault)
     rows = []
-    agrees = words.agrees(faults[0])
+    agrees = description.agrees(faults[0])
     for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
-        text = words.told(group)
+        text = description.describe(group)
         rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
     first = next(iter(groups.values()))
-    for number, text in enumerate(words.reductions(first)):
+    for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
     if axis:
         rows.append(("axis", axis))
     named = tuple((fault.phase, fault.target) for fault in faults)
-    return Located(tuple(rows), *words.place(first), named)
+    return Located(tuple(rows), *description.place(first), named)
 
 
-class _Words:
+class _Description:
     def __init__(self, comparison: Comparison, rung: Rung, program: Program) -> None:
         self.comparison = comparison
         self.rung = rung
@@ -81,41 +81,42 @@ class _Words:
             case "loss" if forward:
                 return f"the forward of {forward} agrees; "
             case "weights" if both:
-                return "what flows between modules agrees, forward and backward; "
+                return "the tensors between modules agree, forward and backward; "
             case "reduction" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad"):
                 return "every gradient that the optimizer is given agrees; "
         return ""
 
-    def told(self, group: Sequence[Fault]) -> str:
+    def describe(self, group: Sequence[Fault]) -> str:
         """The sentence on a group of faults."""
         fault = group[0]
         if fault.phase in ("forward", "backward"):
-            return self.module_told(group)
+            return self.describe_module(group)
         names = [fault.target for fault in group]
         total = self.compared.parameters
-        parameters = told_names(names, "parameter")
+        parameters = name_list(names, "parameter")
         if len(names) == total > MAX_NAMES:
             parameters = f"all {total} parameters"
         match fault.phase:
             case "data":
                 return (
-                    f"what {self.program} gives its model is wrong, outside of the model: its data"
+                    f"the data that {self.program} passes to its model is wrong; the model is not "
+                    "at fault"
                 )
             case "buffer":
-                modules = told_names([f.target or "the root module" for f in group], "module")
-                return f"what the forward of {modules} leaves in its buffers is wrong"
+                modules = name_list([f.target or "the root module" for f in group], "module")
+                return f"the buffers are wrong after the forward of {modules}"
             case "loss":
-                return f"the loss that {self.program} reports is wrong, outside of the model"
+                return f"the loss that {self.program} reports is wrong; the model is not at fault"
             case "norm":
-                return self.norm_told()
+                return self.describe_norm()
             case "weights":
-                return f"the gradients are wrong of {parameters}{self.unsummed(group)}"
+                return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "reduction":
-                return f"the gradient reduction is wrong of {parameters}: {self.reduced(names)}"
+                return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case _:
-                return f"the optimizer's step is wrong of {parameters}"
+                return f"the optimizer's step of {parameters} is wrong"
 
     def reduced(self, names: Sequence[str]) -> str:
         """The evidence that the reduction of some parameters' gradients is wrong."""
@@ -125,13 +126,15 @@ class _Words:
         uncompared = [name for name in names if not self.compared.gradient(name)]
         if len(uncompared) == len(names):
             text = (
-                "what the optimizer is given differs, and no micro-batch's gradient of "
+                "the gradient after the reduction differs, and no micro-batch's gradient of "
                 f"{'it' if len(names) == 1 else 'them'} was compared"
             )
         else:
-            text = "each micro-batch's gradient agrees, what the optimizer is given does not"
+            text = (
+                "each micro-batch's gradient agrees, but the gradient after the reduction does not"
+            )
             if uncompared:
-                text += f" (not compared: the micro-batches' of {told_names(uncompared, 'one')})"
+                text += f" (not compared: the micro-batches' of {name_list(uncompared, 'one')})"
         factor = self.comparison.factor
         if factor is not None and factor.clips and factor.apart:
             text += (
@@ -141,7 +144,7 @@ class _Words:
             text += ", by the same factor for all"
         return text
 
-    def norm_told(self) -> str:
+    def describe_norm(self) -> str:
         """The sentence on a wrong gradient norm or a wrong clip."""
         factor = self.comparison.factor
         reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
@@ -158,27 +161,30 @@ class _Words:
                 "the gradient norm is wrong, or all gradients are scaled before it is computed: "
                 "gradients are compared after clipping, which hides such a factor"
             )
-        of = ", of gradients that are right" if self.compared.has("main_grad") else ""
+        of = ", although the gradients are right" if self.compared.has("main_grad") else ""
         return f"the gradient norm is wrong{of}"
 
-    def module_told(self, group: Sequence[Fault]) -> str:
+    def describe_module(self, group: Sequence[Fault]) -> str:
         """The sentence on faults in the forward or backward of modules."""
         fault = group[0]
         if fault.handed is not None:
             what = "what" if fault.phase == "forward" else "the gradient that"
             return (
-                f"{what} {self.program} hands on to rank {fault.handed} of pp is wrong, outside "
-                "of the model: the stage that it comes from agrees, what arrives does not"
+                f"{what} {self.program} sends to rank {fault.handed} of pp is wrong, outside of "
+                "the model: it agrees in the stage that sends it, but not where it arrives"
             )
         if fault.target == PROGRAM and fault.phase == "forward":
-            return f"what {self.program} gives its model is wrong, outside of the model"
+            return (
+                f"the input that {self.program} passes to its model is wrong; the model is not at "
+                "fault"
+            )
         if fault.target == PROGRAM:
             return (
                 f"the loss that {self.program} differentiates is wrong, outside of the model: "
                 "the gradient that reaches the model's output differs"
             )
         names = [f.target or "the root module" for f in group]
-        of = told_names(names, "module")
+        of = name_list(names, "module")
         if fault.condition:
             return f"the forward of {of}: {_condition(fault.condition, len(group) == 1)}"
         cls = module_code(self.modules, fault.target)[0]
@@ -193,8 +199,8 @@ class _Words:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
             return (
-                f"the {fault.phase} of the code in {named} between the modules that it runs: "
-                "what these compute agrees, what it makes of it does not"
+                f"the {fault.phase} of the code in {named} between the modules that it calls: the "
+                "outputs of these modules agree, but what it computes from them does not"
             )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
@@ -211,7 +217,7 @@ class _Words:
     def unsummed(self, group: Sequence[Fault]) -> str:
         """A clause if every gradient of a group is a partial sum that is never reduced; else ""."""
         axis = self.unsummed_axis(group)
-        return f": nothing sums them over {axis}, on which each rank has a term" if axis else ""
+        return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
         """The axis over which these parameters' gradients are never reduced; "" for none."""
@@ -231,9 +237,9 @@ class _Words:
         if phase not in ("reduction", "weights", "norm"):
             return []
         listed = self.places.listed(phase, [fault.target for fault in group])
-        told = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
-        more = [f"and {len(told) - MAX_MADE} more"] if len(told) > MAX_MADE else []
-        return told[:MAX_MADE] + more
+        found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
+        more = [f"and {len(found) - MAX_REDUCTIONS} more"] if len(found) > MAX_REDUCTIONS else []
+        return found[:MAX_REDUCTIONS] + more
 
     def both(self) -> tuple[Trace, Trace]:
         """The candidate's and the reference's trace."""
@@ -299,7 +305,7 @@ def _condition(condition: Condition, one: bool) -> str:
     )
 
 
-def told_names(names: Sequence[str], noun: str) -> str:
+def name_list(names: Sequence[str], noun: str) -> str:
     """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
     if len(names) == 1:
         return names[0]

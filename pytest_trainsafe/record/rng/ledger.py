@@ -2,6 +2,9 @@
 
 Owned by the recorder.  It reads a generator's state before and after each draw that it sees, and
 at the boundaries of steps, where it finds what it did not see.
+
+A draw happens amid the work of a step, when nothing of the ledger's is in the processor's caches.
+So only what is known then alone is noted then, and events are made of it later, together.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import current_thread, get_ident
 from typing import Any, NamedTuple, Protocol
 
@@ -23,8 +27,8 @@ from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
 from pytest_trainsafe.record.rng.sharing import Sharing
-from pytest_trainsafe.record.rng.states import python_state, state_text, torch_state
-from pytest_trainsafe.record.rng.unseen import LastState
+from pytest_trainsafe.record.rng.states import state_text, torch_state
+from pytest_trainsafe.record.rng.unseen import LastState, as_text
 from pytest_trainsafe.record.rng.workers import Workers
 from pytest_trainsafe.trace.rng.events import (
     NUMPY,
@@ -40,23 +44,41 @@ from pytest_trainsafe.trace.rng.events import (
 #: Draws in modules, of one step, that are written one by one; the others of a line are counted.
 MAX_DRAWS = 4096
 
+#: Draws that are held until their events are made, at most.
+MAX_HELD = 256
+
+
+class _Draw(NamedTuple):
+    """What is noted while something draws; `_event` makes the event of it.
+
+    `generator` is one of torch's, or the name of another.  States of torch's default generator on
+    the CPU are as `LastState` reads them, others are texts.
+    """
+
+    generator: object
+    name: str
+    operator: str
+    before: bytes | str
+    after: bytes | str
+    place: frames.Place
+    phase: Phase
+    step: int
+    microbatch: int | None
+    training: bool
+    shape: tuple[int, ...]
+    seed: int | None
+    stream: str
+    thread: str
+    shared: str
+
 
 @dataclass(slots=True)
 class _Pending:
     """The last draw, outside of modules: more of the same site are counted with it."""
 
-    event: DrawEvent
+    draw: _Draw
     site: object
-    generator: object
-
-
-class _Source(NamedTuple):
-    """What drew: a generator of torch's or the name of another, and what is known of it."""
-
-    generator: object
-    name: str
-    seed: str = ""
-    stream: str = ""
+    count: int = 1
 
 
 class EventSink(Protocol):
@@ -80,7 +102,8 @@ class RngLedger:
         self._names: Mapping[nn.Module, str] = {}
         self._roots: Sequence[nn.Module] = ()
         self._pending: _Pending | None = None
-        self._last = LastState(torch.default_generator.get_state())
+        self._held: list[DrawEvent | _Draw] = []
+        self._last = LastState()
         #: The states that NumPy's and Python's generators were left in.
         self._others: dict[str, str] = {}
         self._draws = 0
@@ -97,13 +120,17 @@ class RngLedger:
             if why:
                 self._writer.add(LedgerGap("torch's random operators", why))
             else:
-                around.enter_context(operators.intercepted(self._operator))
+                around.enter_context(operators.intercepted(self._operator, self._dropout))
             around.enter_context(self._functions.installed())
             around.enter_context(self._workers.followed())
-            state = torch.default_generator.get_state()
-            self._last.set(state, state_text(state))
+            self._last.set(self._last.read())
+            self._last.know(self._last.value)
             self._others = self._generators.others()
-            yield
+            try:
+                yield
+            except BaseException:
+                self._write_held()
+                raise
             self.boundary()
 
     @contextmanager
@@ -125,9 +152,9 @@ class RngLedger:
         try:
             yield
         finally:
-            self._flush()
-            state = torch.default_generator.get_state()
-            self._last.set(state, state_text(state))
+            self._write_held()
+            self._last.set(self._last.read())
+            self._last.know(self._last.value)
             self._others = self._generators.others()
             self._writer = writer
 
@@ -140,11 +167,12 @@ class RngLedger:
         """Find what generators did unseen since the last boundary.  Called between draws."""
         if os.getpid() != self._pid:  # a worker of a data loader
             return
-        self._flush()
+        self._write_held()
         self._draws = 0
         self._functions.install_numpy()
-        state = torch.default_generator.get_state()
-        self._find_unseen(state, state_text(state), self._phase())
+        value = self._last.read()
+        if value != self._last.value:
+            self._find_unseen(value, torch.default_generator.get_state(), self._phase())
         self.look()
         for draw in self._workers.draws():
             self._writer.add(draw)
@@ -176,8 +204,7 @@ class RngLedger:
         for name, after in self._others.items():
             was = before.get(name, after)
             if was != after:
-                self._flush()
-                self._writer.add(DrawEvent(name, self._phase(), was, after, step=self._step))
+                self._write(DrawEvent(name, self._phase(), was, after, step=self._step))
 
     # What draws.
 
@@ -192,9 +219,11 @@ class RngLedger:
         if os.getpid() != self._pid:
             return call(keys, *args, **kwargs)
         generator = generator_of(args, kwargs)
+        if generator is torch.default_generator:
+            return self._default_draw(name, partial(call, keys, *args, **kwargs), args)
         if isinstance(generator, LedgerGap):
             if self._generators.first(generator):
-                self._writer.add(generator)
+                self._write(generator)
             generator = None
         if generator is None or (self._pending is not None and self._count_in(generator)):
             return call(keys, *args, **kwargs)
@@ -202,38 +231,53 @@ class RngLedger:
         before = _state(generator)
         made = call(keys, *args, **kwargs)
         after = None if before is None else _state(generator)
-        if before is not None and after is not None:
-            self._drawn(name, generator, before, after, _shape(args, made))
+        if before is None or after is None:
+            return made
+        was, now = state_text(before), state_text(after)
+        if was != now:
+            place = self._place(skip=3)
+            if not place.kinds & frames.INJECTED:
+                called = self._generators.name(generator, place.user or place.at)
+                self._note(generator, called, name, was, now, place, _shape(args, made))
         return made
 
-    def _drawn(
-        self,
-        name: str,
-        generator: torch.Generator,
-        before: torch.Tensor,
-        after: torch.Tensor,
-        shape: tuple[int, ...],
-    ) -> None:
-        """An operator has drawn, if the two states differ."""
-        default = generator is torch.default_generator
-        was, now = state_text(before), state_text(after)
-        if was == now:
-            return
-        place = self._place(skip=4)  # of this class's and the kernel's own
-        if place.kinds & frames.INJECTED:
-            if default:
-                self._last.set(after, now)
-            return
-        phase = self._phase(place)
-        if default:
-            if was != self._last.text:
-                self._find_unseen(before, was, phase)
-            self._last.set(after, now)
-            called = TORCH_CPU
-        else:
-            called = self._generators.name(generator, place.user or place.at)
-        source = _Source(generator, called, str(generator.initial_seed()), self._stream())
-        self._note(source, name, phase, was, now, place, shape)
+    def _dropout(self, call: Callable[[], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Python code of torch's drops out of a tensor on the CPU."""
+        if os.getpid() != self._pid:
+            return call()
+        dropped: torch.Tensor = self._default_draw("bernoulli_.float", call, (x,))
+        return dropped
+
+    def _default_draw(self, name: str, call: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """An operator may draw from torch's default generator on the CPU."""
+        default = torch.default_generator
+        if self._pending is not None:
+            if self._count_in(default):
+                return call()
+            self._flush()
+        last = self._last
+        if get_ident() != self._main:
+            last.stop_reading_memory()
+        before = last.read()
+        jumped = None if before == last.value else default.get_state()
+        made = None
+        try:
+            made = call()
+        finally:
+            # A dropout that is recomputed may have drawn and then raise, once all is recomputed.
+            after = last.read()
+            if before != after:
+                place = self._place(skip=4)
+                if place.kinds & frames.INJECTED:
+                    last.set(after)
+                    last.know(after)
+                else:
+                    if jumped is not None:
+                        self._find_unseen(before, jumped, self._phase(place))
+                    last.set(after)
+                    shape = _shape(args, made)
+                    self._note(default, TORCH_CPU, name, before, after, place, shape)
+        return made
 
     def _stream(self) -> str:
         if self._streams is None:
@@ -256,9 +300,8 @@ class RngLedger:
         after = self._read(generator)
         if after != before:
             place = self._place(skip=2)
-            self._others[generator] = after
-            source = _Source(generator, generator)
-            self._note(source, name, self._phase(place), before, after, place)
+            self._others[generator] = as_text(after)
+            self._note(generator, generator, name, before, after, place)
         return made
 
     def _numpy_made(self, generator: Any) -> None:
@@ -266,7 +309,7 @@ class RngLedger:
             place = frames.place(())
             gap = self._generators.add_numpy(generator, place.user or place.at)
             if gap is not None:
-                self._writer.add(gap)
+                self._write(gap)
             self._others = {**self._generators.others(), **self._others}
 
     def _count_in(self, generator: object) -> bool:
@@ -277,8 +320,7 @@ class RngLedger:
         pending = self._pending
         if pending is None or pending.site != self._site(generator):
             return False
-        event = pending.event
-        pending.event = msgspec.structs.replace(event, count=event.count + 1)
+        pending.count += 1
         return True
 
     def _site(self, generator: object) -> object:
@@ -289,68 +331,123 @@ class RngLedger:
 
     def _note(
         self,
-        source: _Source,
+        generator: object,
+        called: str,
         operator: str,
-        phase: Phase,
-        before: str,
-        after: str,
+        before: bytes | str,
+        after: bytes | str,
         place: frames.Place,
         shape: tuple[int, ...] = (),
     ) -> None:
-        inside = place.module
-        event = DrawEvent(
-            source.name,
-            phase,
+        inside, clock, main = place.module, self._clock, get_ident() == self._main
+        backward = in_backward()
+        draw = _Draw(
+            generator,
+            called,
+            operator,
             before,
             after,
-            operator,
-            step=self._step,
-            microbatch=None if self._clock.step is None else self._clock.microbatch,
-            module=None if inside is None else self._names[inside],
-            training=inside is None or inside.training,
-            at=place.at,
-            user=place.user,
-            shape=shape,
-            seed=source.seed,
-            stream=source.stream,
+            place,
+            self._phase(place),
+            self._step,
+            None if clock.step is None else clock.microbatch,
+            inside is None or inside.training,
+            shape,
+            generator.initial_seed() if isinstance(generator, torch.Generator) else None,
+            "" if self._streams == [] else self._stream(),
             # The threads of a backward on a GPU belong to no one.
-            thread="" if get_ident() == self._main or in_backward() else current_thread().name[:99],
-            shared="" if in_backward() else self._sharing.other(source.generator),
+            "" if main or backward else current_thread().name[:99],
+            "" if backward else self._sharing.other(generator),
         )
         self._draws += 1
-        site = None if inside is not None else self._site(source.generator)
+        site = None if inside is not None else self._site(generator)
         if site is not None:
-            self._pending = _Pending(event, site, source.generator)
+            self._pending = _Pending(draw, site)
         elif self._draws <= MAX_DRAWS:
-            self._writer.add(event)
+            self._hold(draw)
         elif self._draws == MAX_DRAWS + 1:
-            what = f"the draws of step {event.step} after the first {MAX_DRAWS}"
-            self._writer.add(LedgerGap(what, "one step draws more often than is recorded"))
+            what = f"the draws of step {draw.step} after the first {MAX_DRAWS}"
+            self._write(LedgerGap(what, "one step draws more often than is recorded"))
 
-    def _read(self, generator: object) -> str:
+    def _read(self, generator: object) -> bytes | str:
+        if generator is torch.default_generator:
+            return self._last.read()
         if isinstance(generator, torch.Generator):
             return torch_state(generator)
-        return python_state() if generator == PYTHON else self._generators.numpy_state()
+        generators = self._generators
+        return generators.python_state() if generator == PYTHON else generators.numpy_state()
 
     def _flush(self) -> None:
+        """Hold the pending draw, with the state in which its last one left the generator."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        event = pending.event
-        if event.count > 1:
-            event = msgspec.structs.replace(event, after=self._read(pending.generator))
-            if event.generator == TORCH_CPU:
-                self._last.set(torch.default_generator.get_state(), event.after)
-            elif event.generator in (NUMPY, PYTHON):
-                self._others[event.generator] = event.after
+        draw = pending.draw
+        if pending.count == 1:
+            self._hold(draw)
+            return
+        after = self._read(draw.generator)
+        if draw.generator is torch.default_generator:
+            self._last.set(after)
+        elif draw.name in (NUMPY, PYTHON):
+            self._others[draw.name] = as_text(after)
+        event = self._event(draw._replace(after=after))
+        self._held.append(msgspec.structs.replace(event, count=pending.count))
+
+    def _hold(self, draw: _Draw) -> None:
+        self._held.append(draw)
+        if len(self._held) >= MAX_HELD:
+            self._write_events()
+
+    def _write_held(self) -> None:
+        """Write every draw that was noted."""
+        self._flush()
+        self._write_events()
+
+    def _write(self, event: msgspec.Struct) -> None:
+        """Write an event, after the draws before it."""
+        self._write_held()
         self._writer.add(event)
 
-    def _find_unseen(self, state: torch.Tensor, text: str, phase: Phase) -> None:
-        was = self._last.text
-        count = self._last.unseen(state, text)
-        self._last.set(state, text)
+    def _write_events(self) -> None:
+        held, self._held = self._held, []
+        for draw in held:
+            self._writer.add(self._event(draw) if isinstance(draw, _Draw) else draw)
+
+    def _event(self, draw: _Draw) -> DrawEvent:
+        before, after, place = draw.before, draw.after, draw.place
+        if draw.name == TORCH_CPU:
+            before, after = as_text(before), self._last.know(after)
+        assert isinstance(before, str)
+        assert isinstance(after, str)
+        return DrawEvent(
+            draw.name,
+            draw.phase,
+            before,
+            after,
+            draw.operator,
+            step=draw.step,
+            microbatch=draw.microbatch,
+            module=None if place.module is None else self._names[place.module],
+            training=draw.training,
+            at=place.at,
+            user=place.user,
+            shape=draw.shape,
+            seed="" if draw.seed is None else str(draw.seed),
+            stream=draw.stream,
+            thread=draw.thread,
+            shared=draw.shared,
+        )
+
+    def _find_unseen(self, value: bytes | str, state: torch.Tensor, phase: Phase) -> None:
+        """The generator was found in this state, which no draw had left it in."""
+        self._write_held()
+        was = as_text(self._last.value)
+        count = self._last.unseen(value, state)
+        self._last.set(value, state)
+        now = self._last.know(value)
         if count is not None:
-            self._writer.add(UnseenDraws(TORCH_CPU, phase, was, text, self._step, count))
+            self._writer.add(UnseenDraws(TORCH_CPU, phase, was, now, self._step, count))
 
     # When.
 

@@ -136,6 +136,8 @@ NOT_DRAWING = (
 #: is given first, these keys, and the arguments.
 Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
+#: Called in place of a dropout: what calls it, and the tensor.
+Dropping = Callable[[Callable[[], torch.Tensor], torch.Tensor], torch.Tensor]
 
 #: What lets all other operators fall through.  It is never taken back: threads that the program
 #: leaves behind go on to include the key.
@@ -154,9 +156,12 @@ def why_not() -> str:
 
 
 @contextmanager
-def intercepted(drawing: Drawing) -> Iterator[None]:
+def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[None]:
     """Call `drawing` in the place of random operators, in this thread and those that it starts.
 
+    `dropping` is called instead in the place of `torch.nn.functional.dropout`, where that draws
+    once, with `bernoulli_`, from the default generator on the CPU: a kernel in Python takes
+    several times as long as a function.
     `why_not` must have found nothing.
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
@@ -183,20 +188,29 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
 
     if hook is None:
         threading.setprofile(in_thread)
+    functions = vars(torch._VF)
+    own = functions.get("dropout")
+    if dropping is not None:
+        functions["dropout"] = _dropout(torch._VF.dropout, dropping, key)
     try:
         with torch._C._IncludeDispatchKeyGuard(key):
             yield
     finally:
         if hook is None:
             threading.setprofile(None)
+        if own is not None:
+            functions["dropout"] = own
+        elif dropping is not None:
+            functions.pop("dropout", None)
         kernels._destroy()
 
 
 def _kernel(
     name: str, operator: Any, drawing: Drawing, key: Any, below: Any, composite: bool
 ) -> Any:
-    nested = torch._C.DispatchKeySet(key)
-    redispatch = operator.redispatch
+    # What `operator.redispatch` calls, with one call less.
+    redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
@@ -206,10 +220,40 @@ def _kernel(
             # A subclass runs the operator on tensors that it holds, which calls this again.
             if kind not in _USUAL and isinstance(value, torch.Tensor):
                 return redispatch(keyset & below, *args, **kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(nested):
+        exclude(key, True)
+        try:
             return drawing(name, redispatch, keyset & below, args, kwargs)
+        finally:
+            exclude(key, False)
 
     return kernel
+
+
+def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch.Tensor]:
+    """Stands for `torch._VF.dropout`, which `torch.nn.functional.dropout` calls."""
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+
+    def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        if (
+            train
+            and type(x) in PLAIN
+            and x.is_cpu
+            and not x.is_nested
+            and included(key)
+            and not torch._C._len_torch_dispatch_stack()
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and torch._C._get_tracing_state() is None
+        ):
+            exclude(key, True)
+            try:
+                return dropping(lambda: original(x, p, train), x)
+            finally:
+                exclude(key, False)
+        dropped: torch.Tensor = original(x, p, train)
+        return dropped
+
+    return dropout
 
 
 def _traced() -> bool:

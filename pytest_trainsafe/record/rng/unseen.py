@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.record.rng.states import distance, is_fresh, state_text
+from pytest_trainsafe.record.rng.cpu_memory import CpuMemory, readable, whole_state
+from pytest_trainsafe.record.rng.cpu_memory import text as text_of
+from pytest_trainsafe.record.rng.states import distance, is_fresh, torch_state
 
 #: Numbers up to which an unseen advance is measured, and how often one rank does so.
 MAX_NUMBERS, MAX_MEASURED = 100_000, 8
@@ -18,32 +20,73 @@ MAX_KNOWN = 4096
 
 
 class LastState:
-    """The state in which the last draw, or the last look, left torch's CPU generator."""
+    """The state in which the last draw, or the last look, left torch's CPU generator.
 
-    def __init__(self, state: torch.Tensor) -> None:
-        self._raw = state
+    States are read in the generator's memory where that can be done, as bytes, and as text
+    elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._memory = CpuMemory(torch.default_generator) if readable() else None
+        self._engine: bytearray | None = None
+        self._state: torch.Tensor | None = None
         self._known: dict[str, None] = {}
         self._measured = 0
-        self.text = state_text(state)
-        self.set(state, self.text)
+        self.value: bytes | str = ""
+        self.set(self.read())
+        self.know(self.value)
 
-    def set(self, state: torch.Tensor, text: str) -> None:
-        """The generator is in this state now, by a draw that was seen."""
-        self._raw, self.text = state, text
-        self._known[text] = None
+    def read(self) -> bytes | str:
+        """The state in which the generator is now."""
+        memory = self._memory
+        read = None if memory is None else memory.read()
+        return torch_state(torch.default_generator) if read is None else read
+
+    def stop_reading_memory(self) -> None:
+        """Other threads draw too: read states only while none does."""
+        self._memory = None
+
+    def set(self, value: bytes | str, state: torch.Tensor | None = None) -> None:
+        """The generator was left in this state; without `state`, it was just read."""
+        self.value = value
+        if state is not None:
+            self._state = state
+        elif self._memory is not None and type(value) is bytes:
+            self._engine = self._memory.copy(self._engine)
+            self._state = None
+        else:
+            self._state = torch.default_generator.get_state()
+
+    def know(self, value: bytes | str) -> str:
+        """The text of a state, which the program may go back to from now on."""
+        known = as_text(value)
+        self._known[known] = None
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
+        return known
 
-    def unseen(self, state: torch.Tensor, text: str) -> int | None:
+    def unseen(self, value: bytes | str, state: torch.Tensor) -> int | None:
         """How many 32-bit numbers were drawn unseen until the generator came to this state.
+
+        `state` is what `get_state` gives of it.
 
         None where the program set the state: it was seeded and has not drawn since, or went back
         to a state that it had before.  0 where one cannot tell: it was set to a state that the
         ledger did not see, or more than MAX_NUMBERS were drawn.
         """
-        if text == self.text or is_fresh(text) or text in self._known:
+        text = as_text(value)
+        if text == as_text(self.value) or is_fresh(text) or text in self._known:
             return None
         if self._measured >= MAX_MEASURED:
             return 0
         self._measured += 1
-        return distance(self._raw, state, MAX_NUMBERS)
+        before = self._state
+        if before is None:
+            assert self._engine is not None
+            before = whole_state(self._engine)
+        return distance(before, state, MAX_NUMBERS)
+
+
+def as_text(value: bytes | str) -> str:
+    """The text of a state of torch's CPU generator that `LastState` read."""
+    return value if isinstance(value, str) else text_of(value)

@@ -71,9 +71,9 @@ def gan(ctx: Context, steps: int = STEPS, latent: int = 8, channels: int = 4) ->
         with ctx.microbatch(0):
             fake = generator(torch.randn(6, latent, 1, 1, dtype=ctx.dtype))
             loss = judged(discriminator(real), ones) + judged(discriminator(fake.detach()), zeros)
+            other.zero_grad()  # the imitation of the step before has left gradients
             loss.backward()  # type: ignore[no-untyped-call]
             other.step()
-            other.zero_grad()
             imitation = judged(discriminator(fake), ones)
             ctx.loss(imitation)
             imitation.backward()  # type: ignore[no-untyped-call]
